@@ -1,0 +1,56 @@
+# `make` or `make help` lists the targets.
+#
+# PYTHON=python3.12   the interpreter to build the environments with (3.11 or newer)
+# ARGS='-k drain'     passed on to pytest, or to the benchmark
+# JOBS=2              how many processes run the tests
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+# An interpreter that somebody named is used or refused; only the default gives way to a newer one.
+MAKE_VENV := $(if $(filter file,$(origin PYTHON)),env -u PYTHON,PYTHON='$(PYTHON)') tools/venv
+RUN := .venv/bin/python
+TYPED := $(wildcard src tests bench examples)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check fmt lint types bench bench-pool clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## build .venv with everything pinned; quick when nothing changed
+	@$(MAKE_VENV) .venv requirements/dev.txt
+
+demo: setup ## watch a pool at work (ONCE=1: one round, then end)
+	@$(RUN) examples/demo.py $(if $(ONCE),--once)
+
+test: setup lint types ## everything: lint, types, all tests
+	@$(RUN) -m pytest -n $(JOBS) $(ARGS)
+
+check: setup lint types ## lint, types and the fast tests
+	@$(RUN) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+fmt: setup ## format the code and mend what can be mended by itself
+	@$(RUN) -m ruff check --fix-only --quiet .
+	@$(RUN) -m ruff format .
+
+lint: setup ## ruff's rules, the format, the declared dependencies
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --check --quiet . || { echo "lint: the format differs; run make fmt"; exit 1; }
+	@out=$$($(RUN) -m deptry --no-ansi src 2>&1) || { echo "$$out"; exit 1; }
+	@echo "lint: clean"
+
+types: setup ## mypy, strict
+	@$(RUN) -m mypy $(TYPED)
+
+bench: bench-pool ## all benchmarks
+
+bench-pool: ## CPU and memory per job, beside what else there is
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/pool.py $(ARGS)
+
+clean: ## remove what the other targets made
+	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,21 @@
+"""Where the time of our no-op jobs goes."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+
+from contestants import no_op, ours
+from probe import WARM_UP, runner
+
+
+def profile(jobs: int, top: int = 25) -> None:
+    """Prints the functions that cost most themselves; the profiler itself inflates small calls."""
+    profiler = cProfile.Profile()
+    with runner("asyncio") as running:
+        running.run(ours(WARM_UP, no_op))
+        profiler.enable()
+        running.run(ours(jobs, no_op))
+        profiler.disable()
+    pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(top)

@@ -1,0 +1,157 @@
+"""Every error poolhand raises, in one tree.
+
+PoolhandError
+├── UsageError            you called it wrong; the message says what is allowed
+├── Refused               not now; `retry_after` says when to try again, where known
+│   ├── PoolFull          the queue is full (also an asyncio.QueueFull)
+│   ├── NoFreeSlot        no slot is free and the pool keeps no queue (also a QueueFull)
+│   └── Draining          the pool is stopping (also a RuntimeError)
+├── JobError              what became of a job
+│   ├── JobFailed         it ended with something that cannot be raised again as it is
+│   ├── JobTimedOut       it ran past its soft or hard timeout
+│   ├── JobCancelled      it was cancelled
+│   ├── JobRejected       a drop policy or a drain turned it away
+│   ├── JobExpired        it waited longer than `expires`
+│   └── Deadlock          it waits for a job of its own pool that can never start
+└── Directive             what a job raises on purpose
+    ├── RetryLater        run me again after that many seconds
+    ├── Snooze            run me again at that time; this attempt does not count
+    └── GiveUp            do not retry me
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import ClassVar
+
+
+class PoolhandError(Exception):
+    """The root of everything poolhand raises; `code` is stable, the message is for people."""
+
+    code: ClassVar[str] = "PH-000"
+
+
+class UsageError(PoolhandError, ValueError):
+    """A call that can never work as it is written."""
+
+    code = "PH-USE-001"
+
+
+class Refused(PoolhandError):
+    """Work that was not accepted; nothing is left behind."""
+
+    code = "PH-POL-000"
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, policy: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.policy = policy
+
+
+class PoolFull(Refused, asyncio.QueueFull):
+    """The pool holds as much as its backpressure policy allows."""
+
+    code = "PH-POL-001"
+
+
+class NoFreeSlot(Refused, asyncio.QueueFull):
+    """A fail_fast pool has no free slot."""
+
+    code = "PH-POL-002"
+
+
+class Draining(Refused, RuntimeError):
+    """The pool is draining or stopped and takes no new work."""
+
+    code = "PH-POL-003"
+
+
+class JobError(PoolhandError):
+    """The fate of one job, named by `job_id`."""
+
+    code = "PH-JOB-000"
+
+    def __init__(self, message: str, *, job_id: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailed(JobError):
+    """A job failed and its own exception cannot be raised here; see `__cause__`."""
+
+    code = "PH-JOB-001"
+
+
+class JobTimedOut(JobError):
+    """A job ran past its timeout. Not a TimeoutError, which a job may raise for itself."""
+
+    code = "PH-JOB-002"
+
+
+class JobCancelled(JobError):
+    """A job was cancelled before it finished."""
+
+    code = "PH-JOB-003"
+
+
+class JobRejected(JobError):
+    """A waiting or new job was turned away by the pool's policy or by a drain."""
+
+    code = "PH-JOB-004"
+
+    def __init__(
+        self, message: str, *, job_id: str = "", reason: str = "", policy: str = ""
+    ) -> None:
+        super().__init__(message, job_id=job_id)
+        self.reason = reason
+        self.policy = policy
+
+
+class JobExpired(JobError):
+    """A job was still waiting when its time ran out."""
+
+    code = "PH-JOB-005"
+
+
+class Deadlock(JobError):
+    """A job waits for a job of its own pool which can never start."""
+
+    code = "PH-JOB-006"
+
+
+class Directive(PoolhandError):
+    """Raised by a job to say what shall happen to it."""
+
+    code = "PH-DIR-000"
+
+
+class RetryLater(Directive):
+    """Run this job again after `after` seconds; the attempt counts."""
+
+    code = "PH-DIR-001"
+
+    def __init__(self, after: float, reason: str = "") -> None:
+        super().__init__(reason or f"the job asked to be retried after {after} s")
+        self.retry_after = after
+
+
+class Snooze(Directive):
+    """Run this job again at `until` (a moment, or seconds from now); the attempt does not count."""
+
+    code = "PH-DIR-002"
+
+    def __init__(self, until: datetime | float, reason: str = "") -> None:
+        super().__init__(reason or f"the job sleeps until {until}")
+        self.until = until
+
+
+class GiveUp(Directive):
+    """Fail this job now; no further attempt would help."""
+
+    code = "PH-DIR-003"
+
+    def __init__(self, reason: str = "the job gave up") -> None:
+        super().__init__(reason)

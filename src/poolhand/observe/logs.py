@@ -1,0 +1,101 @@
+"""Log lines: every event as one readable line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from poolhand.observe.events import (
+    EVENTS,
+    CallbackFailed,
+    DeadlockFound,
+    DrainSlow,
+    Event,
+    Events,
+    JobEnded,
+    SlotStuck,
+    StatsTaken,
+    SubmitRefused,
+)
+from poolhand.rules.job import Job, Status
+
+_LOUD = (CallbackFailed, DeadlockFound, DrainSlow, SlotStuck, SubmitRefused)
+
+
+def log_events(
+    logger: logging.Logger | None = None, *, json: bool = False, events: Events | None = None
+) -> Callable[[], None]:
+    """Write every event to a logger ("poolhand" by default); returns the way to end that.
+
+    Lines are for people; `json=True` writes one JSON object per line. Text from jobs is escaped, so
+    that it cannot start a line of its own or steer a terminal.
+    """
+    target = logger or logging.getLogger("poolhand")
+    form = _as_json if json else _as_text
+
+    def write(event: Event) -> None:
+        level = _level(event)
+        if target.isEnabledFor(level):
+            target.log(level, "%s", form(event))
+
+    return (events or EVENTS).subscribe(write)
+
+
+def _level(event: Event) -> int:
+    if isinstance(event, _LOUD):
+        return logging.WARNING
+    if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
+        return logging.WARNING
+    return logging.DEBUG if isinstance(event, StatsTaken) else logging.INFO
+
+
+def _as_text(event: Event) -> str:
+    fields = " ".join(
+        f"{name}={_word(value)}"
+        for name in event.__struct_fields__
+        for name, value in _flat(name, getattr(event, name))
+        if value not in (None, "", ())
+    )
+    return f"{_title(event)} {fields}"
+
+
+def _as_json(event: Event) -> str:
+    record: dict[str, Any] = {"event": _title(event).replace(" ", "_")}
+    for name in event.__struct_fields__:
+        record.update(_flat(name, getattr(event, name)))
+    return msgspec.json.encode(record).decode()
+
+
+def _title(event: Event) -> str:
+    name = type(event).__name__
+    return "".join(f" {one.lower()}" if one.isupper() else one for one in name).strip()
+
+
+def _flat(name: str, value: object) -> list[tuple[str, Any]]:
+    """Give a job by the few fields that tell it apart; arguments and results are not for logs."""
+    if not isinstance(value, Job):
+        return [(name, value)]
+    error = value.error
+    return [
+        ("job", value.id),
+        ("name", value.name),
+        ("status", value.status.value),
+        ("key", value.key),
+        ("session", value.session),
+        ("tenant", value.tenant),
+        ("attempt", value.attempts or None),
+        ("ran", None if value.ran is None else round(value.ran, 6)),
+        ("reason", value.rejection_reason),
+        ("error", None if error is None else f"{error.type}: {error.message}"),
+    ]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    plain = text.isascii() and text.isprintable() and " " not in text and '"' not in text
+    return text if plain else ascii(text)

@@ -1,0 +1,84 @@
+"""An attempt: one run of one job in one slot."""
+
+from __future__ import annotations
+
+from asyncio import Task
+from enum import StrEnum
+
+from poolhand.context import running
+from poolhand.pool.alarm import NEVER
+from poolhand.pool.work import Work
+from poolhand.rules.job import Job
+from poolhand.rules.outcome import Asked
+
+
+class SlotState(StrEnum):
+    """What a slot does; a stuck one runs code whose job is already over."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    STUCK = "stuck"
+
+
+# Names of the module: looking a member up in its enum costs as much as a call, for every job.
+IDLE, BUSY, STUCK = SlotState
+NOTHING = Asked.NOTHING
+
+
+class Slot:
+    """A place for one running job, and what it has done so far."""
+
+    __slots__ = ("attempt", "busy_for", "completed", "failed", "id", "index", "name", "state")
+
+    def __init__(self, index: int, pool: str) -> None:
+        self.index = index
+        self.id = f"worker-{index:03d}"
+        self.name = f"{pool}-{self.id}"
+        self.state = IDLE
+        self.attempt: Attempt | None = None
+        self.completed = 0
+        self.failed = 0
+        self.busy_for = 0.0
+
+
+class Attempt:
+    """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
+
+    `due_at` is its next deadline.
+    """
+
+    __slots__ = ("asked", "began", "begun", "due_at", "slot", "task", "work")
+
+    def __init__(self, work: Work, slot: Slot, began: float) -> None:
+        self.work = work
+        self.slot = slot
+        self.began = began
+        self.begun = False
+        self.asked = NOTHING
+        self.due_at = NEVER
+        self.task: Task[None] | None = None
+
+    @property
+    def live(self) -> bool:
+        """Tell whether this attempt still decides the fate of its job."""
+        return self.slot.attempt is self and self.slot.state is BUSY
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.asked is not NOTHING or not self.live
+
+    @property
+    def submitter(self) -> str:
+        return self.work.job.session or self.slot.name
+
+
+def current_job() -> Job | None:
+    """Return the record of the job this code runs in, None outside of one."""
+    inside = running.get()
+    return inside.work.snapshot() if isinstance(inside, Attempt) else None
+
+
+def current_job_id() -> str | None:
+    """Return the id of the job this code runs in, None outside of one."""
+    inside = running.get()
+    return inside.work.id if isinstance(inside, Attempt) else None

@@ -1,0 +1,165 @@
+"""The options of a pool: every one checked, all faults told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.rules.backoff import Retry
+from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
+from poolhand.rules.checks import is_amount, is_count, is_seconds, is_text, is_whole, optional
+from poolhand.rules.job import Job
+from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
+
+RUN_IN = ("loop", "thread")
+OnDead = Callable[[Job], object]
+
+
+class PoolOptions(TypedDict, total=False):
+    """What `Pool(name, …)` takes."""
+
+    max_concurrent: int
+    queue: Strategy | str
+    backpressure: Policy | str
+    scope: str
+    scope_id: str | None
+    pipeline_id: str | None
+    store: str | None
+    dir: str | os.PathLike[str] | None
+    timeout: float | None
+    soft_timeout: float | None
+    retry: Retry | None
+    run_in: str | None
+    history: int
+    max_keys: int
+    key_ttl: float
+    max_per_key: int | None
+    autoscale: Any
+    stale_after: float
+    drain_timeout: float
+    cancel_grace: float
+    on_dead: OnDead | None
+
+
+class PoolConfig(Struct, frozen=True):
+    """The options of one pool, checked, with the defaults filled in."""
+
+    name: str
+    max_concurrent: int = 1
+    queue: Strategy = Priority()
+    backpressure: Policy = Unbounded()
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    retry: Retry | None = None
+    run_in: str | None = None
+    history: int = 1_000
+    max_keys: int = 100_000
+    key_ttl: float = 86_400.0
+    max_per_key: int | None = None
+    stale_after: float = 120.0
+    drain_timeout: float = 30.0
+    cancel_grace: float = 5.0
+    on_dead: OnDead | None = None
+
+
+Check = tuple[Callable[[Any], bool], str]
+
+CHECKS: dict[str, Check] = {
+    "name": (is_text, "a non-blank text"),
+    "max_concurrent": (is_count, "an int of at least 1"),
+    "queue": (
+        lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),
+        "fifo(), lifo(), priority(), fair_round_robin() or one of these names",
+    ),
+    "backpressure": (
+        lambda value: isinstance(value, Unbounded | Bounded | FailFast | RingBuffer),
+        "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded' or 'fail_fast'",
+    ),
+    "timeout": (optional(is_amount), "seconds above 0, or None"),
+    "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
+    "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
+    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
+    "history": (is_whole, "an int of 0 or more"),
+    "max_keys": (is_whole, "an int of 0 or more"),
+    "key_ttl": (is_seconds, "seconds, 0 or more"),
+    "max_per_key": (optional(is_count), "an int of at least 1, or None"),
+    "stale_after": (is_amount, "seconds above 0"),
+    "drain_timeout": (is_seconds, "seconds, 0 or more"),
+    "cancel_grace": (is_seconds, "seconds, 0 or more"),
+    "on_dead": (optional(callable), "a callable that takes the Job, or None"),
+}
+
+SCOPES = ("session", "pipeline", "tenant", "org")
+
+
+def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
+    """Check the options of a new pool and return them complete."""
+    given = dict(options)
+    faults = _scope_faults(given)
+    faults += _later_faults(given)
+    unknown = sorted(given.keys() - PoolConfig.__struct_fields__)
+    faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
+    values: dict[str, Any] = {
+        key: _named(key, value) for key, value in given.items() if key not in unknown
+    }
+    values["name"] = name
+    faults += [
+        f"{key}={value!r} is not allowed; it must be {CHECKS[key][1]}"
+        for key, value in values.items()
+        if not CHECKS[key][0](value)
+    ]
+    if faults:
+        raise UsageError(f"Pool {name!r}: " + "; ".join(faults))
+    return PoolConfig(**values)
+
+
+_MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
+    "queue": STRATEGIES,
+    "backpressure": POLICIES,
+}
+
+
+def _known() -> str:
+    return ", ".join(PoolOptions.__annotations__)
+
+
+def _named(key: str, value: object) -> object:
+    """Return the strategy or policy that a name stands for."""
+    makers = _MAKERS.get(key)
+    if makers is None or not isinstance(value, str) or value not in makers:
+        return value
+    return makers[value]()
+
+
+def _scope_faults(given: dict[str, Any]) -> list[str]:
+    """Take the options of durable pools out and say why they cannot be met."""
+    scope = given.pop("scope", "session")
+    rest = {key: given.pop(key, None) for key in ("scope_id", "pipeline_id", "store", "dir")}
+    if not isinstance(scope, str) or scope not in SCOPES:
+        return [f"scope={scope!r} is not allowed; it must be one of {', '.join(map(repr, SCOPES))}"]
+    if scope in ("tenant", "org"):
+        return [
+            f"scope={scope!r} is host-managed: it needs a server store shared by all processes, "
+            "which this version does not have; use scope='session' and one process"
+        ]
+    if scope == "pipeline":
+        return ["scope='pipeline' (a durable pool) is not in this version; use scope='session'"]
+    return [
+        f"{key}={value!r} goes with a durable scope, which is not in this version; leave it out"
+        for key, value in rest.items()
+        if value is not None
+    ]
+
+
+def _later_faults(given: dict[str, Any]) -> list[str]:
+    faults = []
+    if given.pop("autoscale", None) is not None:
+        faults.append("autoscale is not in this version; use `await pool.resize(n)`")
+    if given.get("run_in") == "process":
+        del given["run_in"]
+        faults.append("run_in='process' is not in this version; use 'thread'")
+    return faults

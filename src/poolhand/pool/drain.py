@@ -1,0 +1,125 @@
+"""Draining: one protocol under one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from msgspec import Struct
+
+from poolhand.observe import events
+from poolhand.pool.engine import Engine
+
+SLOW_AFTER = 0.8
+STOP_GRACE = 0.5  # after the deadline; what has not stopped by then is left behind as stuck
+
+
+class DrainReport(Struct, frozen=True):
+    """What became of everything that was ever submitted, and how long the drain took."""
+
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    expired: int
+    stuck: int
+    seconds: float
+
+
+class Drain:
+    """Refuse what is new, finish what is there, end what is left at the deadline.
+
+    Ends at the latest `STOP_GRACE` after the deadline, whatever the jobs do.
+    """
+
+    def __init__(self, engine: Engine, timeout: float) -> None:
+        self._engine = engine
+        self._timeout = timeout
+        self._began = engine.clock.now()
+        self._deadline = self._began + timeout
+        self._changed = asyncio.Event()
+
+    def hurry(self, timeout: float) -> None:
+        """Move the deadline forward, never back."""
+        deadline = self._engine.clock.now() + timeout
+        if deadline < self._deadline:
+            self._deadline = deadline
+            self._changed.set()
+
+    async def run(self) -> DrainReport:
+        engine = self._engine
+        engine.on_idle = self._changed.set
+        self._announce()
+        engine.intake.close()
+        if not await self._idle_before(SLOW_AFTER):
+            self._announce_slow()
+            if not await self._idle_before(1.0):
+                await self._stop()
+        return self._report()
+
+    async def _idle_before(self, share: float) -> bool:
+        """Wait until nothing is left, or this share of the time is gone."""
+        while not self._engine.is_idle:
+            left = self._deadline - self._engine.clock.now() - self._timeout * (1.0 - share)
+            if left <= 0:
+                return False
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            self._engine.slots.reclaim()
+        return True
+
+    async def _stop(self) -> None:
+        engine = self._engine
+        engine.stop_now(STOP_GRACE)
+        while not engine.is_idle:
+            # Every running job is settled by its slot at the end of the grace at the latest.
+            self._changed.clear()
+            engine.slots.reclaim()
+            if not engine.is_idle:
+                await self._changed.wait()
+
+    def _announce(self) -> None:
+        engine = self._engine
+        if engine.events.live:
+            waiting, active = engine.desk.waiting, engine.active
+            engine.events.emit(
+                events.DrainStarted(engine.config.name, waiting, active, self._timeout)
+            )
+
+    def _announce_slow(self) -> None:
+        engine = self._engine
+        left = max(0.0, self._deadline - engine.clock.now())
+        if engine.events.live and left:
+            waiting, active = engine.desk.waiting, engine.active
+            engine.events.emit(events.DrainSlow(engine.config.name, waiting, active, left))
+
+    def _report(self) -> DrainReport:
+        engine, tally = self._engine, self._engine.tally
+        engine.on_idle = None
+        engine.dispose()
+        report = DrainReport(
+            tally.submitted,
+            tally.completed,
+            tally.failed,
+            tally.cancelled,
+            tally.rejected,
+            tally.expired,
+            engine.slots.stuck,
+            engine.clock.now() - self._began,
+        )
+        if engine.events.live:
+            engine.events.emit(
+                events.PoolDrained(
+                    engine.config.name,
+                    report.completed,
+                    report.failed,
+                    report.cancelled,
+                    report.rejected,
+                    report.stuck,
+                    report.seconds,
+                )
+            )
+        return report

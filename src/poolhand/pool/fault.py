@@ -1,0 +1,51 @@
+"""Faults: errors as text that can be kept, and endings as errors that can be raised."""
+
+from __future__ import annotations
+
+import traceback
+
+from poolhand.errors import JobCancelled, JobExpired, JobRejected
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Failed, Outcome
+
+MOST_MESSAGE = 2_000
+MOST_FRAMES = 20
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Describe an error; never raises, whatever the error's own methods do."""
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    try:
+        message = str(error)
+    except Exception:
+        message = "<its text cannot be made>"
+    return Fault(name, message[:MOST_MESSAGE], _traceback(error))
+
+
+def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
+    """Return what the callers of a job that is over get instead of a value."""
+    match job.status:
+        case Status.FAILED:
+            assert isinstance(outcome, Failed)
+            return outcome.error
+        case Status.CANCELLED:
+            return JobCancelled(f"job {job.id} was cancelled", job_id=job.id)
+        case Status.EXPIRED:
+            return JobExpired(f"job {job.id} was still waiting when it expired", job_id=job.id)
+        case Status.REJECTED:
+            reason, policy = job.rejection_reason or "", job.rejection_policy or ""
+            text = f"job {job.id} was rejected ({reason}); submit it again when there is room"
+            return JobRejected(text, job_id=job.id, reason=reason, policy=policy)
+        case _:
+            return None
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
+        return "".join(traceback.format_list(frames))
+    except Exception:
+        return ""

@@ -1,0 +1,170 @@
+"""The options of one submit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.errors import UsageError
+from poolhand.pool.config import RUN_IN, PoolConfig
+from poolhand.rules.backoff import Retry
+from poolhand.rules.checks import is_amount, is_int, is_seconds, is_text, optional
+from poolhand.rules.entry import Window
+from poolhand.rules.job import Job, Status
+from poolhand.rules.rank import FairRoundRobin
+
+
+class Options(Struct, frozen=True):
+    """How one job is to be treated; shared by all jobs of one bound view.
+
+    `lane` is the value of the strategy's own field, which goes before `key`.
+    """
+
+    priority: int = 0
+    key: str | None = None
+    lane: str | None = None
+    idempotency_key: str | None = None
+    rerun_failed: bool = False
+    session: str | None = None
+    tenant: str | None = None
+    user: str | None = None
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    retry: Retry | None = None
+    run_in: str | None = None
+    delay: float | None = None
+    run_at: datetime | None = None
+    expires: float | None = None
+    cancel_with_caller: bool = False
+
+    @property
+    def fairness_key(self) -> str:
+        return self.lane or self.key or ""
+
+
+def defaults(config: PoolConfig) -> Options:
+    """Return the options that a submit has without saying anything."""
+    return Options(
+        timeout=config.timeout,
+        soft_timeout=config.soft_timeout,
+        retry=config.retry,
+        run_in=config.run_in,
+    )
+
+
+def with_changes(options: Options, config: PoolConfig, changes: Mapping[str, Any]) -> Options:
+    """Check changes to the options and return the new ones."""
+    values = dict(changes)
+    field = config.queue.field if isinstance(config.queue, FairRoundRobin) else "key"
+    if field in values and field not in CHECKS:
+        values["lane"] = values.pop(field)
+    faults = _later_faults(values)
+    for name, value in values.items():
+        if name not in CHECKS:
+            faults.append(f"{name!r} is no option of a submit; there are {_known(field)}")
+        elif not CHECKS[name][0](value):
+            shown = field if name == "lane" else name
+            faults.append(f"{shown}={value!r} is not allowed; it must be {CHECKS[name][1]}")
+    if faults:
+        raise UsageError(f"Pool {config.name!r}, with_options: " + "; ".join(faults))
+    if field in ("tenant", "user", "session") and field in values:
+        values["lane"] = values[field]
+    if field == "tenant_id" and values.get("lane"):
+        # Who names the tenant for fairness means it for keys and sessions too.
+        values.setdefault("tenant", values["lane"])
+    changed = replace(options, **values)
+    if changed.delay is not None and changed.run_at is not None:
+        raise UsageError(f"Pool {config.name!r}, with_options: give delay or run_at, not both")
+    return changed
+
+
+class Terms(Struct, frozen=True):
+    """Options, and the job as it will be but for its id and its times; made once per view."""
+
+    options: Options
+    draft: Job
+    is_timed: bool
+
+    def timed(self, job: Job, now: float, at: datetime) -> tuple[Job, Window]:
+        """Give a job its times: when it may start, on the driver's clock and for people."""
+        options = self.options
+        run_at = options.run_at
+        if options.delay is not None:
+            run_at = at + timedelta(seconds=options.delay)
+        opens = None if run_at is None else now + max(0.0, (run_at - at).total_seconds())
+        closes = None if options.expires is None else now + options.expires
+        return replace(
+            job,
+            run_at=None if run_at is None else run_at.astimezone(UTC),
+            expires_at=None if options.expires is None else at + timedelta(seconds=options.expires),
+        ), Window(opens, closes)
+
+    def rerun(self) -> Terms:
+        """Return the terms under which a job that failed runs again, at once."""
+        again = replace(self.options, rerun_failed=True, delay=None, run_at=None)
+        return Terms(again, self.draft, again.expires is not None)
+
+
+def terms(options: Options, pool: str, pool_id: str) -> Terms:
+    """Draw up the terms for jobs of a pool."""
+    draft = Job(
+        id="",
+        pool=pool,
+        pool_id=pool_id,
+        status=Status.QUEUED,
+        submitted_at=datetime.min.replace(tzinfo=UTC),
+        key=options.fairness_key,
+        priority=options.priority,
+        session=options.session,
+        tenant=options.tenant,
+        user=options.user,
+        idempotency_key=options.idempotency_key,
+    )
+    timed = (options.delay, options.run_at, options.expires)
+    return Terms(options, draft, any(one is not None for one in timed))
+
+
+LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
+
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "priority": (lambda value: is_int(value) and abs(value) < 2**53, "an int"),
+    "key": (optional(lambda value: isinstance(value, str)), "a text, or None"),
+    "lane": (optional(lambda value: isinstance(value, str)), "a text, or None"),
+    "idempotency_key": (optional(is_text), "a non-blank text, or None"),
+    "rerun_failed": (lambda value: isinstance(value, bool), "True or False"),
+    "session": (optional(is_text), "a non-blank text, or None"),
+    "tenant": (optional(is_text), "a non-blank text, or None"),
+    "user": (optional(is_text), "a non-blank text, or None"),
+    "timeout": (optional(is_amount), "seconds above 0, or None"),
+    "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
+    "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
+    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
+    "delay": (optional(lambda value: is_seconds(value) and value < LONGEST), "seconds, 0 or more"),
+    "run_at": (
+        optional(lambda value: isinstance(value, datetime) and value.tzinfo is not None),
+        "a datetime with a time zone, or None",
+    ),
+    "expires": (optional(lambda value: is_amount(value) and value < LONGEST), "seconds above 0"),
+    "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
+}
+
+
+def _known(field: str) -> str:
+    names = [name for name in CHECKS if name != "lane"]
+    return ", ".join(names if field in names else [*names, field])
+
+
+def _later_faults(values: dict[str, Any]) -> list[str]:
+    faults = []
+    if values.get("run_in") == "process":
+        del values["run_in"]
+        faults.append("run_in='process' is not in this version; use 'thread'")
+    if values.pop("on_busy", "enqueue") != "enqueue":
+        faults.append("on_busy is not in this version; turns of a session wait ('enqueue')")
+    if values.pop("on_crash", None) is not None:
+        faults.append("on_crash goes with durable pools, which are not in this version")
+    return faults

@@ -1,0 +1,199 @@
+"""The pool: a named, bounded, fair set of slots that many submitters share."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from types import TracebackType
+from typing import Self, Unpack
+
+from poolhand.errors import UsageError
+from poolhand.observe import events
+from poolhand.observe.events import EVENTS, Events
+from poolhand.pool import registry, snapshot
+from poolhand.pool.config import PoolOptions, configure
+from poolhand.pool.drain import Drain, DrainReport
+from poolhand.pool.engine import Engine
+from poolhand.pool.options import defaults, terms
+from poolhand.pool.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.submitter import Submitter
+from poolhand.pool.ticket import Ticket
+from poolhand.rules.checks import is_count, is_seconds
+from poolhand.rules.job import Job
+from poolhand.runtime import Runtime
+
+STATS_SECONDS = 10.0
+_RUNTIME: list[Runtime] = []
+
+
+class Pool(Submitter):
+    """A named set of `max_concurrent` slots, with a queue and a policy for when it is full.
+
+    Use it as `async with Pool("reviews", max_concurrent=5) as pool`, or `await pool.start()` and
+    `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        runtime: Runtime | None = None,
+        events: Events | None = None,
+        **options: Unpack[PoolOptions],
+    ) -> None:
+        self._runtime = runtime or _default_runtime()
+        self.id = f"pool-{self._runtime.salt()}"
+        self._config = configure(self.id if name is None else name, options)
+        self._terms = terms(defaults(self._config), self._config.name, self.id)
+        self._events = EVENTS if events is None else events
+        self._created_at = self._runtime.wall()
+        self._live: Engine | None = None
+        self._drain: Drain | None = None
+        self._drained: Task[DrainReport] | None = None
+        self._stats_timer: asyncio.TimerHandle | None = None
+        registry.check_free(self.name)
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.name!r} {self.id}>"
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.drain()
+        except asyncio.CancelledError:
+            # Told twice: stop now, but do not leave callers behind.
+            await self.drain(0)
+            raise
+
+    async def start(self) -> Self:
+        """Open the pool on the running event loop; doing so twice is harmless."""
+        loop = asyncio.get_running_loop()
+        if self._drain is not None:
+            raise UsageError(f"pool {self.name!r} was drained; make a new one")
+        if self._live is None:
+            registry.register(self)
+            self._live = Engine(self._config, self.id, loop, self._runtime, self._events)
+            self._announce()
+            self._stats_timer = loop.call_later(STATS_SECONDS, self._export_stats)
+        elif self._live.loop is not loop:
+            raise UsageError(f"pool {self.name!r} already runs on another event loop")
+        return self
+
+    async def drain(self, timeout: float | None = None) -> DrainReport:
+        """Stop the pool within `timeout` seconds (`drain_timeout` by default) and report.
+
+        A further call returns the same report; if it allows less time, the drain hurries up.
+        """
+        seconds = self._config.drain_timeout if timeout is None else timeout
+        if not is_seconds(seconds):
+            raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+        engine = self._engine()
+        if self._drain is None or self._drained is None:
+            self._drain = Drain(engine, seconds)
+            self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
+        elif timeout is not None:
+            self._drain.hurry(seconds)
+        return await asyncio.shield(self._drained)
+
+    async def resize(self, max_concurrent: int) -> None:
+        """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
+        if not is_count(max_concurrent):
+            raise UsageError(
+                f"resize({max_concurrent!r}) is not allowed; it must be an int of at least 1"
+            )
+        self._engine().resize(max_concurrent)
+
+    def pause(self) -> None:
+        """Start no further job; what runs goes on, what comes waits."""
+        self._engine().pause()
+
+    def resume(self) -> None:
+        """Start jobs again."""
+        self._engine().resume()
+
+    def snapshot(self) -> PoolSnapshot:
+        """Return everything about the pool at this instant."""
+        return snapshot.snapshot(self._engine(), self.id, self._created_at)
+
+    def stats(self) -> PoolStats:
+        """Return the figures worth plotting; also emitted as an event every 10 s."""
+        return snapshot.stats(self._engine())
+
+    def size(self) -> int:
+        """Return how many jobs run or wait."""
+        engine = self._engine()
+        return engine.active + engine.desk.waiting
+
+    def dead(self) -> list[Job]:
+        """Return the latest jobs that failed for good, oldest first."""
+        return self._engine().dead.jobs()
+
+    async def rerun(self, job: Job | str) -> Ticket[object]:
+        """Run a dead job again, as a new job with the same call, options and context."""
+        engine = self._engine()
+        job_id = job if isinstance(job, str) else job.id
+        return engine.intake.rerun(job_id)
+
+    def _engine(self) -> Engine:
+        if self._live is None:
+            raise UsageError(
+                f"pool {self.name!r} is not started; use `async with` or `await pool.start()`"
+            )
+        return self._live
+
+    async def _stop(self) -> DrainReport:
+        assert self._drain is not None
+        try:
+            return await self._drain.run()
+        finally:
+            registry.unregister(self)
+            if self._stats_timer is not None:
+                self._stats_timer.cancel()
+
+    def _announce(self) -> None:
+        if self._events.live:
+            config = self._config
+            self._events.emit(
+                events.PoolStarted(
+                    config.name,
+                    self.id,
+                    config.max_concurrent,
+                    str(config.queue),
+                    str(config.backpressure),
+                )
+            )
+
+    def _export_stats(self) -> None:
+        engine = self._engine()
+        engine.slots.reclaim()
+        if self._events.live:
+            figures = snapshot.stats(engine)
+            self._events.emit(
+                events.StatsTaken(
+                    self.name,
+                    figures.queue_depth,
+                    figures.submitted,
+                    figures.completed,
+                    figures.failed,
+                    figures.in_flight,
+                )
+            )
+        self._stats_timer = engine.loop.call_later(STATS_SECONDS, self._export_stats)
+
+
+def _default_runtime() -> Runtime:
+    """Return the one runtime that pools share unless they are given another."""
+    if not _RUNTIME:
+        _RUNTIME.append(Runtime())
+    return _RUNTIME[0]

@@ -1,0 +1,44 @@
+"""The pools that live in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from poolhand.errors import UsageError
+
+if TYPE_CHECKING:
+    from poolhand.pool.pool import Pool
+
+_live: dict[str, Pool] = {}
+
+
+def get_pool(name_or_id: str) -> Pool | None:
+    """Return the live pool of that name or id, None when there is none."""
+    found = _live.get(name_or_id)
+    if found is not None:
+        return found
+    return next((pool for pool in _live.values() if pool.id == name_or_id), None)
+
+
+def list_pools() -> list[Pool]:
+    """Return the live pools in the order they were started."""
+    return list(_live.values())
+
+
+def check_free(name: str) -> None:
+    other = _live.get(name)
+    if other is not None:
+        raise UsageError(
+            f"a pool named {name!r} is already live (id {other.id}); use get_pool({name!r}), "
+            "drain it first, or choose another name"
+        )
+
+
+def register(pool: Pool) -> None:
+    check_free(pool.name)
+    _live[pool.name] = pool
+
+
+def unregister(pool: Pool) -> None:
+    if _live.get(pool.name) is pool:
+        del _live[pool.name]

@@ -1,0 +1,133 @@
+"""What a pool shows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain, islice
+
+from msgspec import Struct
+
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine import Engine
+from poolhand.rules.job import Job
+
+MOST_JOBS = 100
+
+
+class WorkerSnapshot(Struct, frozen=True):
+    """One slot: what it does and has done."""
+
+    state: str
+    completed: int
+    failed: int
+    avg_time: float | None
+    job: str | None
+
+
+class PoolStats(Struct, frozen=True):
+    """The few figures that are worth plotting."""
+
+    queue_depth: int
+    submitted: int
+    completed: int
+    failed: int
+    in_flight: int
+
+
+class PoolSnapshot(Struct, frozen=True, kw_only=True):
+    """A pool at one instant: active + stuck ≤ max_concurrent, total = the sum of all states.
+
+    While a pool shrinks, `max_concurrent` counts the slots that are still busy; `resizing_to` is
+    the size it goes to. `jobs` holds the running, then the waiting, then the latest finished ones,
+    at most a hundred.
+    """
+
+    id: str
+    name: str
+    created_at: datetime
+    max_concurrent: int
+    resizing_to: int | None
+    ceiling: int
+    active: int
+    stuck: int
+    queued: int
+    blocked: int
+    scheduled: int
+    completed: int
+    failed: int
+    cancelled: int
+    rejected: int
+    expired: int
+    total: int
+    blocked_submitters: int
+    paused: bool
+    draining: bool
+    queue: str
+    backpressure: str
+    scope: str = "session"
+    scope_id: str | None = None
+    durable: bool = False
+    workers: dict[str, WorkerSnapshot]
+    jobs: tuple[Job, ...]
+    config: PoolConfig
+
+
+def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot:
+    """Photograph a pool."""
+    desk, tally, config = engine.desk, engine.tally, engine.config
+    slots = desk.slots or 0
+    existing = max(slots, desk.running)
+    return PoolSnapshot(
+        id=pool_id,
+        name=config.name,
+        created_at=created_at,
+        max_concurrent=existing,
+        resizing_to=slots if existing > slots else None,
+        ceiling=existing,
+        active=engine.active,
+        stuck=engine.slots.stuck,
+        queued=desk.queued,
+        blocked=desk.blocked,
+        scheduled=desk.scheduled,
+        completed=tally.completed,
+        failed=tally.failed,
+        cancelled=tally.cancelled,
+        rejected=tally.rejected,
+        expired=tally.expired,
+        total=tally.submitted,
+        blocked_submitters=engine.intake.blocked_submitters,
+        paused=desk.paused,
+        draining=engine.intake.closed,
+        queue=str(config.queue),
+        backpressure=str(config.backpressure),
+        workers=_workers(engine),
+        jobs=tuple(islice(_jobs(engine), MOST_JOBS)),
+        config=config,
+    )
+
+
+def stats(engine: Engine) -> PoolStats:
+    """Return the figures of this instant."""
+    tally = engine.tally
+    return PoolStats(
+        engine.desk.waiting, tally.submitted, tally.completed, tally.failed, engine.active
+    )
+
+
+def _workers(engine: Engine) -> dict[str, WorkerSnapshot]:
+    return {
+        slot.id: WorkerSnapshot(
+            slot.state.value,
+            slot.completed,
+            slot.failed,
+            slot.busy_for / ended if (ended := slot.completed + slot.failed) else None,
+            None if slot.attempt is None else slot.attempt.work.id,
+        )
+        for slot in engine.slots.all
+    }
+
+
+def _jobs(engine: Engine) -> Iterator[Job]:
+    for work in chain(engine.running(), engine.desk, reversed(engine.history)):
+        yield work.snapshot()

@@ -1,0 +1,50 @@
+"""Where a job of a pool stands, as an explanation needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from poolhand.pool.work import Work
+from poolhand.rules.explain import Explanation, Standing, explain
+from poolhand.rules.job import Status
+
+if TYPE_CHECKING:
+    from poolhand.pool.engine import Engine
+
+
+def explain_work(engine: Engine, work: Work) -> Explanation:
+    """Say why a job waits and for about how long."""
+    desk = engine.desk
+    holder = desk.sessions.holder(work.job)
+    due_at = desk.due_of(work) if work.job.status is Status.SCHEDULED else None
+    return explain(
+        Standing(
+            job=work.snapshot(),
+            running=desk.running,
+            slots=desk.slots,
+            paused=desk.paused,
+            parked=work.place is desk.parked,
+            ahead=_ahead(engine, work),
+            average=engine.average_seconds(),
+            due_in=None if due_at is None else due_at - engine.clock.now(),
+            holder=None if holder is None else holder.id,
+            max_per_key=engine.config.max_per_key,
+        )
+    )
+
+
+def _ahead(engine: Engine, work: Work) -> int | None:
+    desk, job = engine.desk, work.job
+    if work.place is desk.parked:
+        return None
+    if job.status is Status.QUEUED:
+        return desk.ahead_of(work)
+    if job.status is not Status.BLOCKED:
+        return None
+    if job.blocked_on == "key" and desk.gates is not None:
+        return desk.gates.ahead_of(work)
+    count = 0
+    one = work.before
+    while one is not None:
+        count, one = count + 1, one.before
+    return count

@@ -1,0 +1,146 @@
+"""Submitting: the verbs by which work comes into a pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, overload
+
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine import Engine
+from poolhand.pool.options import Options, Terms, terms, with_changes
+from poolhand.pool.ticket import Ticket
+from poolhand.pool.work import Work
+from poolhand.rules.backoff import Retry
+from poolhand.rules.backpressure import Bounded
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Any = _Unset()
+
+
+class Submitter:
+    """Takes work under one set of options; a pool is one, and so is what `with_options` returns."""
+
+    _config: PoolConfig
+    _terms: Terms
+
+    def _engine(self) -> Engine:
+        raise NotImplementedError
+
+    @overload
+    async def submit(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Ticket[T]: ...
+
+    @overload
+    async def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Ticket[T]: ...
+
+    async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """Hand in a call and return its ticket; waits only where the policy says so."""
+        engine = self._engine()
+        work = engine.intake.offer(fn, args, kwargs, self._terms)
+        if work.place is engine.desk.parked:
+            await _wait_for_place(engine, work)
+        return work
+
+    @overload
+    def submit_nowait(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Ticket[T]: ...
+
+    @overload
+    def submit_nowait(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Ticket[T]: ...
+
+    def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """Hand in a call without waiting; where `submit` would wait for a place: PoolFull."""
+        engine = self._engine()
+        work = engine.intake.offer(fn, args, kwargs, self._terms)
+        if work.place is engine.desk.parked:
+            raise engine.intake.turn_away(work)
+        return work
+
+    @overload
+    async def run(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Submit and wait: the value, or the exception the job raised."""
+        ticket = await self.submit(fn, *args, **kwargs)
+        return await ticket
+
+    def with_options(
+        self,
+        *,
+        priority: int = UNSET,
+        key: str | None = UNSET,
+        idempotency_key: str | None = UNSET,
+        rerun_failed: bool = UNSET,
+        session: str | None = UNSET,
+        tenant: str | None = UNSET,
+        user: str | None = UNSET,
+        timeout: float | None = UNSET,
+        soft_timeout: float | None = UNSET,
+        retry: Retry | None = UNSET,
+        run_in: str | None = UNSET,
+        delay: float | None = UNSET,
+        run_at: datetime | None = UNSET,
+        expires: float | None = UNSET,
+        cancel_with_caller: bool = UNSET,
+        **field: str | None,
+    ) -> View:
+        """Return a view of this pool that submits with these options.
+
+        `field` is the fairness field of the pool's strategy, such as `tenant_id`.
+        """
+        given = {**locals(), **field}
+        changes = {
+            name: value
+            for name, value in given.items()
+            if value is not UNSET and name not in ("self", "field")
+        }
+        return View(self, with_changes(self._terms.options, self._config, changes))
+
+
+class View(Submitter):
+    """A pool seen through options of its own; cheap to make, safe to keep."""
+
+    __slots__ = ("_config", "_engine", "_terms")
+
+    def __init__(self, origin: Submitter, options: Options) -> None:
+        self._config = origin._config
+        self._terms = terms(options, origin._terms.draft.pool, origin._terms.draft.pool_id)
+        self._engine = origin._engine  # type: ignore[method-assign]
+
+
+async def _wait_for_place(engine: Engine, work: Work) -> None:
+    """Wait until a parked job has got in; raises what keeps it out."""
+    policy = engine.config.backpressure
+    limit = policy.wait_timeout if isinstance(policy, Bounded) else None
+    future = work.add_waiter()
+    try:
+        async with asyncio.timeout(limit):
+            await future
+    except TimeoutError:
+        if work.place is engine.desk.parked:
+            raise engine.intake.full() from None
+    finally:
+        engine.intake.leave(work, future)
+    if work.failure is not None and not work.over:
+        raise work.failure[0]

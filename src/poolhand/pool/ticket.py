@@ -1,0 +1,96 @@
+"""Tickets: the handle on a submitted job."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Generator, Iterable
+from typing import Any, Generic, TypeVar, overload
+
+from poolhand.rules.explain import Explanation
+from poolhand.rules.job import Job, Status
+
+T = TypeVar("T")
+
+
+class Ticket(Generic[T]):
+    """The handle on one job: await it for its value, or for the exception the job raised.
+
+    Whoever submits the same idempotency key gets the same job. Letting go of a ticket changes
+    nothing: the job runs on.
+    """
+
+    __slots__ = ()
+
+    id: str
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.id} {self.status.value}>"
+
+    @property
+    def status(self) -> Status:
+        return self.snapshot().status
+
+    @abstractmethod
+    def snapshot(self) -> Job:
+        """Return what this process knows of the job now, without asking anybody."""
+
+    @abstractmethod
+    async def refresh(self) -> Job:
+        """Ask for the latest and return it."""
+
+    @abstractmethod
+    async def explain(self) -> Explanation:
+        """Say why the job waits, and for about how long."""
+
+    @abstractmethod
+    async def cancel(self) -> bool:
+        """Cancel the job and wait until it is over; tell whether it ended cancelled.
+
+        A waiting job never runs. A running one is asked to stop and, if it does not, settled after
+        the pool's `cancel_grace`. One that is over stays as it is.
+        """
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._value().__await__()
+
+    async def result(self, timeout: float | None = None) -> T:
+        """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be."""
+        if timeout is None:
+            return await self._value()
+        async with asyncio.timeout(timeout):
+            await self._settled()
+        return await self._value()
+
+    @abstractmethod
+    async def _value(self) -> T:
+        """Wait for the job and return its value or raise its error."""
+
+    @abstractmethod
+    async def _settled(self) -> None:
+        """Wait until the job is over, whatever became of it."""
+
+
+@overload
+async def wait(tickets: Ticket[Any], timeout: float | None = None) -> Job: ...
+
+
+@overload
+async def wait(tickets: Iterable[Ticket[Any]], timeout: float | None = None) -> list[Job]: ...
+
+
+async def wait(
+    tickets: Ticket[Any] | Iterable[Ticket[Any]], timeout: float | None = None
+) -> Job | list[Job]:
+    """Wait until the jobs are over, or `timeout` seconds; return their snapshots in input order.
+
+    Never raises for a job's sake: look at `status`, `result` and `error` of what comes back.
+    """
+    many = [tickets] if isinstance(tickets, Ticket) else list(tickets)
+    try:
+        async with asyncio.timeout(timeout):
+            for ticket in many:
+                await ticket._settled()
+    except TimeoutError:
+        pass  # The snapshots say who is not over yet.
+    return many[0].snapshot() if isinstance(tickets, Ticket) else [one.snapshot() for one in many]

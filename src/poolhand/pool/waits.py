@@ -1,0 +1,77 @@
+"""Jobs that wait for jobs of their own pool."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from poolhand.context import running
+from poolhand.errors import Deadlock
+from poolhand.observe.events import DeadlockFound, Events
+from poolhand.pool.attempt import Attempt
+from poolhand.pool.work import Work
+from poolhand.rules.deadlock import hopeless
+from poolhand.rules.desk import Desk
+
+
+class Awaits:
+    """Knows which running job awaits which, and breaks what could never end.
+
+    A job counts as waiting while any of its tasks awaits a ticket of the same pool without a time
+    limit. Who closes a circle, or is left in one, gets Deadlock where it awaits.
+    """
+
+    def __init__(
+        self, pool_id: str, desk: Desk[Work], jobs: Callable[[], Iterable[Work]], events: Events
+    ) -> None:
+        self._pool_id = pool_id
+        self._desk = desk
+        self._running = jobs
+        self._events = events
+        self.open: list[tuple[Work, Work, Future[None]]] = []
+
+    @contextmanager
+    def awaiting(self, work: Work, future: Future[None]) -> Iterator[None]:
+        """Note for the time of an await that the running job waits for `work`."""
+        inside = running.get()
+        if not isinstance(inside, Attempt) or not self._is_ours(inside):
+            yield
+            return
+        item = (inside.work, work, future)
+        self.open.append(item)
+        try:
+            self.check()
+            yield
+        finally:
+            self.open.remove(item)
+
+    def check(self) -> None:
+        """Give Deadlock to the youngest await that can never end, until none is left."""
+        while (item := self._find()) is not None:
+            waiter, awaited, future = item
+            future.set_exception(
+                Deadlock(
+                    f"job {waiter.id} waits for job {awaited.id} of its own pool "
+                    f"{waiter.job.pool!r}, which can never start: every job that could make "
+                    "room for it waits too; give the pool more slots, or run inner jobs in a pool "
+                    "of their own",
+                    job_id=waiter.id,
+                )
+            )
+            if self._events.live:
+                self._events.emit(DeadlockFound(waiter.job.pool, waiter.id, awaited.id))
+
+    def _find(self) -> tuple[Work, Work, Future[None]] | None:
+        awaited: dict[Work, list[Work]] = {}
+        open_items = [item for item in self.open if not item[2].done()]
+        for waiter, work, _ in open_items:
+            work.snapshot()
+            awaited.setdefault(waiter, []).append(work)
+        for item in reversed(open_items):
+            if hopeless(item[1], self._desk, self._running, awaited):
+                return item
+        return None
+
+    def _is_ours(self, attempt: Attempt) -> bool:
+        return attempt.live and attempt.work.job.pool_id == self._pool_id

@@ -1,0 +1,252 @@
+"""Work: a job of this process, with the call it makes and those who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from asyncio import AbstractEventLoop, CancelledError, Future
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from contextvars import Context, copy_context
+from datetime import datetime
+from enum import IntEnum
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from poolhand.errors import UsageError
+from poolhand.pool.options import Options, Terms
+from poolhand.pool.ticket import Ticket
+from poolhand.rules import lifecycle
+from poolhand.rules.entry import Entry, Window
+from poolhand.rules.explain import Explanation
+from poolhand.rules.job import Job, Status
+
+
+class Host(Protocol):
+    """What work needs of the pool it is in."""
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    def wall_at(self, moment: float) -> datetime: ...
+
+    def cancel(self, work: Work) -> None: ...
+
+    def explain(self, work: Work) -> Explanation: ...
+
+    def awaiting(self, work: Work, future: Future[None]) -> AbstractContextManager[None]: ...
+
+
+class Stage(IntEnum):
+    """What has happened to some work since its record was written."""
+
+    WRITTEN = 0
+    STARTED = 1
+    COMPLETED = 2
+
+
+# Names of the module: looking a member up in its enum costs as much as a call, for every job.
+WRITTEN, STARTED, COMPLETED = Stage
+
+
+class Work(Entry, Ticket[Any]):
+    """An entry that can run, and the ticket for it.
+
+    Hundreds of thousands may wait and each costs microseconds, so it is one object, futures are
+    made only for those who wait, and its record is written late: it stays the shared draft of its
+    terms until somebody looks (`snapshot`) or something else than success happens. `since` is when
+    it was submitted or last gave its slot back, `began` and `ended` are true once it has.
+    """
+
+    __slots__ = (
+        "began",
+        "call",
+        "context",
+        "ended",
+        "failure",
+        "host",
+        "id",
+        "run_in",
+        "since",
+        "stage",
+        "submitted_at",
+        "terms",
+        "value",
+        "waiters",
+    )
+
+    began: float
+    ended: float
+    value: Any
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        run_in: str,
+        terms: Terms,
+        host: Host,
+        id: str,
+        now: float,
+        submitted_at: datetime,
+    ) -> None:
+        # Not super().__init__: one call less for every job.
+        self.job = terms.draft
+        self.window: Window | None = None
+        self.seq = 0
+        self.ready_at = self.since = now
+        self.before = self.after = self.place = None
+        self.call: Callable[[], Any] | None = call
+        self.run_in = run_in
+        self.terms = terms
+        self.host = host
+        self.id = id
+        self.submitted_at = submitted_at
+        self.stage: Stage = WRITTEN
+        self.context: Context | None = copy_context()
+        self.failure: tuple[BaseException, TracebackType | None] | None = None
+        self.waiters: list[Future[None]] | None = None
+
+    @property
+    def options(self) -> Options:
+        return self.terms.options
+
+    @property
+    def over(self) -> bool:
+        return self.stage is COMPLETED or self.job.finished_at is not None
+
+    def snapshot(self) -> Job:
+        if not self.job.id:
+            self.job = replace(
+                self.job, id=self.id, submitted_at=self.submitted_at, name=name_of(self.call)
+            )
+        if self.stage is not WRITTEN:
+            self._write()
+        return self.job
+
+    def _write(self) -> None:
+        """Bring the record up to date."""
+        job = self.job
+        if job.status is not Status.RUNNING:
+            at = self.host.wall_at(self.began)
+            job = lifecycle.start(job, at, self.began - self.since)
+        if self.stage is COMPLETED:
+            at = self.host.wall_at(self.ended)
+            job = lifecycle.complete(job, self.value, at, self.ended - self.began)
+            self.value = None
+        self.job = job
+        self.stage = WRITTEN
+
+    async def refresh(self) -> Job:
+        return self.snapshot()
+
+    async def explain(self) -> Explanation:
+        return self.host.explain(self)
+
+    async def cancel(self) -> bool:
+        if not self.over:
+            self.host.cancel(self)
+            await self._settled()
+        return self.snapshot().status is Status.CANCELLED
+
+    def fresh_context(self) -> Context:
+        """Return the submitter's context for one attempt; attempts must not see each other's."""
+        assert self.context is not None
+        return self.context.copy()
+
+    def add_waiter(self) -> Future[None]:
+        """Return a future that is done when something has changed."""
+        loop = asyncio.get_running_loop()
+        if loop is not self.host.loop:
+            raise UsageError(
+                f"ticket {self.id} belongs to another event loop; await it where its pool runs, "
+                "or use asyncio.run_coroutine_threadsafe"
+            )
+        future = loop.create_future()
+        if self.waiters is None:
+            self.waiters = [future]
+        else:
+            self.waiters.append(future)
+        return future
+
+    def drop_waiter(self, future: Future[None]) -> None:
+        if self.waiters is not None and future in self.waiters:
+            self.waiters.remove(future)
+
+    def wake(self) -> None:
+        """Tell everybody who waits that something has changed."""
+        waiters, self.waiters = self.waiters, None
+        for future in waiters or ():
+            if not future.done():
+                future.set_result(None)
+
+    async def _value(self) -> Any:
+        if not self.over:
+            future = self.add_waiter()
+            try:
+                with self.host.awaiting(self, future):
+                    await future
+            except CancelledError:
+                if self.options.cancel_with_caller:
+                    self.host.cancel(self)
+                raise
+            finally:
+                self.drop_waiter(future)
+        if self.stage is COMPLETED:
+            return self.value
+        if self.failure is None:
+            return self.job.result
+        # Raised to several callers, an error would otherwise collect the frames of all of them.
+        error, own = self.failure
+        raise error.with_traceback(own)
+
+    async def _settled(self) -> None:
+        if not self.over:
+            future = self.add_waiter()
+            try:
+                await future
+            finally:
+                self.drop_waiter(future)
+
+
+def where_to_run(fn: Callable[..., Any], wanted: str | None) -> str:
+    """Return where a callable runs: "async" or "sync" on the loop, or in a "thread"."""
+    code = getattr(fn, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_ASYNC_GENERATOR:
+        is_async = _is_async(fn)
+    else:
+        is_async = bool(code.co_flags & inspect.CO_COROUTINE)
+    if not is_async:
+        return "sync" if wanted == "loop" else "thread"
+    if wanted == "thread":
+        raise UsageError(
+            f"{name_of(fn)} is async and runs on the loop; run_in='thread' is for plain functions"
+        )
+    return "async"
+
+
+def _is_async(fn: object) -> bool:
+    """Look closer at callables that are no plain functions."""
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise UsageError(
+            f"submit takes a function and its arguments, not a coroutine: write "
+            f"submit({name_of(fn)}, …), not submit({name_of(fn)}(…))"
+        )
+    if not callable(fn):
+        raise UsageError(f"submit takes a function and its arguments; {fn!r} cannot be called")
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = inner.func
+    if inspect.isasyncgenfunction(inner):
+        raise UsageError(f"{name_of(fn)} is an async generator; submit what returns one value")
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+
+
+def name_of(fn: object) -> str:
+    """Return what people call a callable."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return getattr(fn, "__qualname__", None) or type(fn).__name__

@@ -1,0 +1,64 @@
+"""How often a failed job is tried again, and how long it waits before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.rules.checks import Predicate, is_count, is_number, is_seconds
+
+
+def _are_errors(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(one, type) and issubclass(one, BaseException) for one in value
+    )
+
+
+CHECKS: dict[str, tuple[Predicate, str]] = {
+    "attempts": (is_count, "an int of at least 1"),
+    "first": (is_seconds, "seconds, 0 or more"),
+    "factor": (lambda value: is_number(value) and value >= 1, "a number of at least 1"),
+    "cap": (is_seconds, "seconds, 0 or more"),
+    "jitter": (lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "give_up_on": (_are_errors, "a tuple of exception classes"),
+}
+
+
+class Retry(Struct, frozen=True):
+    """Exponential backoff: `first × factor^n` seconds up to `cap`, shortened by up to `jitter`.
+
+    `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry.
+    """
+
+    attempts: int = 4
+    first: float = 5.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.5
+    give_up_on: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name}={getattr(self, name)!r} is not allowed; it must be {allowed}"
+            for name, (check, allowed) in CHECKS.items()
+            if not check(getattr(self, name))
+        ]
+        if faults:
+            raise UsageError("Retry: " + "; ".join(faults))
+
+
+NO_RETRY = Retry(attempts=1)
+
+
+def delay(policy: Retry, attempts: int, roll: float, retry_after: float | None = None) -> float:
+    """Return the seconds to wait after `attempts` failed ones; `roll` is a random number in [0, 1).
+
+    A wait the other side asked for is never shortened; jitter is only added to it.
+    """
+    if retry_after is not None:
+        return retry_after * (1.0 + 0.1 * policy.jitter * roll)
+    # The exponent is bounded so that a job with very many attempts cannot overflow a float.
+    grown = policy.first * policy.factor ** min(attempts - 1, 64)
+    return min(policy.cap, grown) * (1.0 - policy.jitter * roll)

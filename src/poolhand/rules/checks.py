@@ -1,0 +1,41 @@
+"""Checks of single option values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+Predicate = Callable[[Any], bool]
+
+
+def optional(check: Predicate) -> Predicate:
+    return lambda value: value is None or check(value)
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    return is_int(value) and value >= 0
+
+
+def is_count(value: Any) -> bool:
+    return is_int(value) and value >= 1
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def is_seconds(value: Any) -> bool:
+    return is_number(value) and value >= 0
+
+
+def is_amount(value: Any) -> bool:
+    return is_seconds(value) and value > 0

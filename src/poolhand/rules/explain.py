@@ -1,0 +1,107 @@
+"""Explanations: why a job waits, and for about how long."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from poolhand.rules.job import Job, Status
+
+
+class Standing(Struct, frozen=True):
+    """What an explanation is made from.
+
+    `ahead` counts those that go before it, `average` the seconds one job takes, where known.
+    """
+
+    job: Job
+    running: int
+    slots: int | None
+    paused: bool = False
+    parked: bool = False
+    ahead: int | None = None
+    average: float | None = None
+    due_in: float | None = None
+    holder: str | None = None
+    max_per_key: int | None = None
+
+
+class Explanation(Struct, frozen=True):
+    """Why a job is where it is: a word for programs, a sentence for people, an estimate."""
+
+    reason: str
+    text: str
+    ahead: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(standing: Standing) -> Explanation:
+    """Say why a job waits and for about how long."""
+    job = standing.job
+    if standing.parked:
+        return Explanation("pool_full", "its submitter waits: the pool is full")
+    match job.status:
+        case Status.SCHEDULED:
+            return _scheduled(standing)
+        case Status.BLOCKED if job.blocked_on == "session":
+            return Explanation(
+                "session_busy",
+                f"session {job.session!r} is busy with job {standing.holder}, "
+                f"{_others(standing.ahead)} of the session before it",
+                standing.ahead,
+                _times(standing.average, (standing.ahead or 0) + 1),
+            )
+        case Status.BLOCKED:
+            return Explanation(
+                "key_cap",
+                f"key {job.key!r} has all of its {standing.max_per_key} places in use, "
+                f"{_others(standing.ahead)} of the key before it",
+                standing.ahead,
+                _rounds(standing.average, standing.ahead, standing.max_per_key),
+            )
+        case Status.QUEUED:
+            return _queued(standing)
+        case Status.RUNNING:
+            return Explanation("running", f"it runs: attempt {job.attempts}")
+        case _:
+            return Explanation("over", f"it is over: {job.status.value}")
+
+
+def _scheduled(standing: Standing) -> Explanation:
+    job = standing.job
+    why = "a retry" if job.attempts else "its time"
+    seconds = None if standing.due_in is None else max(0.0, standing.due_in)
+    when = "" if seconds is None else f" in {seconds:.1f} s"
+    return Explanation("scheduled", f"it waits for {why}{when}", None, seconds)
+
+
+def _queued(standing: Standing) -> Explanation:
+    if standing.paused:
+        return Explanation("paused", "the pool is paused; resume it", standing.ahead)
+    ahead = standing.ahead or 0
+    seconds = _rounds(standing.average, ahead, standing.slots)
+    estimate = "" if seconds is None else f", about {seconds:.1f} s"
+    slots = "" if standing.slots is None else f" for one of {standing.slots} slots"
+    return Explanation(
+        "behind_others" if ahead else "pool_cap",
+        f"it waits{slots}, {_others(ahead)} before it{estimate}",
+        ahead,
+        seconds,
+    )
+
+
+def _others(count: int | None) -> str:
+    return "nobody" if not count else "1 other" if count == 1 else f"{count} others"
+
+
+def _times(average: float | None, count: int) -> float | None:
+    return None if average is None else average * count
+
+
+def _rounds(average: float | None, ahead: int | None, width: int | None) -> float | None:
+    """Estimate the wait behind `ahead` others where `width` are served at a time."""
+    if average is None or width is None:
+        return None
+    return average * ((ahead or 0) // width + 1)

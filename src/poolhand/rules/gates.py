@@ -1,0 +1,162 @@
+"""The gates before the ready set: one turn per session, so many jobs per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic
+
+from poolhand.rules.entry import E
+from poolhand.rules.job import Job
+from poolhand.rules.lane import Line
+from poolhand.rules.rank import Strategy, job_rank
+from poolhand.rules.ready import Ready
+
+
+class _Session(Line[E]):
+    """The turns of one session that wait, in submit order, and the one that holds it."""
+
+    __slots__ = ("holder",)
+
+    def __init__(self, holder: E) -> None:
+        super().__init__()
+        self.holder = holder
+
+    def insert(self, entry: E) -> None:
+        """Let a turn wait behind those that were submitted before it."""
+        older = self.last
+        while older is not None and older.seq > entry.seq:
+            older = older.before
+        self.insert_after(entry, older)
+
+
+class Sessions(Generic[E]):
+    """Lets one turn of a session through at a time; it holds the session until it is over."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str | None, str], _Session[E]] = {}
+
+    def __iter__(self) -> Iterator[E]:
+        for session in self._sessions.values():
+            yield from session
+
+    def holder(self, job: Job) -> E | None:
+        session = None if job.session is None else self._sessions.get((job.tenant, job.session))
+        return None if session is None else session.holder
+
+    def enter(self, entry: E) -> bool:
+        """Let an entry through, or make it wait for its turn."""
+        job = entry.job
+        if job.session is None:
+            return True
+        session = self._sessions.get((job.tenant, job.session))
+        if session is None:
+            self._sessions[job.tenant, job.session] = _Session(entry)
+        elif session.holder is not entry:
+            session.insert(entry)
+            return False
+        return True
+
+    def leave(self, entry: E) -> E | None:
+        """End a turn and return the entry whose turn has come."""
+        job = entry.job
+        if job.session is None:
+            return None
+        session = self._sessions.get((job.tenant, job.session))
+        if session is None or session.holder is not entry:
+            return None
+        heir = session.first
+        if heir is None:
+            del self._sessions[job.tenant, job.session]
+        else:
+            session.remove(heir)
+            session.holder = heir
+        return heir
+
+
+class _Gate(Generic[E]):
+    """What one key has in use: `held` permits, those of them still in the queue, those without."""
+
+    __slots__ = ("held", "queued", "waiting")
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.held = 0
+        self.queued: dict[E, None] = {}
+        self.waiting: Ready[E] = Ready(strategy)
+
+
+class KeyGates(Generic[E]):
+    """Lets at most `cap` jobs of a key be queued or running; the others wait in queue order."""
+
+    def __init__(self, cap: int, strategy: Strategy) -> None:
+        self.cap = cap
+        self._strategy = strategy
+        self._gates: dict[str, _Gate[E]] = {}
+
+    def __iter__(self) -> Iterator[E]:
+        for gate in self._gates.values():
+            yield from gate.waiting
+
+    def is_open(self, key: str) -> bool:
+        gate = self._gates.get(key)
+        return gate is None or gate.held < self.cap
+
+    def queued(self, key: str) -> tuple[E, ...]:
+        """Return the entries of a key that are queued."""
+        gate = self._gates.get(key)
+        return () if gate is None else tuple(gate.queued)
+
+    def ahead_of(self, entry: E) -> int:
+        gate = self._gates[entry.job.key]
+        return gate.waiting.ahead_of(entry) + len(gate.queued)
+
+    def enter(self, entry: E, now: float) -> E | None:
+        """Let an entry through, or return the one that must wait in its place.
+
+        A newcomer that outranks a queued job of its key takes that job's permit: a key cap never
+        makes an urgent job wait behind a lesser one that has not even started.
+        """
+        gate = self._gates.get(entry.job.key)
+        if gate is None:
+            gate = self._gates[entry.job.key] = _Gate(self._strategy)
+        entry.ready_at = now
+        if gate.held < self.cap:
+            gate.held += 1
+            gate.queued[entry] = None
+            return None
+        worst = max(gate.queued, key=self._rank, default=None)
+        if worst is None or self._rank(worst) <= self._rank(entry):
+            return entry
+        del gate.queued[worst]
+        gate.queued[entry] = None
+        return worst
+
+    def wait(self, entry: E, now: float) -> None:
+        self._gates[entry.job.key].waiting.add(entry, now)
+
+    def forget(self, entry: E) -> None:
+        """Let an entry that waits here leave."""
+        self._gates[entry.job.key].waiting.remove(entry)
+
+    def start(self, entry: E) -> None:
+        """Note that a queued entry runs now; it keeps its permit."""
+        del self._gates[entry.job.key].queued[entry]
+
+    def withdraw(self, entry: E) -> E | None:
+        """Let a queued entry leave and return the one that may take its permit."""
+        self.start(entry)
+        return self.vacate(entry.job.key)
+
+    def vacate(self, key: str) -> E | None:
+        """Take a permit back and return the entry that gets it next."""
+        gate = self._gates[key]
+        heir = gate.waiting.take()
+        if heir is not None:
+            gate.queued[heir] = None
+            return heir
+        gate.held -= 1
+        if not gate.held:
+            del self._gates[key]
+        return None
+
+    def _rank(self, entry: E) -> tuple[float, int]:
+        return job_rank(self._strategy, entry)

@@ -1,0 +1,130 @@
+"""Transitions: how a job changes; pure functions from a job to a job."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.rules.backoff import NO_RETRY, Retry, delay
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
+
+LONGEST_WAIT = timedelta(days=36_500)
+
+
+def place(job: Job, status: Status, blocked_on: str | None = None) -> Job:
+    """Move a waiting job."""
+    if job.status is status and job.blocked_on == blocked_on:
+        return job
+    return replace(job, status=status, blocked_on=blocked_on)
+
+
+def start(job: Job, at: datetime, waited: float) -> Job:
+    """Begin an attempt."""
+    return replace(
+        job,
+        status=Status.RUNNING,
+        started_at=at,
+        waited=waited,
+        attempts=job.attempts + 1,
+        marks=(),
+        run_at=None,
+        blocked_on=None,
+    )
+
+
+def complete(job: Job, value: Any, at: datetime, ran: float) -> Job:
+    """End a job well."""
+    return replace(job, status=Status.COMPLETED, finished_at=at, ran=ran, result=value, error=None)
+
+
+def settle(
+    job: Job, outcome: Outcome, policy: Retry | None, at: datetime, ran: float, roll: float
+) -> Job:
+    """End an attempt: the job is over, or scheduled to run again (`run_at` says when).
+
+    `roll` is a random number in [0, 1) that spreads retries.
+    """
+    match outcome:
+        case Completed(value=value):
+            return complete(job, value, at, ran)
+        case Cancelled():
+            return replace(job, status=Status.CANCELLED, finished_at=at, ran=ran)
+        case Snoozed(until=until):
+            return replace(
+                job,
+                status=Status.SCHEDULED,
+                run_at=_moment(until, at),
+                attempts=job.attempts - 1,
+                ran=ran,
+            )
+        case Failed():
+            return _failed(job, outcome, policy, at, ran, roll)
+
+
+def with_fault(job: Job, fault: Fault) -> Job:
+    """Add the text of what the last attempt raised."""
+    return replace(job, error=fault)
+
+
+def reject(job: Job, reason: str, policy: str, at: datetime) -> Job:
+    """Turn a new or waiting job away."""
+    return replace(
+        job,
+        status=Status.REJECTED,
+        finished_at=at,
+        blocked_on=None,
+        rejection_reason=reason,
+        rejection_policy=policy,
+    )
+
+
+def cancel(job: Job, at: datetime) -> Job:
+    """End a waiting job that nobody wants any more."""
+    return replace(job, status=Status.CANCELLED, finished_at=at, blocked_on=None)
+
+
+def expire(job: Job, at: datetime) -> Job:
+    """End a waiting job whose time is over."""
+    return replace(job, status=Status.EXPIRED, finished_at=at, blocked_on=None)
+
+
+def mark(job: Job, name: str) -> Job:
+    """Note once that something happened to a running job."""
+    return job if name in job.marks else replace(job, marks=(*job.marks, name))
+
+
+def _failed(
+    job: Job, failed: Failed, policy: Retry | None, at: datetime, ran: float, roll: float
+) -> Job:
+    if failed.mark is not None:
+        job = mark(job, failed.mark)
+    retry = _policy(policy, failed)
+    if job.attempts >= retry.attempts or _is_permanent(failed, retry):
+        return replace(job, status=Status.FAILED, finished_at=at, ran=ran)
+    seconds = delay(retry, job.attempts, roll, failed.retry_after)
+    return replace(job, status=Status.SCHEDULED, run_at=_moment(seconds, at), ran=ran)
+
+
+def _policy(policy: Retry | None, failed: Failed) -> Retry:
+    """Return the rule in force; a job that asks for a retry gets one without a rule too."""
+    if policy is not None:
+        return policy
+    return Retry() if failed.on_purpose else NO_RETRY
+
+
+def _is_permanent(failed: Failed, retry: Retry) -> bool:
+    cause = failed.error.__cause__ or failed.error
+    return (
+        failed.permanent
+        or isinstance(failed.error, retry.give_up_on)
+        or (isinstance(cause, retry.give_up_on))
+    )
+
+
+def _moment(until: datetime | float, at: datetime) -> datetime:
+    if isinstance(until, datetime):
+        return max(at, until)
+    return at + min(timedelta(seconds=max(0.0, until)), LONGEST_WAIT)

@@ -1,0 +1,110 @@
+"""Outcomes: what the end of one attempt means."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import IntEnum
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze
+from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
+
+
+class Asked(IntEnum):
+    """What the slot has asked a running job to do; the higher overrules the lower."""
+
+    NOTHING = 0
+    SOFT_STOP = 1
+    CANCEL = 2
+    HARD_STOP = 3
+
+
+class Completed(Struct, frozen=True):
+    """The job returned."""
+
+    value: Any
+
+
+class Failed(Struct, frozen=True):
+    """The job raised or ran out of time; `error` is what its caller gets."""
+
+    error: BaseException
+    permanent: bool = False
+    on_purpose: bool = False
+    retry_after: float | None = None
+    mark: str | None = None
+
+
+class Cancelled(Struct, frozen=True):
+    """The job was cancelled, or cancelled itself."""
+
+
+class Snoozed(Struct, frozen=True):
+    """The job wants to run again at a moment, or in so many seconds."""
+
+    until: datetime | float
+
+
+Outcome = Completed | Failed | Cancelled | Snoozed
+
+
+def judge_cancelled(asked: Asked, job_id: str) -> Outcome:
+    """Say what it means that an attempt ended by cancellation after having been asked that."""
+    if asked is Asked.SOFT_STOP:
+        return timed_out(job_id, SOFT_TIMEOUT)
+    if asked is Asked.HARD_STOP:
+        return timed_out(job_id, HARD_TIMEOUT)
+    return Cancelled()
+
+
+def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
+    """Say what it means that an attempt ended with this error after having been asked that."""
+    if asked is Asked.HARD_STOP:
+        return timed_out(job_id, HARD_TIMEOUT)
+    match error:
+        case Snooze():
+            return Snoozed(error.until)
+        case RetryLater():
+            return Failed(error, on_purpose=True, retry_after=error.retry_after)
+        case GiveUp():
+            return Failed(error, permanent=True)
+        case SystemExit() | KeyboardInterrupt() | GeneratorExit():
+            return Failed(_wrapped(error, job_id), permanent=True)
+        case StopIteration() | StopAsyncIteration():
+            return Failed(_wrapped(error, job_id))
+        case RuntimeError(__cause__=StopIteration() as cause):
+            # What Python makes of a StopIteration that leaves a coroutine.
+            return Failed(_wrapped(cause, job_id))
+        case _:
+            # A job that was told to stop and breaks while stopping is not run again.
+            return Failed(error, permanent=asked is Asked.CANCEL, retry_after=_retry_after(error))
+
+
+def timed_out(job_id: str, mark: str) -> Failed:
+    """Return the outcome of a job that ran past its soft or hard timeout."""
+    name = mark.replace("_", " ")
+    return Failed(
+        JobTimedOut(
+            f"job {job_id} ran past its {name}; give it more time or make it do less",
+            job_id=job_id,
+        ),
+        mark=mark,
+    )
+
+
+def _wrapped(error: BaseException, job_id: str) -> JobFailed:
+    # These would end the caller's loop or be swallowed by it if they were raised there as they are.
+    text = f": {error}" if str(error) else ""
+    failed = JobFailed(f"job {job_id} raised {type(error).__name__}{text}", job_id=job_id)
+    failed.__cause__ = error
+    return failed
+
+
+def _retry_after(error: BaseException) -> float | None:
+    """Return the wait that an error asks for, as many clients' errors do."""
+    wish = getattr(error, "retry_after", None)
+    if isinstance(wish, int | float) and not isinstance(wish, bool) and wish >= 0:
+        return float(wish)
+    return None

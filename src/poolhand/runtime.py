@@ -1,0 +1,62 @@
+"""Time, randomness and threads, passed in so that tests can bring their own."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+
+IDLE_THREAD_SECONDS = 10.0
+
+
+class Runtime:
+    """The process as it is: its clocks, its randomness, its threads."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    # The bare function: every job asks for the time several times.
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)
+
+    def wall(self) -> datetime:
+        return datetime.now(UTC)
+
+    def salt(self) -> str:
+        """Return 12 characters that no other process, nor a fork of this one, has."""
+        return secrets.token_hex(6)
+
+    def in_thread(self, call: Callable[[], None], name: str) -> None:
+        """Run `call` once outside the event loop.
+
+        Threads are daemons: one that never returns must not keep the process from ending.
+        """
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = SimpleQueue()
+            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+        inbox.put(call)
+
+    def _serve(self, inbox: SimpleQueue[Callable[[], None]]) -> None:
+        call: Callable[[], None] | None = inbox.get()
+        while call is not None:
+            call()
+            self._idle.append(inbox)
+            call = self._await_call(inbox)
+
+    def _await_call(self, inbox: SimpleQueue[Callable[[], None]]) -> Callable[[], None] | None:
+        try:
+            return inbox.get(timeout=IDLE_THREAD_SECONDS)
+        except Empty:
+            pass
+        try:
+            self._idle.remove(inbox)
+        except ValueError:
+            # Somebody took this thread while it was giving up: its call is on the way.
+            return inbox.get()
+        return None

@@ -1,0 +1,5 @@
+"""What tests of poolhand, and of programs built on it, bring along."""
+
+from poolhand.testing.seeded import SeededLoop, SeededRuntime, Stalled, run_seeded
+
+__all__ = ["SeededLoop", "SeededRuntime", "Stalled", "run_seeded"]

@@ -1,0 +1,126 @@
+"""Programs run under a seeded schedule: their runtime, and the checks at their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from poolhand.runtime import Runtime
+from poolhand.testing.seeded_loop import (
+    MAX_STEPS,
+    START_TIME,
+    Fault,
+    Order,
+    SeededLoop,
+    Stalled,
+    describe_task,
+)
+
+__all__ = ["SeededLoop", "SeededRuntime", "Stalled", "run_seeded"]
+
+T = TypeVar("T")
+START_WALL = datetime(2030, 1, 1, tzinfo=UTC)
+MAX_THREAD_SECONDS = 0.05
+RUN_DOWN_ROUNDS = 3
+RUN_DOWN_STEPS = 20_000
+
+
+class SeededRuntime(Runtime):
+    """The runtime of one seeded loop: its virtual clock, a wall clock to move, its randomness."""
+
+    def __init__(self, loop: SeededLoop) -> None:
+        # Another stream than the loop's: drawing a jitter must not echo the choice of a callback.
+        super().__init__(loop.seed ^ 0x9E3779B97F4A7C15)
+        self.loop = loop
+        self.wall_offset = 0.0
+
+    def monotonic(self) -> float:
+        return self.loop.time()
+
+    def wall(self) -> datetime:
+        return START_WALL + timedelta(seconds=self.loop.time() - START_TIME + self.wall_offset)
+
+    def salt(self) -> str:
+        return f"{self.random.getrandbits(48):012x}"
+
+    def in_thread(self, call: Callable[[], None], name: str) -> None:
+        """Make `call` on the loop, in one piece, after up to 50 ms of virtual time."""
+        self.loop.call_outside(self.random.uniform(0, MAX_THREAD_SECONDS), call)
+
+
+def run_seeded(
+    main: Callable[[SeededRuntime], Awaitable[T]],
+    seed: int,
+    *,
+    order: Order = "permute",
+    max_steps: int = MAX_STEPS,
+    allow_leftovers: bool = False,
+) -> T:
+    """Run `main` under the schedule of `seed` and give its value.
+
+    Raises Stalled for a hang, an exception group of what escaped from callbacks, AssertionError for
+    tasks left behind: those that still wait when `main` is done and nothing is ready any more.
+    """
+    loop = SeededLoop(seed, order=order, max_steps=max_steps)
+    try:
+        value = loop.run_until_complete(loop.create_task(_program(main, loop), name="main"))
+        loop.run_ready()
+        _check(loop, allow_leftovers=allow_leftovers)
+        return value
+    except BaseException as error:
+        label = getattr(main, "__qualname__", type(main).__qualname__)
+        how = "" if order == "permute" else f", order={order!r}"
+        error.add_note(f"seed={seed} replay with run_seeded({label}, seed={seed}{how})")
+        loop.sweep()
+        for fault in loop.failures:
+            error.add_note(f"failed on the loop: {_as_error(fault)!r}")
+        raise
+    finally:
+        _run_down(loop)
+        loop.close()
+
+
+async def _program(main: Callable[[SeededRuntime], Awaitable[T]], loop: SeededLoop) -> T:
+    # Called inside the loop, so that a `main` that is no coroutine function finds it running.
+    return await main(SeededRuntime(loop))
+
+
+def _check(loop: SeededLoop, *, allow_leftovers: bool) -> None:
+    loop.sweep()
+    faults = [_as_error(fault) for fault in loop.failures]
+    if not allow_leftovers and (left := loop.pending_tasks()):
+        names = "".join(f"\n  {describe_task(task)}" for task in left)
+        faults.append(AssertionError(f"{len(left)} tasks left behind:{names}"))
+    if not loop.failures and faults:
+        raise faults[0]
+    if faults:
+        raise BaseExceptionGroup("failed on the loop", faults)
+
+
+def _run_down(loop: SeededLoop) -> None:
+    """Cancel what is left and run it to its end; what fails on the way is not recorded."""
+    recorded = len(loop.failures)
+    for _ in range(RUN_DOWN_ROUNDS):
+        loop.max_steps = loop.steps + RUN_DOWN_STEPS
+        left = loop.pending_tasks()
+        for task in left:
+            task.cancel()
+        with contextlib.suppress(Stalled):
+            loop.run_until_complete(_ended(left))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            break
+    loop.sweep()
+    del loop.failures[recorded:]
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    # Gathering looks at the exceptions, so that none is announced as never retrieved.
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _as_error(fault: Fault) -> BaseException:
+    error = fault.get("exception")
+    return error if isinstance(error, BaseException) else AssertionError(fault.get("message"))

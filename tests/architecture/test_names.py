@@ -1,0 +1,68 @@
+"""Names that say nothing, and notes to oneself, stay out of the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import PACKAGE, Module, expect_none, read_package
+
+EMPTY_MODULE_NAMES = {
+    "base", "common", "helper", "helpers", "manager", "managers", "misc", "util", "utils",
+}  # fmt: skip
+EMPTY_CLASS_ENDINGS = ("Manager", "Helper", "Service", "Impl")
+NOTE = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+
+
+def name_faults(modules: list[Module]) -> Iterator[str]:
+    for module in modules:
+        for part in EMPTY_MODULE_NAMES.intersection(module.name.split(".")):
+            yield f"{module.path}: `{part}` does not say what is inside"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_CLASS_ENDINGS):
+                yield f"{module.at(node)}: `{node.name}` does not say what it is"
+
+
+def note_faults(root: Path) -> Iterator[str]:
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() or "__pycache__" in path.parts:
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, start=1):
+            if NOTE.search(line):
+                yield f"{path}:{number}: {line.strip()}"
+
+
+def test_names_say_what_is_inside() -> None:
+    expect_none(name_faults(read_package(PACKAGE)))
+
+
+def test_nothing_is_left_for_later() -> None:
+    expect_none(note_faults(PACKAGE))
+
+
+@pytest.mark.parametrize("name", ["utils.py", "pool/base.py", "common/ids.py", "pool/manager.py"])
+def test_an_empty_module_name_is_found(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    (fault,) = name_faults(read_package(tmp_path))
+    assert str(path) in fault
+
+
+@pytest.mark.parametrize("ending", EMPTY_CLASS_ENDINGS)
+def test_an_empty_class_name_is_found(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "pool.py").write_text(f"class Pool: ...\n\n\nclass Pool{ending}: ...\n")
+    (fault,) = name_faults(read_package(tmp_path))
+    assert f"pool.py:4: `Pool{ending}`" in fault
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX"])
+def test_a_note_for_later_is_found(tmp_path: Path, word: str) -> None:
+    (tmp_path / "schema.sql").write_text(f"-- first\n-- {word}: index\n-- MASTODON{word}\n")
+    (fault,) = note_faults(tmp_path)
+    assert "schema.sql:2:" in fault

@@ -1,0 +1,84 @@
+"""The feel for size: what no longer fits on a few screens wants to be two things.
+
+There is no list of exceptions: what is too long is divided, or the limit changes for everybody.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import PACKAGE, Module, expect_none, read_package
+
+MODULE_LINES = 400
+STORE_LINES = 600
+FUNCTION_LINES = 40
+CONSTRUCTOR_PARAMETERS = 8
+
+
+def size_faults(modules: list[Module]) -> Iterator[str]:
+    for module in modules:
+        limit = STORE_LINES if module.name.partition(".")[0] == "stores" else MODULE_LINES
+        lines = len(module.text.splitlines())
+        if lines > limit:
+            yield f"{module.path}: {lines} lines, at most {limit}"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from function_faults(module, node)
+
+
+def function_faults(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if lines > FUNCTION_LINES:
+        yield f"{module.at(node)}: {node.name} has {lines} lines, at most {FUNCTION_LINES}"
+    if node.name in {"__init__", "__new__"}:
+        count = parameters(node.args) - 1
+        if count > CONSTRUCTOR_PARAMETERS:
+            yield (
+                f"{module.at(node)}: {node.name} takes {count} parameters,"
+                f" at most {CONSTRUCTOR_PARAMETERS}"
+            )
+
+
+def parameters(arguments: ast.arguments) -> int:
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return len(named) + (arguments.vararg is not None) + (arguments.kwarg is not None)
+
+
+def test_everything_keeps_to_its_size() -> None:
+    expect_none(size_faults(read_package(PACKAGE)))
+
+
+def plant(root: Path, name: str, text: str) -> list[Module]:
+    path = root / "poolhand" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    return read_package(root / "poolhand")
+
+
+@pytest.mark.parametrize(("name", "limit"), [("pool.py", 400), ("stores/sql.py", 600)])
+def test_a_long_module_is_found(tmp_path: Path, name: str, limit: int) -> None:
+    assert not list(size_faults(plant(tmp_path / "fits", name, "#\n" * limit)))
+    (fault,) = size_faults(plant(tmp_path / "long", name, "#\n" * (limit + 1)))
+    assert f"{limit + 1} lines, at most {limit}" in fault
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_long_function_is_found(tmp_path: Path, keyword: str) -> None:
+    body = "    pass\n"
+    fits = f"class A:\n  {keyword} run(self):\n{body * 39}"
+    assert not list(size_faults(plant(tmp_path / "fits", "pool.py", fits)))
+    (fault,) = size_faults(plant(tmp_path / "long", "pool.py", fits + body))
+    assert "pool.py:2: run has 41 lines, at most 40" in fault
+
+
+@pytest.mark.parametrize("last", ["h", "*h", "*, h", "**h", "h, /"])
+def test_a_wide_constructor_is_found(tmp_path: Path, last: str) -> None:
+    text = "class A:\n    def __init__(self, a, b, c, d, e, f, g, {}): ...\n"
+    assert not list(size_faults(plant(tmp_path / "fits", "pool.py", text.format(last))))
+    wide = text.replace("self, a", "self, z, a").format(last)
+    (fault,) = size_faults(plant(tmp_path / "wide", "pool.py", wide))
+    assert "__init__ takes 9 parameters, at most 8" in fault

@@ -1,0 +1,192 @@
+"""Every Python block of README.md and docs/ runs as it stands.
+
+A block fenced with ```python is a script: it runs in a new interpreter, in an empty folder, and any
+warning is an error. A block below the line `<!-- continues -->` is added to the block before it.
+Other blocks (console, text) are not run. Line numbers in a traceback are those of the page.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+FENCE = re.compile(r"(?P<indent>\s*)(?P<marks>`{3,}|~{3,})\s*(?P<language>[\w+-]*)")
+CONTINUES = "<!-- continues -->"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A block with what continues it; `line` is where its first fence stands."""
+
+    page: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    language: str
+    continues: bool
+    lines: list[str]
+
+
+def blocks(page: str, text: str) -> Iterator[Block]:
+    lines = iter(enumerate(text.splitlines(), start=1))
+    before = ""
+    for number, line in lines:
+        if fence := FENCE.match(line):
+            inside = []
+            for _, inner in lines:
+                if inner.strip() == fence["marks"]:
+                    break
+                inside.append(inner.removeprefix(fence["indent"]))
+            else:
+                raise ValueError(f"{page}:{number}: this block is never closed")
+            yield Block(number, fence["language"], before == CONTINUES, inside)
+        before = line.strip() or before
+
+
+def scripts(page: str, text: str) -> list[Script]:
+    found: list[Script] = []
+    for block in blocks(page, text):
+        if block.language != "python":
+            continue
+        code = "\n".join(block.lines) + "\n"
+        if not block.continues:
+            found.append(Script(page, block.line, "\n" * block.line + code))
+            continue
+        if not found:
+            raise ValueError(f"{page}:{block.line}: there is no block before it to continue")
+        first = found.pop()
+        gap = "\n" * (block.line - first.text.count("\n"))
+        found.append(Script(page, first.line, first.text + gap + code))
+    return found
+
+
+def run(script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it as the only file beside an empty working folder."""
+    working = folder / "empty"
+    working.mkdir()
+    path = folder / f"{Path(script.page).stem}_line_{script.line}.py"
+    path.write_text(script.text, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=working,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def pages() -> list[Path]:
+    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+
+def all_scripts() -> list[Script]:
+    return [
+        script
+        for page in pages()
+        if page.exists()
+        for script in scripts(
+            page.relative_to(REPOSITORY).as_posix(), page.read_text(encoding="utf-8")
+        )
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", all_scripts(), ids=str)
+def test_the_block_runs(script: Script, tmp_path: Path) -> None:
+    done = run(script, tmp_path)
+    assert done.returncode == 0, f"{script} failed:\n{done.stdout}{done.stderr}"
+
+
+def test_the_readme_shows_code() -> None:
+    assert [script for script in all_scripts() if script.page == "README.md"]
+
+
+# The collector itself
+
+PAGE = """\
+# Title
+
+```console
+$ make demo
+```
+
+```python
+x = 1
+```
+
+Text.
+
+<!-- continues -->
+
+```python
+y = x + 1
+```
+
+- in a list:
+
+  ~~~python
+  if True:
+      z = 3
+  ~~~
+
+````text
+```python
+not code
+```
+````
+"""
+
+
+def test_blocks_are_found_with_their_lines() -> None:
+    first, second = scripts("page.md", PAGE)
+    assert (str(first), str(second)) == ("page.md:7", "page.md:21")
+    assert first.text.splitlines()[7:] == ["x = 1", *[""] * 7, "y = x + 1"]
+    assert second.text.splitlines()[21:] == ["if True:", "    z = 3"]
+
+
+def test_an_open_block_is_a_fault() -> None:
+    with pytest.raises(ValueError, match=r"page\.md:2: this block is never closed"):
+        scripts("page.md", "\n```python\nx = 1\n")
+
+
+def test_a_continuation_of_nothing_is_a_fault() -> None:
+    with pytest.raises(ValueError, match=r"page\.md:2: there is no block before it"):
+        scripts("page.md", f"{CONTINUES}\n```python\nx = 1\n```\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import warnings; warnings.warn('old')", "UserWarning: old"),
+        ("from pathlib import Path; assert list(Path().iterdir())", "AssertionError"),
+    ],
+)
+def test_a_block_that_fails_is_told_by_the_line_of_its_page(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    (script,) = scripts("page.md", f"# Title\n\n```python\n{code}\n```\n")
+    done = run(script, tmp_path)
+    assert done.returncode != 0
+    assert "line 4, in <module>" in done.stderr
+    assert said in done.stderr
+
+
+def test_a_continued_block_knows_the_one_before(tmp_path: Path) -> None:
+    first, _ = scripts("page.md", PAGE)
+    assert run(first, tmp_path).returncode == 0
