@@ -3,6 +3,7 @@
 # PYTHON=python3.12   the interpreter to build the environments with (3.11 or newer)
 # ARGS='-k drain'     passed on to pytest, or to the benchmark
 # JOBS=2              how many processes run the tests
+# MINUTES=10          how long `make soak` goes on
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -15,7 +16,7 @@ TYPED := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check fmt lint types bench bench-pool clean
+.PHONY: help setup demo test check fmt lint types soak bench bench-pool clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ lint: setup ## ruff's rules, the format, the declared dependencies
 
 types: setup ## mypy, strict
 	@$(RUN) -m mypy $(TYPED)
+
+soak: setup ## seeded schedules with fresh seeds (MINUTES=10)
+	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
 bench: bench-pool ## all benchmarks
 

@@ -22,7 +22,7 @@ from poolhand.errors import (
 )
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
-from poolhand.pool.attempt import current_job, current_job_id
+from poolhand.pool.attempt import current_job
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool, list_pools
@@ -76,7 +76,6 @@ __all__ = [
     "__version__",
     "bounded",
     "current_job",
-    "current_job_id",
     "fail_fast",
     "fair_round_robin",
     "fifo",

@@ -23,13 +23,26 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class PoolhandError(Exception):
     """The root of everything poolhand raises; `code` is stable, the message is for people."""
 
     code: ClassVar[str] = "PH-000"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The usual way would call the constructor with the message alone.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[PoolhandError], args: tuple[Any, ...], state: dict[str, Any]
+) -> PoolhandError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(PoolhandError, ValueError):

@@ -46,10 +46,12 @@ class Runtime:
         call: Callable[[], None] | None = inbox.get()
         while call is not None:
             call()
+            # Kept while idle, it would keep all that it holds.
+            call = None
             self._idle.append(inbox)
-            call = self._await_call(inbox)
+            call = self._next(inbox)
 
-    def _await_call(self, inbox: SimpleQueue[Callable[[], None]]) -> Callable[[], None] | None:
+    def _next(self, inbox: SimpleQueue[Callable[[], None]]) -> Callable[[], None] | None:
         try:
             return inbox.get(timeout=IDLE_THREAD_SECONDS)
         except Empty:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -154,26 +155,29 @@ class Events:
 
     def __init__(self) -> None:
         self.live = False
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._subscribers: tuple[tuple[object, Subscriber], ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with each event from now on; returns the way to end that."""
-        self._subscribers = (*self._subscribers, subscriber)
+        mark = object()
+        self._subscribers = (*self._subscribers, (mark, subscriber))
         self.live = True
 
         def unsubscribe() -> None:
-            self._subscribers = tuple(one for one in self._subscribers if one is not subscriber)
+            self._subscribers = tuple(one for one in self._subscribers if one[0] is not mark)
             self.live = bool(self._subscribers)
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
-        for subscriber in self._subscribers:
+        for _, subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception:
-                # A listener that breaks must not break the work it listens to.
-                logging.getLogger("poolhand").exception("a subscriber failed on %r", event)
+            except (Exception, CancelledError):
+                # A listener that breaks must not break the work it listens to. The event is not
+                # shown whole: what a job returned is not for logs.
+                name = type(event).__name__
+                logging.getLogger("poolhand").exception("a subscriber failed on %s", name)
 
 
 EVENTS = Events()

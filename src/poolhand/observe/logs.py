@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from json import dumps
 from typing import Any
 
 import msgspec
@@ -66,7 +67,8 @@ def _as_json(event: Event) -> str:
     record: dict[str, Any] = {"event": _title(event).replace(" ", "_")}
     for name in event.__struct_fields__:
         record.update(_flat(name, getattr(event, name)))
-    return msgspec.json.encode(record).decode()
+    # All but plain ASCII is escaped: terminals and line readers obey stranger characters too.
+    return dumps(msgspec.to_builtins(record)).replace("\x7f", "\\u007f")
 
 
 def _title(event: Event) -> str:

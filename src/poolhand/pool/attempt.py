@@ -28,7 +28,17 @@ NOTHING = Asked.NOTHING
 class Slot:
     """A place for one running job, and what it has done so far."""
 
-    __slots__ = ("attempt", "busy_for", "completed", "failed", "id", "index", "name", "state")
+    __slots__ = (
+        "attempt",
+        "busy_for",
+        "completed",
+        "failed",
+        "id",
+        "index",
+        "name",
+        "runs",
+        "state",
+    )
 
     def __init__(self, index: int, pool: str) -> None:
         self.index = index
@@ -38,16 +48,17 @@ class Slot:
         self.attempt: Attempt | None = None
         self.completed = 0
         self.failed = 0
+        self.runs = 0
         self.busy_for = 0.0
 
 
 class Attempt:
     """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
 
-    `due_at` is its next deadline.
+    `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried.
     """
 
-    __slots__ = ("asked", "began", "begun", "due_at", "slot", "task", "work")
+    __slots__ = ("asked", "began", "begun", "due_at", "slot", "task", "unwanted", "work")
 
     def __init__(self, work: Work, slot: Slot, began: float) -> None:
         self.work = work
@@ -56,6 +67,7 @@ class Attempt:
         self.begun = False
         self.asked = NOTHING
         self.due_at = NEVER
+        self.unwanted = False
         self.task: Task[None] | None = None
 
     @property
@@ -76,9 +88,3 @@ def current_job() -> Job | None:
     """Return the record of the job this code runs in, None outside of one."""
     inside = running.get()
     return inside.work.snapshot() if isinstance(inside, Attempt) else None
-
-
-def current_job_id() -> str | None:
-    """Return the id of the job this code runs in, None outside of one."""
-    inside = running.get()
-    return inside.work.id if isinstance(inside, Attempt) else None

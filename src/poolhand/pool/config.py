@@ -11,7 +11,14 @@ from msgspec import Struct
 from poolhand.errors import UsageError
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
-from poolhand.rules.checks import is_amount, is_count, is_seconds, is_text, is_whole, optional
+from poolhand.rules.checks import (
+    is_amount,
+    is_count,
+    is_seconds,
+    is_text,
+    is_whole,
+    optional,
+)
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
 
@@ -66,11 +73,20 @@ class PoolConfig(Struct, frozen=True):
     on_dead: OnDead | None = None
 
 
+MOST_SLOTS = 1_000_000
+SLOTS_ALLOWED = "an int of at least 1 and at most 1,000,000"
+MOST_KEPT = 100_000_000
+
+
+def is_kept(value: Any) -> bool:
+    return is_whole(value) and value <= MOST_KEPT
+
+
 Check = tuple[Callable[[Any], bool], str]
 
 CHECKS: dict[str, Check] = {
     "name": (is_text, "a non-blank text"),
-    "max_concurrent": (is_count, "an int of at least 1"),
+    "max_concurrent": (lambda value: is_count(value) and value <= MOST_SLOTS, SLOTS_ALLOWED),
     "queue": (
         lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),
         "fifo(), lifo(), priority(), fair_round_robin() or one of these names",
@@ -83,8 +99,8 @@ CHECKS: dict[str, Check] = {
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
     "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
-    "history": (is_whole, "an int of 0 or more"),
-    "max_keys": (is_whole, "an int of 0 or more"),
+    "history": (is_kept, "an int of 0 or more and at most 100,000,000"),
+    "max_keys": (is_kept, "an int of 0 or more and at most 100,000,000"),
     "key_ttl": (is_seconds, "seconds, 0 or more"),
     "max_per_key": (optional(is_count), "an int of at least 1, or None"),
     "stale_after": (is_amount, "seconds above 0"),
@@ -93,6 +109,25 @@ CHECKS: dict[str, Check] = {
     "on_dead": (optional(callable), "a callable that takes the Job, or None"),
 }
 
+# Submit options that cannot be a fairness key at the same time.
+NO_FIELDS = frozenset(
+    {
+        "cancel_with_caller",
+        "delay",
+        "expires",
+        "idempotency_key",
+        "on_busy",
+        "on_crash",
+        "priority",
+        "rerun_failed",
+        "retry",
+        "run_at",
+        "run_in",
+        "self",
+        "soft_timeout",
+        "timeout",
+    }
+)
 SCOPES = ("session", "pipeline", "tenant", "org")
 
 
@@ -112,9 +147,21 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
         for key, value in values.items()
         if not CHECKS[key][0](value)
     ]
-    if faults:
-        raise UsageError(f"Pool {name!r}: " + "; ".join(faults))
-    return PoolConfig(**values)
+    if not faults:
+        config = PoolConfig(**values)
+        faults = _clashes(config)
+        if not faults:
+            return config
+    raise UsageError(f"Pool {name!r}: " + "; ".join(faults))
+
+
+def _clashes(config: PoolConfig) -> list[str]:
+    if not isinstance(config.queue, FairRoundRobin) or config.queue.field not in NO_FIELDS:
+        return []
+    return [
+        f"queue={config.queue} is not allowed; {config.queue.field!r} is a submit option with "
+        "another meaning: name a field of your own, or key, tenant, user or session"
+    ]
 
 
 _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {

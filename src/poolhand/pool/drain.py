@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -11,7 +12,8 @@ from poolhand.observe import events
 from poolhand.pool.engine import Engine
 
 SLOW_AFTER = 0.8
-STOP_GRACE = 0.5  # after the deadline; what has not stopped by then is left behind as stuck
+SMALLEST_WAIT = 1e-6  # less than that would be lost in the rounding of a clock
+STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind as stuck
 
 
 class DrainReport(Struct, frozen=True):
@@ -30,7 +32,7 @@ class DrainReport(Struct, frozen=True):
 class Drain:
     """Refuse what is new, finish what is there, end what is left at the deadline.
 
-    Ends at the latest `STOP_GRACE` after the deadline, whatever the jobs do.
+    Ends at the latest twice `STOP_GRACE` after the deadline, whatever jobs and callbacks do.
     """
 
     def __init__(self, engine: Engine, timeout: float) -> None:
@@ -40,6 +42,12 @@ class Drain:
         self._deadline = self._began + timeout
         self._changed = asyncio.Event()
 
+    def begin(self) -> None:
+        """Refuse new work from this moment on."""
+        self._announce()
+        self._engine.on_idle = self._changed.set
+        self._engine.intake.close()
+
     def hurry(self, timeout: float) -> None:
         """Move the deadline forward, never back."""
         deadline = self._engine.clock.now() + timeout
@@ -48,10 +56,6 @@ class Drain:
             self._changed.set()
 
     async def run(self) -> DrainReport:
-        engine = self._engine
-        engine.on_idle = self._changed.set
-        self._announce()
-        engine.intake.close()
         if not await self._idle_before(SLOW_AFTER):
             self._announce_slow()
             if not await self._idle_before(1.0):
@@ -60,26 +64,29 @@ class Drain:
 
     async def _idle_before(self, share: float) -> bool:
         """Wait until nothing is left, or this share of the time is gone."""
-        while not self._engine.is_idle:
-            left = self._deadline - self._engine.clock.now() - self._timeout * (1.0 - share)
-            if left <= 0:
+        return await self._idle_until(lambda: self._deadline - self._timeout * (1.0 - share))
+
+    async def _stop(self) -> None:
+        """End what is left; its slots settle every running job before the grace is over."""
+        engine = self._engine
+        engine.stop_now(STOP_GRACE)
+        moment = engine.clock.now() + 2 * STOP_GRACE
+        await self._idle_until(lambda: moment)
+
+    async def _idle_until(self, moment: Callable[[], float]) -> bool:
+        """Wait until nothing is left, or the moment is there, which may move."""
+        engine = self._engine
+        engine.slots.reclaim()
+        while not engine.is_idle:
+            left = moment() - engine.clock.now()
+            if left < SMALLEST_WAIT:
                 return False
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changed.wait()
-            self._engine.slots.reclaim()
-        return True
-
-    async def _stop(self) -> None:
-        engine = self._engine
-        engine.stop_now(STOP_GRACE)
-        while not engine.is_idle:
-            # Every running job is settled by its slot at the end of the grace at the latest.
-            self._changed.clear()
             engine.slots.reclaim()
-            if not engine.is_idle:
-                await self._changed.wait()
+        return True
 
     def _announce(self) -> None:
         engine = self._engine

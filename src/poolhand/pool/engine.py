@@ -16,12 +16,14 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.dead import DeadLetters
 from poolhand.pool.fault import error_of, fault_of
 from poolhand.pool.intake import Intake
+from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots
 from poolhand.pool.standing import explain_work
 from poolhand.pool.tally import Tally
 from poolhand.pool.waits import Awaits
 from poolhand.pool.work import COMPLETED, STARTED, Work
 from poolhand.rules import lifecycle
+from poolhand.rules.backoff import NO_RETRY
 from poolhand.rules.backpressure import drop_name, drop_reason
 from poolhand.rules.desk import Desk
 from poolhand.rules.explain import Explanation
@@ -33,7 +35,11 @@ from poolhand.runtime import Runtime
 
 
 class Engine:
-    """Everything a pool does between a submit and an outcome, on one event loop."""
+    """Everything a pool does between a submit and an outcome, on one event loop.
+
+    Each step changes the desk, the slots and the tally together, starts what can start, and only
+    then tells (`done`).
+    """
 
     def __init__(
         self,
@@ -46,10 +52,10 @@ class Engine:
         self.config = config
         self.loop = loop
         self.events = events
+        self.outbox = Outbox(events)
         self.tally = Tally()
         self.history: deque[Work] = deque(maxlen=config.history)
-        self.dead = DeadLetters(config, loop, events)
-        self._stopping = False
+        self.dead = DeadLetters(config, loop, events, self.done)
         self.on_idle: Callable[[], None] | None = None
         self.desk: Desk[Work] = Desk(
             config.queue,
@@ -58,40 +64,58 @@ class Engine:
             Keys(config.key_ttl, config.max_keys),
             config.max_per_key,
         )
-        ids = Ids(runtime.salt())
-        self.clock = Clock(runtime, ids)
-        self.intake = Intake(self, ids)
+        self.clock = Clock(runtime)
+        self.alarm = Alarm(loop, self.clock, self._ring)
+        self.wall_at = self.clock.wall_at
+        offset = runtime.wall().timestamp() - runtime.monotonic()
+        self.intake = Intake(self, Ids(runtime.salt(), offset))
         self.slots = Slots(config.name, self, loop, runtime, self.clock)
         self.slots.resize(config.max_concurrent)
-        self.awaits = Awaits(pool_id, self.desk, self.running, self.events)
+        self.awaits = Awaits(pool_id, self.desk, self.running, self.outbox)
         self.awaiting = self.awaits.awaiting
-        self.wall_at = self.clock.wall_at
         self._random = runtime.random
-        self._wake = Alarm(loop, self.clock, self._tick)
+        self._stopping = False
 
     def pump(self, now: float) -> None:
-        """Start what can start."""
+        """Start what can start, after what has expired is out of the way."""
         desk = self.desk
-        while desk.running < desk.limit and (work := desk.next(now)) is not None:
-            if desk.admitted:
-                # Before it starts: it may be one of those that have just got in.
-                self.intake.welcome()
+        while True:
+            if desk.admitted or desk.late or self.alarm.at <= now:
+                self._catch_up(now)
+            if desk.running >= desk.limit or (work := desk.next(now)) is None:
+                break
             work.stage = STARTED
             work.began = now
             attempt = self.slots.start(work, now)
             if self.events.live:
-                self.events.emit(
-                    events.JobStarted(self.config.name, work.snapshot(), attempt.slot.id)
-                )
-        if desk.admitted:
+                started = events.JobStarted(self.config.name, work.snapshot(), attempt.slot.id)
+                self.outbox.put(started)
+        if desk.late:
+            self._catch_up(now)
+
+    def _catch_up(self, now: float) -> None:
+        """Welcome who got in and end what has expired; each can lead to the other."""
+        desk = self.desk
+        while desk.admitted or desk.late or self.alarm.at <= now:
             self.intake.welcome()
+            if desk.late or self.alarm.at <= now:
+                self._tick(now)
+
+    def done(self) -> None:
+        """End a step: break deadlocks, tell who waits for the end, hand out the events."""
+        if self.awaits.open:
+            self.awaits.check()
+        if self.on_idle is not None and self.is_idle:
+            self.on_idle()
+        if self.outbox.waiting:
+            self.outbox.hand_out()
 
     def marked(self, attempt: Attempt, mark: str) -> None:
         work = attempt.work
         if mark != "cancel":
             work.job = lifecycle.mark(work.snapshot(), mark)
         if self.events.live:
-            self.events.emit(events.JobMarked(self.config.name, work.snapshot(), mark))
+            self.outbox.put(events.JobMarked(self.config.name, work.snapshot(), mark))
 
     def completed(self, attempt: Attempt, value: Any, now: float) -> None:
         work = attempt.work
@@ -110,45 +134,45 @@ class Engine:
     def gave_up(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self.events.live:
-            work = attempt.work
-            self.events.emit(events.SlotStuck(self.config.name, work.job, attempt.slot.id))
-        self._after_change()
+            stuck = events.SlotStuck(self.config.name, attempt.work.snapshot(), attempt.slot.id)
+            self.outbox.put(stuck)
+        self.pump(now)
+        self.done()
 
     def recovered(self, attempt: Attempt, now: float) -> None:
         if self.events.live:
-            self.events.emit(events.SlotFreed(self.config.name, attempt.slot.id))
+            self.outbox.put(events.SlotFreed(self.config.name, attempt.slot.id))
         self._vacate(attempt, now)
 
     def _vacate(self, attempt: Attempt, now: float) -> None:
         self.desk.vacate(attempt.work.job.key, now)
         self.pump(now)
-        if self.awaits.open or self.on_idle is not None:
-            self._after_change()
+        if self.awaits.open or self.on_idle is not None or self.outbox.waiting:
+            self.done()
 
     def _settle(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         work = attempt.work
-        at = self.clock.wall(now)
-        retry, roll = work.options.retry, self._random.random()
+        at = self.clock.wall()
+        retry = NO_RETRY if attempt.unwanted else work.options.retry
+        roll = self._random.random()
         job = lifecycle.settle(work.snapshot(), outcome, retry, at, now - attempt.began, roll)
         if isinstance(outcome, Failed):
             job = lifecycle.with_fault(job, fault_of(outcome.error))
         work.job = job
         work.place = None
-        if job.run_at is not None:
-            self._give_back(work, (job.run_at - at).total_seconds(), now)
-        else:
+        if job.run_at is None:
             self._finish(work, error_of(job, outcome), now)
+        elif self._stopping:
+            self._finish_as(work, self._drained(job), now)
+        else:
+            self._give_back(work, (job.run_at - at).total_seconds(), now)
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
-        if self._stopping:
-            work.job = self._drained(work.job, now)
-            self._finish(work, error_of(work.job, None), now)
-            return
         work.since = now
         self.desk.give_back(work, now + seconds, now)
         self.set_alarm()
         if self.events.live:
-            self.events.emit(events.JobRetried(self.config.name, work.job))
+            self.outbox.put(events.JobRetried(self.config.name, work.job))
 
     def _finish(self, work: Work, error: BaseException | None, now: float) -> None:
         """Record that a job is over without a value."""
@@ -162,6 +186,11 @@ class Engine:
             work.call = work.context = None
         self._publish(work, now)
 
+    def _finish_as(self, work: Work, job: Job, now: float) -> None:
+        """End a job that has no place any more as its new record says."""
+        work.job = job
+        self._finish(work, error_of(job, None), now)
+
     def _publish(self, work: Work, now: float) -> None:
         """Tell everybody that a job is over."""
         job = work.job
@@ -171,7 +200,7 @@ class Engine:
         if work.waiters is not None:
             work.wake()
         if self.events.live:
-            self.events.emit(events.JobEnded(self.config.name, work.snapshot()))
+            self.outbox.put(events.JobEnded(self.config.name, work.snapshot()))
 
     def cancel(self, work: Work) -> None:
         """End a job: at once when it waits, within `cancel_grace` seconds when it runs."""
@@ -179,42 +208,35 @@ class Engine:
         if isinstance(work.place, Attempt):
             self.slots.cancel(work.place, self.config.cancel_grace, now)
         elif not work.over and work.place is not self.desk.parked:
-            self._withdraw(work, lifecycle.cancel(work.snapshot(), self.clock.wall(now)), now)
+            self.desk.remove(work, now)
+            self._finish_as(work, lifecycle.cancel(work.snapshot(), self.clock.wall()), now)
             self.pump(now)
-            self._after_change()
-
-    def _withdraw(self, work: Work, job: Job, now: float) -> None:
-        """Take a waiting job out of its place; `job` says what became of it."""
-        self.desk.remove(work, now)
-        work.job = job
-        self._finish(work, error_of(work.job, None), now)
+        self.done()
 
     def reject(self, work: Work, now: float) -> None:
         """Record that the policy turned a job away which has no place any more."""
         policy = self.config.backpressure
         reason, name = drop_reason(policy), drop_name(policy)
-        work.job = lifecycle.reject(work.snapshot(), reason, name, self.clock.wall(now))
-        self._finish(work, error_of(work.job, None), now)
-
-    def _tick(self, now: float) -> None:
-        """Promote what is due, end what has expired."""
-        for work in self.desk.tick(now):
-            work.job = lifecycle.expire(work.snapshot(), self.clock.wall(now))
-            self._finish(work, error_of(work.job, None), now)
-        self.set_alarm()
-        self.pump(now)
-        self._after_change()
+        self._finish_as(
+            work, lifecycle.reject(work.snapshot(), reason, name, self.clock.wall()), now
+        )
 
     def set_alarm(self) -> None:
         at = self.desk.wake_at()
         if at is not None:
-            self._wake.set(at)
+            self.alarm.set(at)
 
-    def _after_change(self) -> None:
-        if self.awaits.open:
-            self.awaits.check()
-        if self.on_idle is not None and self.is_idle:
-            self.on_idle()
+    def _ring(self, now: float) -> None:
+        self._tick(now)
+        self.pump(now)
+        self.done()
+
+    def _tick(self, now: float) -> None:
+        """Promote what is due, end what has expired."""
+        self.alarm.close()
+        for work in self.desk.tick(now):
+            self._finish_as(work, lifecycle.expire(work.snapshot(), self.clock.wall()), now)
+        self.set_alarm()
 
     def explain(self, work: Work) -> Explanation:
         return explain_work(self, work)
@@ -225,10 +247,11 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        return not self.active and not self.desk.waiting
+        """Tell whether nothing is left to do, the user's own callbacks included."""
+        return not self.active and not self.desk.waiting and not self.dead.busy
 
     def running(self) -> Iterator[Work]:
-        """Iterate over the jobs that run and are not over."""
+        """Iterate over the jobs that run and are not over, their records up to date."""
         for slot in self.slots.all:
             if slot.attempt is not None and slot.attempt.live:
                 slot.attempt.work.snapshot()
@@ -236,8 +259,8 @@ class Engine:
 
     def average_seconds(self) -> float | None:
         """Return how long an attempt takes, None before the first has ended."""
-        ended = sum(slot.completed + slot.failed for slot in self.slots.all)
-        return None if not ended else sum(slot.busy_for for slot in self.slots.all) / ended
+        runs = sum(slot.runs for slot in self.slots.all)
+        return None if not runs else sum(slot.busy_for for slot in self.slots.all) / runs
 
     def resize(self, size: int) -> None:
         now = self.clock.now()
@@ -245,35 +268,39 @@ class Engine:
         self.slots.resize(size)
         self.desk.resize(size, now)
         if self.events.live:
-            self.events.emit(events.PoolResized(self.config.name, before or 0, size))
+            self.outbox.put(events.PoolResized(self.config.name, before or 0, size))
         self.pump(now)
-        self._after_change()
+        self.done()
 
     def pause(self) -> None:
         self.desk.paused = True
         if self.events.live:
-            self.events.emit(events.PoolPaused(self.config.name))
+            self.outbox.put(events.PoolPaused(self.config.name))
+        self.done()
 
     def resume(self) -> None:
-        self.desk.paused = False
+        now = self.clock.now()
+        self.desk.resume(now)
         if self.events.live:
-            self.events.emit(events.PoolResumed(self.config.name))
-        self.pump(self.clock.now())
-        self._after_change()
+            self.outbox.put(events.PoolResumed(self.config.name))
+        self.pump(now)
+        self.done()
 
     def stop_now(self, grace: float) -> None:
         """Reject what waits and cancel what runs."""
         now = self.clock.now()
         self._stopping = self.desk.paused = True
         for work in list(self.desk):
-            self._withdraw(work, self._drained(work.snapshot(), now), now)
+            self.desk.remove(work, now)
+            self._finish_as(work, self._drained(work.snapshot()), now)
         for work in list(self.running()):
             self.slots.cancel(work.place, grace, now)
-        self._after_change()
+        self.done()
 
-    def _drained(self, job: Job, now: float) -> Job:
-        return lifecycle.reject(job, "drain_timeout", "draining", self.clock.wall(now))
+    def _drained(self, job: Job) -> Job:
+        return lifecycle.reject(job, "drain_timeout", "draining", self.clock.wall())
 
     def dispose(self) -> None:
+        self.dead.stop()
         self.slots.close()
-        self._wake.close()
+        self.alarm.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from poolhand.observe import events
 from poolhand.pool.options import Terms
 from poolhand.pool.work import Work, where_to_run
 from poolhand.rules.backpressure import FailFast
-from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected
+from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.ids import Ids
 
 if TYPE_CHECKING:
@@ -30,10 +30,13 @@ class Intake:
         self._engine = engine
         self._pool = engine.config.name
         self._policy = engine.config.backpressure
+        self._run_in = engine.config.run_in
         self._events = engine.events
+        self._outbox = engine.outbox
         self._tally = engine.tally
         self._desk = engine.desk
         self._clock = engine.clock
+        self._alarm = engine.alarm
         self._new_id = ids.new
 
     def offer(
@@ -42,38 +45,49 @@ class Intake:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         terms: Terms,
+        may_wait: bool,
     ) -> Work:
-        """Take a call in; return its work, which may be somebody's with the same key."""
-        run_in = where_to_run(fn, terms.options.run_in)
+        """Take a call in; return its work, which may be somebody's with the same key.
+
+        It may be parked, if its submitter may wait.
+        """
+        run_in = where_to_run(fn, terms.options.run_in, self._run_in)
+        self._check_loop()
         if self.closed:
             raise self._refusal(Draining)
         now = self._clock.now()
         call = partial(fn, *args, **kwargs) if args or kwargs else fn
-        return self._admit(self._work(call, run_in, terms, now), now)
+        return self._admit(self._work(call, run_in, terms, now), now, may_wait)
 
-    def rerun(self, job_id: str) -> Work:
-        """Run a dead job again, as a new job with the same call and options."""
+    def again(self, dead: Work) -> Work:
+        """Take in a dead job once more, as a new job with the same call, options and context."""
         if self.closed:
             raise self._refusal(Draining)
-        dead = self._engine.dead.take(job_id)
-        if dead is None or dead.call is None:
-            raise UsageError(f"job {job_id!r} is no dead job of pool {self._pool!r}")
+        assert dead.call is not None
         now = self._clock.now()
         again = self._work(dead.call, dead.run_in, dead.terms.rerun(), now)
         again.context = dead.context
-        return self._admit(again, now)
+        return self._admit(again, now, may_wait=True)
 
     def close(self) -> None:
         """Refuse new work, and the submitters that wait for a place."""
         self.closed = True
-        while (work := self._desk.parked.first) is not None:
-            self._desk.unpark(work)
+        for work in self._desk.unpark_all():
             work.failure = (self._refusal(Draining), None)
             work.wake()
 
     @property
     def blocked_submitters(self) -> int:
         return sum(len(work.waiters or ()) for work in self._desk.parked)
+
+    def park(self, work: Work) -> Future[None]:
+        """Return what the submitter of a parked job waits for."""
+        future = work.add_waiter()
+        if self._events.live:
+            count = self.blocked_submitters
+            self._outbox.put(events.SubmitterParked(self._pool, work.snapshot(), count))
+            self._engine.done()
+        return future
 
     def welcome(self) -> None:
         """Tell the submitters of parked jobs that they have got in."""
@@ -87,36 +101,67 @@ class Intake:
         """Let one submitter of a parked job go; the last one takes the job along."""
         work.drop_waiter(future)
         if not work.waiters and work.place is self._desk.parked:
-            self._desk.unpark(work)
+            self._unpark(work)
 
-    def turn_away(self, work: Work) -> Refused:
-        """Let a parked job go whose submitter cannot wait, unless others wait for it too."""
-        if not work.waiters:
-            self._desk.unpark(work)
-        return self.full()
+    def withdraw(self, work: Work) -> None:
+        """Cancel a job that got in at the moment its submitter was cancelled.
+
+        Nobody holds a ticket for it, unless somebody else submits its key.
+        """
+        options = work.options
+        mine = options.idempotency_key is None or options.cancel_with_caller
+        got_in = work.place is not self._desk.parked and work.failure is None
+        if got_in and mine:
+            self._engine.cancel(work)
 
     def full(self) -> Refused:
         """Return the refusal of a pool that has no room."""
         return self._refusal(NoFreeSlot if isinstance(self._policy, FailFast) else PoolFull)
 
+    def _unpark(self, work: Work) -> None:
+        """Let a parked job go; one behind it may be able to start at once."""
+        now = self._clock.now()
+        self._desk.unpark(work, now)
+        self._engine.pump(now)
+        self._engine.done()
+
+    def _check_loop(self) -> None:
+        try:
+            if get_running_loop() is self._engine.loop:
+                return
+        except RuntimeError:
+            pass  # No loop runs in this thread at all.
+        raise UsageError(
+            f"pool {self._pool!r} runs on another event loop; submit from there, or from another "
+            "thread with asyncio.run_coroutine_threadsafe(pool.submit(…), loop)"
+        )
+
     def _work(self, call: Callable[[], Any], run_in: str, terms: Terms, now: float) -> Work:
-        at = self._clock.wall(now)
-        work = Work(call, run_in, terms, self._engine, self._new_id(), now, at)
+        work = Work(call, run_in, terms, self._engine, self._new_id(now), now)
         inside = running.get()
         if inside is not None:
             work.job = replace(work.job, submitted_by=inside.submitter)
         if terms.is_timed:
-            work.job, work.window = terms.timed(work.job, now, at)
+            work.job, work.window = terms.timed(work.job, now, self._clock.wall())
         return work
 
-    def _admit(self, work: Work, now: float) -> Work:
+    def _admit(self, work: Work, now: float, may_wait: bool) -> Work:
         desk = self._desk
+        if self._alarm.at <= now:
+            # What is due goes first, or a place that is about to come free would count as taken.
+            self._engine.pump(now)
         verdict = desk.admit(work, now, work.terms.options.rerun_failed)
         if verdict is desk.taken:
             self._accept(work)
             if desk.running < desk.limit:
                 self._engine.pump(now)
-            return work
+        else:
+            work = self._carry_out(verdict, work, now, may_wait)
+        if self._outbox.waiting:
+            self._engine.done()
+        return work
+
+    def _carry_out(self, verdict: Verdict[Work], work: Work, now: float, may_wait: bool) -> Work:
         match verdict:
             case Admitted(victim=victim):
                 self._accept(work)
@@ -124,13 +169,15 @@ class Intake:
                     self._engine.reject(victim, now)
                 self._engine.pump(now)
             case Joined(entry=owner):
+                if owner.place is self._desk.parked and not may_wait:
+                    raise self.full()
                 if self._events.live:
-                    self._events.emit(events.JobJoined(self._pool, owner.snapshot()))
+                    self._outbox.put(events.JobJoined(self._pool, owner.snapshot()))
                 return owner
             case Parked():
-                if self._events.live:
-                    parked = events.SubmitterParked(self._pool, work.snapshot(), desk.parked.size)
-                    self._events.emit(parked)
+                if not may_wait:
+                    self._unpark(work)
+                    raise self.full()
             case Rejected():
                 self._accept(work)
                 self._engine.reject(work, now)
@@ -142,14 +189,15 @@ class Intake:
         """Note that a job is ours."""
         self._tally.submitted += 1
         if self._events.live:
-            self._events.emit(events.JobSubmitted(self._pool, work.snapshot()))
+            self._outbox.put(events.JobSubmitted(self._pool, work.snapshot()))
         if work.window is not None:
             self._engine.set_alarm()
 
     def _refusal(self, kind: type[Refused]) -> Refused:
         policy = str(self._policy)
         if self._events.live:
-            self._events.emit(events.SubmitRefused(self._pool, kind.code, policy))
+            self._outbox.put(events.SubmitRefused(self._pool, kind.code, policy))
+            self._engine.done()
         if kind is Draining:
             text = f"pool {self._pool!r} is draining and takes no new work"
             return Draining(text, policy="draining")

@@ -60,34 +60,42 @@ def with_changes(options: Options, config: PoolConfig, changes: Mapping[str, Any
     """Check changes to the options and return the new ones."""
     values = dict(changes)
     field = config.queue.field if isinstance(config.queue, FairRoundRobin) else "key"
-    if field in values and field not in CHECKS:
-        values["lane"] = values.pop(field)
+    checks = CHECKS if field in CHECKS else {**CHECKS, field: CHECKS["key"]}
     faults = _later_faults(values)
     for name, value in values.items():
-        if name not in CHECKS:
-            faults.append(f"{name!r} is no option of a submit; there are {_known(field)}")
-        elif not CHECKS[name][0](value):
-            shown = field if name == "lane" else name
-            faults.append(f"{shown}={value!r} is not allowed; it must be {CHECKS[name][1]}")
-    if faults:
-        raise UsageError(f"Pool {config.name!r}, with_options: " + "; ".join(faults))
-    if field in ("tenant", "user", "session") and field in values:
-        values["lane"] = values[field]
-    if field == "tenant_id" and values.get("lane"):
-        # Who names the tenant for fairness means it for keys and sessions too.
-        values.setdefault("tenant", values["lane"])
-    changed = replace(options, **values)
-    if changed.delay is not None and changed.run_at is not None:
-        raise UsageError(f"Pool {config.name!r}, with_options: give delay or run_at, not both")
-    return changed
+        if name not in checks:
+            faults.append(f"{name!r} is no option of a submit; there are {', '.join(checks)}")
+        elif not checks[name][0](value):
+            faults.append(f"{name}={value!r} is not allowed; it must be {checks[name][1]}")
+    if not faults:
+        changed = replace(options, **_with_lane(values, field))
+        if changed.delay is None or changed.run_at is None:
+            return changed
+        faults = ["give delay or run_at, not both"]
+    raise UsageError(f"Pool {config.name!r}, with_options: " + "; ".join(faults))
+
+
+def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
+    """Let the strategy's own field decide the lane."""
+    if field == "key" or field not in values:
+        return values
+    lane = values[field] if field in CHECKS else values.pop(field)
+    # Who names the tenant for fairness means it for keys and sessions too.
+    tenant = {"tenant": lane} if field == "tenant_id" and lane else {}
+    return {**tenant, **values, "lane": lane}
 
 
 class Terms(Struct, frozen=True):
-    """Options, and the job as it will be but for its id and its times; made once per view."""
+    """Options, and the job as it will be but for its id and its times; made once per view.
+
+    `soft` and `hard` are the seconds after which a job is asked and made to stop.
+    """
 
     options: Options
     draft: Job
     is_timed: bool
+    soft: float | None
+    hard: float | None
 
     def timed(self, job: Job, now: float, at: datetime) -> tuple[Job, Window]:
         """Give a job its times: when it may start, on the driver's clock and for people."""
@@ -106,7 +114,7 @@ class Terms(Struct, frozen=True):
     def rerun(self) -> Terms:
         """Return the terms under which a job that failed runs again, at once."""
         again = replace(self.options, rerun_failed=True, delay=None, run_at=None)
-        return Terms(again, self.draft, again.expires is not None)
+        return replace(self, options=again, is_timed=again.expires is not None)
 
 
 def terms(options: Options, pool: str, pool_id: str) -> Terms:
@@ -124,16 +132,21 @@ def terms(options: Options, pool: str, pool_id: str) -> Terms:
         user=options.user,
         idempotency_key=options.idempotency_key,
     )
-    timed = (options.delay, options.run_at, options.expires)
-    return Terms(options, draft, any(one is not None for one in timed))
+    timed = any(one is not None for one in (options.delay, options.run_at, options.expires))
+    soft, hard = options.soft_timeout, options.timeout
+    if soft is not None and hard is not None and soft >= hard:
+        soft = None  # The hard one comes first.
+    return Terms(options, draft, timed, soft, hard)
 
 
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "priority": (lambda value: is_int(value) and abs(value) < 2**53, "an int"),
+    "priority": (
+        lambda value: is_int(value) and abs(value) < 2**53,
+        "an int between -2**53 and 2**53",
+    ),
     "key": (optional(lambda value: isinstance(value, str)), "a text, or None"),
-    "lane": (optional(lambda value: isinstance(value, str)), "a text, or None"),
     "idempotency_key": (optional(is_text), "a non-blank text, or None"),
     "rerun_failed": (lambda value: isinstance(value, bool), "True or False"),
     "session": (optional(is_text), "a non-blank text, or None"),
@@ -143,19 +156,24 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
     "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
-    "delay": (optional(lambda value: is_seconds(value) and value < LONGEST), "seconds, 0 or more"),
-    "run_at": (
-        optional(lambda value: isinstance(value, datetime) and value.tzinfo is not None),
-        "a datetime with a time zone, or None",
+    "delay": (
+        optional(lambda value: is_seconds(value) and value < LONGEST),
+        "seconds, 0 or more and at most a hundred years, or None",
     ),
-    "expires": (optional(lambda value: is_amount(value) and value < LONGEST), "seconds above 0"),
+    "run_at": (
+        optional(lambda value: isinstance(value, datetime) and _is_moment(value)),
+        "a datetime with a time zone between the years 1970 and 9000, or None",
+    ),
+    "expires": (
+        optional(lambda value: is_amount(value) and value < LONGEST),
+        "seconds above 0 and at most a hundred years, or None",
+    ),
     "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
 }
 
 
-def _known(field: str) -> str:
-    names = [name for name in CHECKS if name != "lane"]
-    return ", ".join(names if field in names else [*names, field])
+def _is_moment(value: datetime) -> bool:
+    return value.tzinfo is not None and 1970 <= value.year < 9000
 
 
 def _later_faults(values: dict[str, Any]) -> list[str]:

@@ -11,14 +11,14 @@ from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry, snapshot
-from poolhand.pool.config import PoolOptions, configure
+from poolhand.pool.config import CHECKS, PoolOptions, configure
 from poolhand.pool.drain import Drain, DrainReport
 from poolhand.pool.engine import Engine
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
-from poolhand.pool.submitter import Submitter
+from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.checks import is_count, is_seconds
+from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
 
@@ -47,6 +47,7 @@ class Pool(Submitter):
         self._terms = terms(defaults(self._config), self._config.name, self.id)
         self._events = EVENTS if events is None else events
         self._created_at = self._runtime.wall()
+        self.serial = registry.next_serial()
         self._live: Engine | None = None
         self._drain: Drain | None = None
         self._drained: Task[DrainReport] | None = None
@@ -82,8 +83,9 @@ class Pool(Submitter):
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
+            engine = Engine(self._config, self.id, loop, self._runtime, self._events)
             registry.register(self)
-            self._live = Engine(self._config, self.id, loop, self._runtime, self._events)
+            self._live = engine
             self._announce()
             self._stats_timer = loop.call_later(STATS_SECONDS, self._export_stats)
         elif self._live.loop is not loop:
@@ -101,6 +103,7 @@ class Pool(Submitter):
         engine = self._engine()
         if self._drain is None or self._drained is None:
             self._drain = Drain(engine, seconds)
+            self._drain.begin()
             self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
         elif timeout is not None:
             self._drain.hurry(seconds)
@@ -108,10 +111,9 @@ class Pool(Submitter):
 
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
-        if not is_count(max_concurrent):
-            raise UsageError(
-                f"resize({max_concurrent!r}) is not allowed; it must be an int of at least 1"
-            )
+        check, allowed = CHECKS["max_concurrent"]
+        if not check(max_concurrent):
+            raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
         self._engine().resize(max_concurrent)
 
     def pause(self) -> None:
@@ -143,7 +145,14 @@ class Pool(Submitter):
         """Run a dead job again, as a new job with the same call, options and context."""
         engine = self._engine()
         job_id = job if isinstance(job, str) else job.id
-        return engine.intake.rerun(job_id)
+        dead = engine.dead.take(job_id)
+        if dead is None:
+            raise UsageError(f"job {job_id!r} is no dead job of pool {self.name!r}; see dead()")
+        try:
+            return await has_place(engine, engine.intake.again(dead))
+        except BaseException:
+            engine.dead.put_back(dead)
+            raise
 
     def _engine(self) -> Engine:
         if self._live is None:

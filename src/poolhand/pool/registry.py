@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from poolhand.pool.pool import Pool
 
 _live: dict[str, Pool] = {}
+_serials = count(1)
 
 
 def get_pool(name_or_id: str) -> Pool | None:
@@ -21,8 +23,13 @@ def get_pool(name_or_id: str) -> Pool | None:
 
 
 def list_pools() -> list[Pool]:
-    """Return the live pools in the order they were started."""
-    return list(_live.values())
+    """Return the live pools in the order they were created."""
+    return sorted(_live.values(), key=lambda pool: pool.serial)
+
+
+def next_serial() -> int:
+    """Return the number of the next pool of this process."""
+    return next(_serials)
 
 
 def check_free(name: str) -> None:

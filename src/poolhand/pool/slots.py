@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol
 
@@ -15,6 +18,7 @@ from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
     Asked,
     Cancelled,
+    Failed,
     Outcome,
     judge_cancelled,
     judge_error,
@@ -83,17 +87,20 @@ class Slots:
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
         slot.attempt = work.place = attempt
-        options = work.terms.options
-        deadline = options.timeout if options.soft_timeout is None else options.soft_timeout
+        terms = work.terms
+        deadline = terms.hard if terms.soft is None else terms.soft
         if deadline is not None:
             attempt.due_at = due_at = now + deadline
             if due_at < self._alarm.at:
                 self._alarm.set(due_at)
+        context = work.fresh_context()
         if work.run_in == "thread":
-            self._runtime.in_thread(lambda: self._in_thread(attempt), slot.name)
+            self._runtime.in_thread(
+                partial(self._in_thread, attempt, work.call, context), slot.name
+            )
         else:
             attempt.task = self._loop.create_task(
-                self._on_loop(attempt, work), name=slot.name, context=work.fresh_context()
+                self._on_loop(attempt, work), name=slot.name, context=context
             )
         return attempt
 
@@ -101,6 +108,7 @@ class Slots:
         """Ask a running job to stop; it is settled after `grace` seconds even if it does not."""
         if not attempt.live:
             return
+        attempt.unwanted = True
         if attempt.asked < Asked.CANCEL:
             self._owner.marked(attempt, "cancel")
             self._ask(attempt, Asked.CANCEL, "cancelled")
@@ -129,44 +137,45 @@ class Slots:
             value = work.call()
             if work.run_in == "async" or isawaitable(value):
                 value = await value
-        except GeneratorExit:
-            # The loop is gone and the interpreter clears up; there is nobody left to tell.
-            raise
         except BaseException as error:
-            self._ended(attempt, None, error)
+            self._raised(attempt, error)
         else:
             self._ended(attempt, value, None)
 
-    def _in_thread(self, attempt: Attempt) -> None:
+    def _in_thread(
+        self, attempt: Attempt, call: Callable[[], Any] | None, context: Context
+    ) -> None:
         attempt.begun = True
-        context = attempt.work.fresh_context()
         context.run(running.set, attempt)
         value: Any = None
         failure: BaseException | None = None
         try:
             if attempt.asked is not NOTHING:
                 raise CancelledError
-            assert attempt.work.call is not None
-            value = context.run(attempt.work.call)
+            assert call is not None
+            value = context.run(call)
         except BaseException as error:
             failure = error
         try:
-            self._loop.call_soon_threadsafe(self._thread_ended, attempt, value, failure)
+            self._loop.call_soon_threadsafe(self._thread_ended, attempt, value, failure, context)
         except RuntimeError:
             # The loop was closed while the thread ran; nobody waits any more.
             return
 
-    def _thread_ended(self, attempt: Attempt, value: Any, failure: BaseException | None) -> None:
+    def _thread_ended(
+        self, attempt: Attempt, value: Any, failure: BaseException | None, context: Context
+    ) -> None:
         if failure is not None or not isawaitable(value):
             self._ended(attempt, value, failure)
-            return
-        # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
-        attempt.begun = False
-        attempt.task = self._loop.create_task(
-            self._await(attempt, value),
-            name=attempt.slot.name,
-            context=attempt.work.fresh_context(),
-        )
+        elif not attempt.live:
+            _discard(value)
+            self._ended(attempt, None, None)
+        else:
+            # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
+            attempt.begun = False
+            attempt.task = self._loop.create_task(
+                self._await(attempt, value), name=attempt.slot.name, context=context
+            )
 
     async def _await(self, attempt: Attempt, awaitable: Any) -> None:
         attempt.begun = True
@@ -176,12 +185,16 @@ class Slots:
                 _discard(awaitable)
                 raise CancelledError
             value = await awaitable
-        except GeneratorExit:
-            raise
         except BaseException as error:
-            self._ended(attempt, None, error)
+            self._raised(attempt, error)
         else:
             self._ended(attempt, value, None)
+
+    def _raised(self, attempt: Attempt, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit) and not self._loop.is_running():
+            # The loop is gone and the interpreter clears up; there is nobody left to tell.
+            raise error
+        self._ended(attempt, None, error)
 
     def _ended(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         """Note that the code of an attempt is really gone."""
@@ -191,6 +204,7 @@ class Slots:
         slot.state = IDLE
         slot.attempt = attempt.task = None
         slot.busy_for += now - attempt.began
+        slot.runs += 1
         if self._surplus:
             self.resize(self._size)
         else:
@@ -202,16 +216,17 @@ class Slots:
             self.stuck -= 1
             self._owner.recovered(attempt, now)
         else:
-            slot.failed += 1
-            self._owner.failed(attempt, _judge(attempt, error), now)
+            outcome = _judge(attempt, error)
+            slot.failed += isinstance(outcome, Failed)
+            self._owner.failed(attempt, outcome, now)
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""
         attempt.slot.state = STUCK
-        attempt.slot.failed += 1
         self.stuck += 1
         hard = attempt.asked is Asked.HARD_STOP
         outcome = timed_out(attempt.work.id, HARD_TIMEOUT) if hard else Cancelled()
+        attempt.slot.failed += hard
         self._owner.gave_up(attempt, outcome, now)
 
     def _ask(self, attempt: Attempt, asked: Asked, message: str) -> None:
@@ -234,16 +249,16 @@ class Slots:
 
     def _pass_deadline(self, attempt: Attempt, now: float) -> None:
         attempt.due_at = NEVER
-        options = attempt.work.options
+        terms = attempt.work.terms
         if attempt.asked >= Asked.CANCEL:
             self._give_up(attempt, now)
-        elif options.soft_timeout is None or attempt.asked is Asked.SOFT_STOP:
+        elif terms.soft is None or attempt.asked is Asked.SOFT_STOP:
             attempt.due_at = now + HARD_STOP_GRACE
             self._owner.marked(attempt, HARD_TIMEOUT)
             self._ask(attempt, Asked.HARD_STOP, HARD_TIMEOUT)
         else:
-            if options.timeout is not None:
-                attempt.due_at = attempt.began + options.timeout
+            if terms.hard is not None:
+                attempt.due_at = attempt.began + terms.hard
             self._owner.marked(attempt, SOFT_TIMEOUT)
             self._ask(attempt, Asked.SOFT_STOP, SOFT_TIMEOUT)
 

@@ -121,7 +121,7 @@ def _workers(engine: Engine) -> dict[str, WorkerSnapshot]:
             slot.state.value,
             slot.completed,
             slot.failed,
-            slot.busy_for / ended if (ended := slot.completed + slot.failed) else None,
+            slot.busy_for / slot.runs if slot.runs else None,
             None if slot.attempt is None else slot.attempt.work.id,
         )
         for slot in engine.slots.all

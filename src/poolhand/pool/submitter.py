@@ -49,9 +49,9 @@ class Submitter:
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
         """Hand in a call and return its ticket; waits only where the policy says so."""
         engine = self._engine()
-        work = engine.intake.offer(fn, args, kwargs, self._terms)
+        work = engine.intake.offer(fn, args, kwargs, self._terms, True)
         if work.place is engine.desk.parked:
-            await _wait_for_place(engine, work)
+            await has_place(engine, work)
         return work
 
     @overload
@@ -66,11 +66,7 @@ class Submitter:
 
     def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
         """Hand in a call without waiting; where `submit` would wait for a place: PoolFull."""
-        engine = self._engine()
-        work = engine.intake.offer(fn, args, kwargs, self._terms)
-        if work.place is engine.desk.parked:
-            raise engine.intake.turn_away(work)
-        return work
+        return self._engine().intake.offer(fn, args, kwargs, self._terms, False)
 
     @overload
     async def run(
@@ -103,18 +99,16 @@ class Submitter:
         run_at: datetime | None = UNSET,
         expires: float | None = UNSET,
         cancel_with_caller: bool = UNSET,
-        **field: str | None,
+        **fairness: str | None,
     ) -> View:
         """Return a view of this pool that submits with these options.
 
-        `field` is the fairness field of the pool's strategy, such as `tenant_id`.
+        `fairness` is the field of the pool's own strategy, such as `tenant_id="acme"`.
         """
-        given = {**locals(), **field}
-        changes = {
-            name: value
-            for name, value in given.items()
-            if value is not UNSET and name not in ("self", "field")
-        }
+        given = dict(locals())
+        given.update(given.pop("fairness"))
+        del given["self"]
+        changes = {name: value for name, value in given.items() if value is not UNSET}
         return View(self, with_changes(self._terms.options, self._config, changes))
 
 
@@ -129,18 +123,28 @@ class View(Submitter):
         self._engine = origin._engine  # type: ignore[method-assign]
 
 
-async def _wait_for_place(engine: Engine, work: Work) -> None:
-    """Wait until a parked job has got in; raises what keeps it out."""
+async def has_place(engine: Engine, work: Work) -> Work:
+    """Return work that has its place; a parked one waits for it, or raises what keeps it out."""
+    if work.place is not engine.desk.parked:
+        return work
     policy = engine.config.backpressure
     limit = policy.wait_timeout if isinstance(policy, Bounded) else None
-    future = work.add_waiter()
+    future = engine.intake.park(work)
     try:
-        async with asyncio.timeout(limit):
-            await future
+        if limit is None:
+            with engine.awaiting(work, future):
+                await future
+        else:
+            async with asyncio.timeout(limit):
+                await future
     except TimeoutError:
         if work.place is engine.desk.parked:
             raise engine.intake.full() from None
+    except asyncio.CancelledError:
+        engine.intake.withdraw(work)
+        raise
     finally:
         engine.intake.leave(work, future)
     if work.failure is not None and not work.over:
         raise work.failure[0]
+    return work

@@ -56,10 +56,13 @@ class Ticket(Generic[T]):
 
     async def result(self, timeout: float | None = None) -> T:
         """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be."""
-        if timeout is None:
-            return await self._value()
-        async with asyncio.timeout(timeout):
-            await self._settled()
+        if timeout is not None:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._settled(limited=True)
+            except asyncio.CancelledError:
+                self._caller_left()
+                raise
         return await self._value()
 
     @abstractmethod
@@ -67,8 +70,12 @@ class Ticket(Generic[T]):
         """Wait for the job and return its value or raise its error."""
 
     @abstractmethod
-    async def _settled(self) -> None:
-        """Wait until the job is over, whatever became of it."""
+    def _caller_left(self) -> None:
+        """Note that whoever waited for the value was cancelled."""
+
+    @abstractmethod
+    async def _settled(self, limited: bool) -> None:
+        """Wait until the job is over, whatever became of it; `limited`: not for ever anyway."""
 
 
 @overload
@@ -90,7 +97,7 @@ async def wait(
     try:
         async with asyncio.timeout(timeout):
             for ticket in many:
-                await ticket._settled()
+                await ticket._settled(limited=timeout is not None)
     except TimeoutError:
         pass  # The snapshots say who is not over yet.
     return many[0].snapshot() if isinstance(tickets, Ticket) else [one.snapshot() for one in many]

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from poolhand.context import running
 from poolhand.errors import Deadlock
-from poolhand.observe.events import DeadlockFound, Events
+from poolhand.observe.events import DeadlockFound
 from poolhand.pool.attempt import Attempt
+from poolhand.pool.outbox import Outbox
 from poolhand.pool.work import Work
 from poolhand.rules.deadlock import hopeless
 from poolhand.rules.desk import Desk
@@ -23,12 +24,12 @@ class Awaits:
     """
 
     def __init__(
-        self, pool_id: str, desk: Desk[Work], jobs: Callable[[], Iterable[Work]], events: Events
+        self, pool_id: str, desk: Desk[Work], jobs: Callable[[], Iterable[Work]], outbox: Outbox
     ) -> None:
         self._pool_id = pool_id
         self._desk = desk
         self._running = jobs
-        self._events = events
+        self._outbox = outbox
         self.open: list[tuple[Work, Work, Future[None]]] = []
 
     @contextmanager
@@ -59,19 +60,18 @@ class Awaits:
                     job_id=waiter.id,
                 )
             )
-            if self._events.live:
-                self._events.emit(DeadlockFound(waiter.job.pool, waiter.id, awaited.id))
+            if self._outbox.live:
+                self._outbox.put(DeadlockFound(waiter.job.pool, waiter.id, awaited.id))
 
     def _find(self) -> tuple[Work, Work, Future[None]] | None:
         awaited: dict[Work, list[Work]] = {}
         open_items = [item for item in self.open if not item[2].done()]
         for waiter, work, _ in open_items:
-            work.snapshot()
             awaited.setdefault(waiter, []).append(work)
-        for item in reversed(open_items):
-            if hopeless(item[1], self._desk, self._running, awaited):
-                return item
-        return None
+        # Records are written late; a rule must see them as they are.
+        jobs = list(self._running())
+        lost = hopeless((item[1] for item in open_items), self._desk, lambda: jobs, awaited)
+        return next((item for item in reversed(open_items) if item[1] in lost), None)
 
     def _is_ours(self, attempt: Attempt) -> bool:
         return attempt.live and attempt.work.job.pool_id == self._pool_id

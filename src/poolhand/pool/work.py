@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from datetime import datetime
 from enum import IntEnum
@@ -72,7 +72,6 @@ class Work(Entry, Ticket[Any]):
         "run_in",
         "since",
         "stage",
-        "submitted_at",
         "terms",
         "value",
         "waiters",
@@ -90,7 +89,6 @@ class Work(Entry, Ticket[Any]):
         host: Host,
         id: str,
         now: float,
-        submitted_at: datetime,
     ) -> None:
         # Not super().__init__: one call less for every job.
         self.job = terms.draft
@@ -103,7 +101,6 @@ class Work(Entry, Ticket[Any]):
         self.terms = terms
         self.host = host
         self.id = id
-        self.submitted_at = submitted_at
         self.stage: Stage = WRITTEN
         self.context: Context | None = copy_context()
         self.failure: tuple[BaseException, TracebackType | None] | None = None
@@ -119,9 +116,8 @@ class Work(Entry, Ticket[Any]):
 
     def snapshot(self) -> Job:
         if not self.job.id:
-            self.job = replace(
-                self.job, id=self.id, submitted_at=self.submitted_at, name=name_of(self.call)
-            )
+            at = self.host.wall_at(self.since)
+            self.job = replace(self.job, id=self.id, submitted_at=at, name=name_of(self.call))
         if self.stage is not WRITTEN:
             self._write()
         return self.job
@@ -148,7 +144,7 @@ class Work(Entry, Ticket[Any]):
     async def cancel(self) -> bool:
         if not self.over:
             self.host.cancel(self)
-            await self._settled()
+            await self._settled(limited=True)
         return self.snapshot().status is Status.CANCELLED
 
     def fresh_context(self) -> Context:
@@ -171,6 +167,10 @@ class Work(Entry, Ticket[Any]):
             self.waiters.append(future)
         return future
 
+    def _caller_left(self) -> None:
+        if self.options.cancel_with_caller:
+            self.host.cancel(self)
+
     def drop_waiter(self, future: Future[None]) -> None:
         if self.waiters is not None and future in self.waiters:
             self.waiters.remove(future)
@@ -183,17 +183,11 @@ class Work(Entry, Ticket[Any]):
                 future.set_result(None)
 
     async def _value(self) -> Any:
-        if not self.over:
-            future = self.add_waiter()
-            try:
-                with self.host.awaiting(self, future):
-                    await future
-            except CancelledError:
-                if self.options.cancel_with_caller:
-                    self.host.cancel(self)
-                raise
-            finally:
-                self.drop_waiter(future)
+        try:
+            await self._settled(limited=False)
+        except CancelledError:
+            self._caller_left()
+            raise
         if self.stage is COMPLETED:
             return self.value
         if self.failure is None:
@@ -202,17 +196,23 @@ class Work(Entry, Ticket[Any]):
         error, own = self.failure
         raise error.with_traceback(own)
 
-    async def _settled(self) -> None:
-        if not self.over:
-            future = self.add_waiter()
-            try:
+    async def _settled(self, limited: bool) -> None:
+        if self.over:
+            return
+        future = self.add_waiter()
+        try:
+            with nullcontext() if limited else self.host.awaiting(self, future):
                 await future
-            finally:
-                self.drop_waiter(future)
+        finally:
+            self.drop_waiter(future)
 
 
-def where_to_run(fn: Callable[..., Any], wanted: str | None) -> str:
-    """Return where a callable runs: "async" or "sync" on the loop, or in a "thread"."""
+def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
+    """Return where a callable runs: "async" or "sync" on the loop, or in a "thread".
+
+    `wanted` is what this submit asks for, `usual` what the pool does; async functions always run
+    on the loop, and only a submit that asks for something else by itself is told so.
+    """
     code = getattr(fn, "__code__", None)
     if code is None or code.co_flags & inspect.CO_ASYNC_GENERATOR:
         is_async = _is_async(fn)
@@ -220,7 +220,7 @@ def where_to_run(fn: Callable[..., Any], wanted: str | None) -> str:
         is_async = bool(code.co_flags & inspect.CO_COROUTINE)
     if not is_async:
         return "sync" if wanted == "loop" else "thread"
-    if wanted == "thread":
+    if wanted == "thread" and usual != "thread":
         raise UsageError(
             f"{name_of(fn)} is async and runs on the loop; run_in='thread' is for plain functions"
         )

@@ -59,6 +59,8 @@ def delay(policy: Retry, attempts: int, roll: float, retry_after: float | None =
     """
     if retry_after is not None:
         return retry_after * (1.0 + 0.1 * policy.jitter * roll)
-    # The exponent is bounded so that a job with very many attempts cannot overflow a float.
-    grown = policy.first * policy.factor ** min(attempts - 1, 64)
+    try:
+        grown = policy.first * float(policy.factor) ** (attempts - 1)
+    except OverflowError:
+        grown = policy.cap if policy.first else 0.0
     return min(policy.cap, grown) * (1.0 - policy.jitter * roll)

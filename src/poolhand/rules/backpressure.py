@@ -67,12 +67,16 @@ class Ruling(Enum):
 
 
 class Facts(Struct, frozen=True):
-    """All a ruling depends on. `slots` is None without a cap; `at_once`: it could start now."""
+    """All a ruling depends on. `slots` is None without a cap; `at_once`: it could start now.
+
+    `scheduled` are those of the waiting whose time has not come.
+    """
 
     running: int
     waiting: int
     slots: int | None
     at_once: bool
+    scheduled: int = 0
 
 
 def rule(policy: Policy, facts: Facts) -> Ruling:
@@ -81,7 +85,8 @@ def rule(policy: Policy, facts: Facts) -> Ruling:
         case Unbounded():
             return Ruling.TAKE
         case FailFast():
-            free = facts.slots is None or facts.running + facts.waiting < facts.slots
+            wanting = facts.running + facts.waiting - facts.scheduled
+            free = facts.slots is None or wanting < facts.slots
             return Ruling.TAKE if free else Ruling.REFUSE
         case RingBuffer(max_depth=depth):
             return Ruling.TAKE if _has_place(depth, facts) else Ruling.EVICT
@@ -100,7 +105,9 @@ _WHEN_FULL = {
 def _has_place(depth: int, facts: Facts) -> bool:
     # Retries return without admission and may fill the queue beyond its depth; the sum of both
     # bounds keeps newcomers that could start at once from growing the pool past them.
-    within = facts.slots is None or facts.running + facts.waiting < facts.slots + depth
+    # A pool that shrinks may run more than it has slots: those are places too.
+    places = None if facts.slots is None else max(facts.slots, facts.running) + depth
+    within = places is None or facts.running + facts.waiting < places
     return within and (facts.at_once or facts.waiting < depth)
 
 
@@ -137,19 +144,17 @@ def bounded(
 
     `wait_timeout` bounds how many seconds a blocked submitter waits before PoolFull.
     """
-    if on_full not in set(OnFull):
-        raise UsageError(
-            f"bounded(on_full={on_full!r}) is not allowed; it must be one of "
-            + ", ".join(repr(str(one)) for one in OnFull)
-        )
-    if wait_timeout is not None:
-        if on_full != OnFull.BLOCK_SUBMITTER:
-            raise UsageError("bounded(wait_timeout=…) only goes with on_full='block_submitter'")
-        if not is_seconds(wait_timeout):
-            raise UsageError(
-                f"bounded(wait_timeout={wait_timeout!r}) is not allowed; give seconds, 0 or more"
-            )
-    return Bounded(_depth("bounded", max_depth), OnFull(on_full), wait_timeout)
+    faults = _depth_faults(max_depth)
+    if on_full not in list(OnFull):
+        names = ", ".join(repr(str(one)) for one in OnFull)
+        faults.append(f"on_full={on_full!r} is not allowed; it must be one of {names}")
+    elif wait_timeout is not None and on_full != OnFull.BLOCK_SUBMITTER:
+        faults.append(f"wait_timeout={wait_timeout!r} only goes with on_full='block_submitter'")
+    if wait_timeout is not None and not is_seconds(wait_timeout):
+        faults.append(f"wait_timeout={wait_timeout!r} is not allowed; give seconds, 0 or more")
+    if faults:
+        raise UsageError(f"bounded({max_depth!r}): " + "; ".join(faults))
+    return Bounded(max_depth, OnFull(on_full), wait_timeout)
 
 
 def fail_fast() -> Policy:
@@ -159,7 +164,10 @@ def fail_fast() -> Policy:
 
 def ring_buffer(max_depth: int) -> Policy:
     """Keep the newest `max_depth` waiting jobs and drop the oldest."""
-    return RingBuffer(_depth("ring_buffer", max_depth))
+    faults = _depth_faults(max_depth)
+    if faults:
+        raise UsageError(f"ring_buffer({max_depth!r}): " + "; ".join(faults))
+    return RingBuffer(max_depth)
 
 
 class Backpressure:
@@ -176,10 +184,10 @@ class Backpressure:
 POLICIES = {"unbounded": unbounded, "queue": unbounded, "fail_fast": fail_fast}
 
 
-def _depth(name: str, value: int) -> int:
-    if not is_count(value):
-        raise UsageError(
-            f"{name}({value!r}) is not allowed; the depth must be an int of at least 1 "
-            "(use fail_fast() for a pool that keeps no queue)"
-        )
-    return value
+def _depth_faults(value: int) -> list[str]:
+    if is_count(value):
+        return []
+    return [
+        f"max_depth={value!r} is not allowed; it must be an int of at least 1 "
+        "(use fail_fast() for a pool that keeps no queue)"
+    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 Predicate = Callable[[Any], bool]
+
+LARGEST = 1e18
 
 
 def optional(check: Predicate) -> Predicate:
@@ -22,15 +23,17 @@ def is_int(value: object) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    return is_int(value) and value >= 0
+    return is_int(value) and 0 <= value <= LARGEST
 
 
 def is_count(value: Any) -> bool:
-    return is_int(value) and value >= 1
+    return is_int(value) and 1 <= value <= LARGEST
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    # Compared, not converted: an int may be too long for a float. NaN and infinity fail.
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and -LARGEST <= value <= LARGEST
 
 
 def is_seconds(value: Any) -> bool:

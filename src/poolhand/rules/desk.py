@@ -60,7 +60,8 @@ class Desk(Generic[E]):
     or its key is busy) or queued (it only waits for a slot). Whatever changes re-places whom it
     concerns at once, so no wake-up can be lost. `now` is the driver's clock and never goes back.
     The driver runs what `next` gives out, tells `finish` or `give_back` what became of it and
-    `vacate` when its slot is really free, and looks into `admitted` for parked entries that got in.
+    `vacate` when its slot is really free, looks into `admitted` for parked entries that got in, and
+    calls `tick` when `wake_at` has come or `late` holds entries that expired before their turn.
     `taken` is the verdict on a newcomer for whom nobody had to go.
     """
 
@@ -80,6 +81,7 @@ class Desk(Generic[E]):
         self.waiting = 0
         self.parked: Line[E] = Line()
         self.admitted: list[E] = []
+        self.late: list[E] = []
         self.sessions: Sessions[E] = Sessions()
         self.gates: KeyGates[E] | None = (
             None if max_per_key is None else KeyGates(max_per_key, strategy)
@@ -143,11 +145,13 @@ class Desk(Generic[E]):
                 self._accept(entry, now)
                 return self.taken
             case Ruling.EVICT:
-                victim = self._evict(entry, now)
+                victim = self._victim(entry)
+                # In this order, or the victim's lane might be empty in between and lose its place.
                 self._accept(entry, now)
+                self.remove(victim, now)
                 return Admitted(victim)
             case Ruling.PARK:
-                self._keys.hold(entry)
+                self._keys.reserve(entry)
                 self.parked.append(entry)
                 return _PARKED
             case Ruling.REJECT:
@@ -160,6 +164,9 @@ class Desk(Generic[E]):
         if self.paused or self.running >= self.limit:
             return None
         entry = self._ready.take()
+        while entry is not None and entry.window is not None and entry.window.closed(now):
+            self._set_aside(entry, now)
+            entry = self._ready.take()
         if entry is None:
             return None
         if self._crowd is None and entry.window is None:
@@ -180,6 +187,8 @@ class Desk(Generic[E]):
         heir = self.sessions.leave(entry)
         if heir is not None:
             self._pass_key_gate(heir, now)
+        if self.parked.size:
+            self._admit_parked(now)
 
     def give_back(self, entry: E, opens_at: float, now: float) -> None:
         """Let a job wait for its next attempt, without admission; it keeps its session."""
@@ -201,9 +210,9 @@ class Desk(Generic[E]):
         """Take a waiting entry out of its place; the driver says next what became of it."""
         match entry.job.status:
             case Status.QUEUED:
-                self._ready.remove(entry)
                 if self.gates is not None:
                     self._requeue(self.gates.withdraw(entry), now)
+                self._ready.remove(entry)
             case Status.BLOCKED if entry.job.blocked_on == "key" and self.gates is not None:
                 self.gates.forget(entry)
             case Status.BLOCKED:
@@ -214,18 +223,31 @@ class Desk(Generic[E]):
         if self.parked.size:
             self._admit_parked(now)
 
-    def unpark(self, entry: E) -> None:
+    def unpark(self, entry: E, now: float) -> None:
         """Let a parked newcomer go, and its key with it."""
-        self.parked.remove(entry)
-        self._keys.free(entry)
+        self._leave_parking(entry)
+        self._admit_parked(now)
+
+    def unpark_all(self) -> list[E]:
+        """Let every parked newcomer go."""
+        gone = list(self.parked)
+        for entry in gone:
+            self._leave_parking(entry)
+        return gone
+
+    def resume(self, now: float) -> None:
+        """Give entries out again."""
+        self.paused = False
+        self._admit_parked(now)
 
     def tick(self, now: float) -> list[E]:
         """Promote what is due; return the entries whose time is over, taken out of their places."""
         for entry in self._due.due(now):
             self._place(entry, now)
-        late = list(self._expiries.due(now))
-        for entry in late:
+        for entry in list(self._expiries.due(now)):
             self.remove(entry, now)
+            self.late.append(entry)
+        late, self.late = self.late, []
         return late
 
     def wake_at(self) -> float | None:
@@ -253,7 +275,8 @@ class Desk(Generic[E]):
         return self._due.at(entry)
 
     def _facts(self, entry: E, now: float) -> Facts:
-        return Facts(self.running, self.waiting, self.slots, self._starts_at_once(entry, now))
+        at_once = self._starts_at_once(entry, now)
+        return Facts(self.running, self.waiting, self.slots, at_once, len(self._due))
 
     def _starts_at_once(self, entry: E, now: float) -> bool:
         first_in_line = not self.parked.size or self.parked.first is entry
@@ -288,12 +311,23 @@ class Desk(Generic[E]):
             return
         behind = self.gates.enter(entry, now)
         if behind is not entry:
-            if behind is not None:
-                self._ready.remove(behind)
             self._queue(entry, now)
         if behind is not None:
-            self.gates.wait(behind, now)
+            if behind is not entry:
+                self._ready.remove(behind)
+            self.gates.wait(behind, now, first=behind is not entry)
             behind.job = lifecycle.place(behind.job, Status.BLOCKED, "key")
+
+    def _leave_parking(self, entry: E) -> None:
+        self.parked.remove(entry)
+        self._keys.release(entry)
+
+    def _set_aside(self, entry: E, now: float) -> None:
+        """Keep an entry whose time was over when its turn came for `tick` to report."""
+        if self.gates is not None:
+            self._requeue(self.gates.withdraw(entry), now)
+        self._stop_waiting(entry)
+        self.late.append(entry)
 
     def _requeue(self, entry: E | None, now: float) -> None:
         if entry is not None:
@@ -318,11 +352,9 @@ class Desk(Generic[E]):
         if entry.window is not None:
             self._expiries.remove(entry)
 
-    def _evict(self, newcomer: E, now: float) -> E:
+    def _victim(self, newcomer: E) -> E:
         assert self._crowd is not None
-        victim = self._crowd.victim(self._crowd_key(newcomer.job))
-        self.remove(victim, now)
-        return victim
+        return self._crowd.victim(self._crowd_key(newcomer.job))
 
     def _crowd_key(self, job: Job) -> str:
         return job.key if self._by_key else ""
@@ -332,6 +364,6 @@ class Desk(Generic[E]):
         while (entry := self.parked.first) is not None:
             if rule(self.policy, self._facts(entry, now)) is not Ruling.TAKE:
                 return
-            self.parked.remove(entry)
+            self._leave_parking(entry)
             self._accept(entry, now)
             self.admitted.append(entry)

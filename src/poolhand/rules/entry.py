@@ -16,6 +16,9 @@ class Window(Struct, frozen=True):
     opens_at: float | None = None
     closes_at: float | None = None
 
+    def closed(self, now: float) -> bool:
+        return self.closes_at is not None and self.closes_at <= now
+
 
 class Entry(Link):
     """A job and its place: the line it stands in or the slot it runs in, None when in neither.

@@ -8,7 +8,7 @@ from typing import Generic
 from poolhand.rules.entry import E
 from poolhand.rules.job import Job
 from poolhand.rules.lane import Line
-from poolhand.rules.rank import Strategy, job_rank
+from poolhand.rules.rank import Lifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
 
 
@@ -90,6 +90,7 @@ class KeyGates(Generic[E]):
     def __init__(self, cap: int, strategy: Strategy) -> None:
         self.cap = cap
         self._strategy = strategy
+        self._jumps = isinstance(strategy, Lifo | Priority)
         self._gates: dict[str, _Gate[E]] = {}
 
     def __iter__(self) -> Iterator[E]:
@@ -123,15 +124,16 @@ class KeyGates(Generic[E]):
             gate.held += 1
             gate.queued[entry] = None
             return None
-        worst = max(gate.queued, key=self._rank, default=None)
-        if worst is None or self._rank(worst) <= self._rank(entry):
+        worst = max(gate.queued, key=self._rank, default=None) if self._jumps else None
+        if worst is None or self._rank(worst)[0] <= self._rank(entry)[0]:
             return entry
         del gate.queued[worst]
         gate.queued[entry] = None
         return worst
 
-    def wait(self, entry: E, now: float) -> None:
-        self._gates[entry.job.key].waiting.add(entry, now)
+    def wait(self, entry: E, now: float, first: bool) -> None:
+        """Let an entry wait here; one that gave up its permit goes first among its equals."""
+        self._gates[entry.job.key].waiting.add(entry, now, first)
 
     def forget(self, entry: E) -> None:
         """Let an entry that waits here leave."""

@@ -6,28 +6,30 @@ from __future__ import annotations
 class Ids:
     """Makes ids of 28 characters: 11 for the millisecond, 12 of salt, 5 for a counter.
 
-    The salt tells sources apart. The millisecond never goes back, whatever the wall clock does, so
-    that one source cannot repeat itself and its ids sort in the order they were made.
+    The salt tells sources apart. Milliseconds are those of a clock that never goes back, moved to
+    the calendar once by `offset` seconds, so that one source cannot repeat itself and its ids sort
+    in the order they were made.
     """
 
-    __slots__ = ("_count", "_head", "_millisecond", "_salt")
+    __slots__ = ("_count", "_head", "_millisecond", "_offset", "_salt")
 
-    def __init__(self, salt: str) -> None:
+    def __init__(self, salt: str, offset: float) -> None:
         self._salt = salt
+        self._offset = offset
         self._millisecond = -1
         self._head = ""
         self._count = 0
 
-    def tell(self, millisecond: int) -> None:
-        """Move on to this millisecond, unless it lies in the past."""
-        if millisecond > self._millisecond:
-            self._millisecond = millisecond
-            self._head = f"{millisecond:011x}{self._salt}"
-            self._count = 0
-
-    def new(self) -> str:
+    def new(self, now: float) -> str:
+        """Return the next id; `now` is the reading of the clock that never goes back."""
         self._count = count = self._count + 1
-        if count > 0xFFFFF:
-            self.tell(self._millisecond + 1)
-            self._count = count = 1
+        if (now + self._offset) * 1000 >= self._millisecond + 1 or count > 0xFFFFF:
+            count = self._move_on(now)
         return f"{self._head}{count:05x}"
+
+    def _move_on(self, now: float) -> int:
+        """Start a new millisecond; a crowded one borrows from those to come."""
+        self._millisecond = max(int((now + self._offset) * 1000), self._millisecond + 1)
+        self._head = f"{self._millisecond:011x}{self._salt}"
+        self._count = 1
+        return 1

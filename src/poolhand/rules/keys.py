@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import Generic
 
 from poolhand.rules.entry import E
@@ -14,51 +14,69 @@ Owner = tuple[str | None, str]
 class Keys(Generic[E]):
     """Remembers which job a key stands for, for `ttl` seconds after its outcome.
 
-    Keys of living jobs are never forgotten; of the finished at most `most` are kept.
+    Keys of living jobs are never forgotten; of the finished at most `most` are kept. Newcomers that
+    wait for a place stand apart: if they are turned away, what their key stood for still counts.
     """
 
-    __slots__ = ("_finished", "_most", "_owners", "_ttl")
+    __slots__ = ("_finished", "_most", "_newcomers", "_owners", "_ttl")
 
     def __init__(self, ttl: float, most: int) -> None:
         self._ttl = ttl
         self._most = most
         self._owners: dict[Owner, E] = {}
-        self._finished: deque[tuple[float, Owner, E]] = deque()
+        self._newcomers: dict[Owner, E] = {}
+        self._finished: OrderedDict[Owner, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def find(self, job: Job, now: float) -> E | None:
         """Return the entry that the key of this job already stands for."""
-        if job.idempotency_key is None:
+        owner = _owner(job)
+        if owner is None:
             return None
         self._forget(now)
-        return self._owners.get((job.tenant, job.idempotency_key))
+        return self._newcomers.get(owner) or self._owners.get(owner)
+
+    def reserve(self, entry: E) -> None:
+        """Let the key stand for a newcomer that waits for a place."""
+        owner = _owner(entry.job)
+        if owner is not None:
+            self._newcomers[owner] = entry
+
+    def release(self, entry: E) -> None:
+        """Let go of a newcomer that has got its place or been turned away."""
+        owner = _owner(entry.job)
+        if owner is not None:
+            self._newcomers.pop(owner, None)
 
     def hold(self, entry: E) -> None:
-        if entry.job.idempotency_key is not None:
-            self._owners[entry.job.tenant, entry.job.idempotency_key] = entry
+        """Let the key stand for an accepted job."""
+        owner = _owner(entry.job)
+        if owner is not None:
+            self._owners[owner] = entry
+            self._finished.pop(owner, None)
 
     def finish(self, entry: E, now: float) -> None:
         """Start the clock of a key whose job is over; a rejected job gives its key free."""
-        key = entry.job.idempotency_key
-        if entry.job.status is Status.REJECTED or key is None:
-            self.free(entry)
+        owner = _owner(entry.job)
+        if owner is None or self._owners.get(owner) is not entry:
             return
-        owner = (entry.job.tenant, key)
-        if self._owners.get(owner) is entry:
-            self._finished.append((now + self._ttl, owner, entry))
+        if entry.job.status is Status.REJECTED:
+            del self._owners[owner]
+        else:
+            self._finished[owner] = now + self._ttl
             self._forget(now)
-
-    def free(self, entry: E) -> None:
-        """Let go of a key whose job never was, or was turned away."""
-        key = entry.job.idempotency_key
-        if key is not None and self._owners.get((entry.job.tenant, key)) is entry:
-            del self._owners[entry.job.tenant, key]
 
     def _forget(self, now: float) -> None:
         finished = self._finished
-        while finished and (finished[0][0] <= now or len(finished) > self._most):
-            _, owner, entry = finished.popleft()
-            if self._owners.get(owner) is entry:
-                del self._owners[owner]
+        while finished:
+            owner, expires_at = next(iter(finished.items()))
+            if expires_at > now and len(finished) <= self._most:
+                return
+            del finished[owner]
+            del self._owners[owner]
+
+
+def _owner(job: Job) -> Owner | None:
+    return None if job.idempotency_key is None else (job.tenant, job.idempotency_key)

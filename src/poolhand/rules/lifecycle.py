@@ -11,7 +11,7 @@ from poolhand.rules.backoff import NO_RETRY, Retry, delay
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
 
-LONGEST_WAIT = timedelta(days=36_500)
+LONGEST_WAIT = 3.15e9  # a hundred years of seconds, so that a sum with today is still a date
 
 
 def place(job: Job, status: Status, blocked_on: str | None = None) -> Job:
@@ -127,4 +127,4 @@ def _is_permanent(failed: Failed, retry: Retry) -> bool:
 def _moment(until: datetime | float, at: datetime) -> datetime:
     if isinstance(until, datetime):
         return max(at, until)
-    return at + min(timedelta(seconds=max(0.0, until)), LONGEST_WAIT)
+    return at + timedelta(seconds=min(max(0.0, until), LONGEST_WAIT))

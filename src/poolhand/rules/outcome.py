@@ -8,7 +8,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze
+from poolhand.errors import (
+    Directive,
+    GiveUp,
+    JobFailed,
+    JobTimedOut,
+    RetryLater,
+    Snooze,
+    UsageError,
+)
+from poolhand.rules.checks import is_number, is_seconds
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 
 
@@ -63,11 +72,18 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
     """Say what it means that an attempt ended with this error after having been asked that."""
     if asked is Asked.HARD_STOP:
         return timed_out(job_id, HARD_TIMEOUT)
+    if asked is Asked.CANCEL and isinstance(error, RetryLater | Snooze):
+        # Who was told to stop does not come back by its own wish.
+        return Cancelled()
     match error:
-        case Snooze():
-            return Snoozed(error.until)
-        case RetryLater():
-            return Failed(error, on_purpose=True, retry_after=error.retry_after)
+        case Snooze(until=until):
+            if is_number(until) or (isinstance(until, datetime) and until.tzinfo is not None):
+                return Snoozed(until)
+            return _unreadable(error, "seconds from now or a datetime with a time zone")
+        case RetryLater(retry_after=after):
+            if is_seconds(after):
+                return Failed(error, on_purpose=True, retry_after=after)
+            return _unreadable(error, "seconds, 0 or more")
         case GiveUp():
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():
@@ -78,8 +94,7 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
             # What Python makes of a StopIteration that leaves a coroutine.
             return Failed(_wrapped(cause, job_id))
         case _:
-            # A job that was told to stop and breaks while stopping is not run again.
-            return Failed(error, permanent=asked is Asked.CANCEL, retry_after=_retry_after(error))
+            return Failed(error, retry_after=_retry_after(error))
 
 
 def timed_out(job_id: str, mark: str) -> Failed:
@@ -94,17 +109,28 @@ def timed_out(job_id: str, mark: str) -> Failed:
     )
 
 
+def _unreadable(error: Directive, allowed: str) -> Failed:
+    fault = UsageError(f"a job raised {error!r}, which nobody can obey; give it {allowed}")
+    fault.__cause__ = error
+    return Failed(fault, permanent=True)
+
+
 def _wrapped(error: BaseException, job_id: str) -> JobFailed:
     # These would end the caller's loop or be swallowed by it if they were raised there as they are.
-    text = f": {error}" if str(error) else ""
-    failed = JobFailed(f"job {job_id} raised {type(error).__name__}{text}", job_id=job_id)
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    name = type(error).__name__ + (f": {text}" if text else "")
+    failed = JobFailed(f"job {job_id} raised {name}", job_id=job_id)
     failed.__cause__ = error
     return failed
 
 
 def _retry_after(error: BaseException) -> float | None:
     """Return the wait that an error asks for, as many clients' errors do."""
-    wish = getattr(error, "retry_after", None)
-    if isinstance(wish, int | float) and not isinstance(wish, bool) and wish >= 0:
-        return float(wish)
-    return None
+    try:
+        wish: Any = getattr(error, "retry_after", None)
+    except Exception:
+        return None
+    return float(wish) if is_seconds(wish) else None

@@ -10,6 +10,7 @@ from poolhand.errors import UsageError
 from poolhand.rules.checks import is_amount, is_text
 from poolhand.rules.entry import Entry
 
+SMALLEST_WEIGHT = 1e-9
 TICKS_PER_TURN = 720_720  # divisible by every weight up to 16, so that equal shares stay exact
 
 
@@ -78,19 +79,23 @@ def priority(aging: float | None = None) -> Strategy:
 
 def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = None) -> Strategy:
     """Serve one job per key and round; `key` names the submit option that holds the key."""
+    faults = []
     if not is_text(key) or not key.isidentifier():
-        raise UsageError(
-            f"fair_round_robin(key={key!r}) is not allowed; name the submit option that holds the "
-            'fairness key, for example "tenant_id"'
+        faults.append(
+            f"key={key!r} is not allowed; name the submit option that holds the fairness key, "
+            'for example "tenant_id"'
         )
-    if not isinstance(weights, Mapping | None):
-        raise UsageError(f"fair_round_robin(weights={weights!r}) must map keys to numbers above 0")
-    for name, weight in (weights or {}).items():
-        if not (is_text(name) and is_amount(weight) and weight <= TICKS_PER_TURN):
-            raise UsageError(
-                f"fair_round_robin: weight {name!r}: {weight!r} is not allowed; weights map a key "
-                f"(text) to a number above 0 and up to {TICKS_PER_TURN}"
-            )
+    if isinstance(weights, Mapping | None):
+        faults += [
+            f"weight {name!r}: {weight!r} is not allowed; weights map a key (text) to a number "
+            f"above 0, at least {SMALLEST_WEIGHT} and at most {TICKS_PER_TURN}"
+            for name, weight in (weights or {}).items()
+            if not (is_text(name) and is_amount(weight) and _is_weight(weight))
+        ]
+    else:
+        faults.append(f"weights={weights!r} is not allowed; it must map keys to numbers above 0")
+    if faults:
+        raise UsageError("fair_round_robin: " + "; ".join(faults))
     return FairRoundRobin(key, tuple((weights or {}).items()))
 
 
@@ -109,6 +114,10 @@ STRATEGIES = {
     "priority": priority,
     "fair_round_robin": fair_round_robin,
 }
+
+
+def _is_weight(value: float) -> bool:
+    return SMALLEST_WEIGHT <= value <= TICKS_PER_TURN
 
 
 def job_rank(strategy: Strategy, entry: Entry) -> tuple[float, int]:

@@ -36,15 +36,18 @@ class Ready(Generic[E]):
         for lane in self._lanes.values():
             yield from lane
 
-    def add(self, entry: E, now: float) -> None:
-        """Let an entry join its lane."""
+    def add(self, entry: E, now: float, first: bool = False) -> None:
+        """Let an entry join its lane, at its end or `first` among its equals."""
         entry.ready_at = now
         job = entry.job
         key = job.priority if self._by_priority else job.key if self._fair else None
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._open(key)
-        lane.append(entry)
+        if first or self._newest_first:
+            self._insert(lane, entry, first)
+        else:
+            lane.append(entry)
         self.size += 1
         if lane.size == 1:
             self._join(lane)
@@ -93,6 +96,16 @@ class Ready(Generic[E]):
             return place + sum(_older(other, rank, self._aging) for other in others)
         return place + sum(other.size for other in others if other.rank < lane.rank)
 
+    def _insert(self, lane: Lane[E], entry: E, first: bool) -> None:
+        older = lane.last
+        if self._newest_first:
+            # Entries that passed a gate late are still as old as they are.
+            while older is not None and older.seq > entry.seq:
+                older = older.before
+        elif first:
+            older = None
+        lane.insert_after(entry, older)
+
     def _open(self, key: Hashable) -> Lane[E]:
         strategy = self._strategy
         rank: float = 0
@@ -102,7 +115,11 @@ class Ready(Generic[E]):
         elif isinstance(key, int):
             rank = -key
         self._orders += 1
-        lane: Lane[E] = Lane(key, self._orders, rank, step)
+        order = self._orders
+        if self._aging is not None and isinstance(key, int):
+            # Where age has made two levels equal, the one of the lower level came first.
+            order += key << 48
+        lane: Lane[E] = Lane(key, order, rank, step)
         self._lanes[key] = lane
         return lane
 

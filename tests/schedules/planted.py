@@ -1,0 +1,141 @@
+"""Planted bugs: each replaces one method by a version that is wrong in a way one could write.
+
+A schedule run inside `with PLANTED[name]():` must sooner or later fail; that it does shows what the
+checker is worth.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from poolhand.pool.slots import Slots
+from poolhand.pool.work import Work
+from poolhand.rules.desk import Desk
+from poolhand.rules.gates import KeyGates, Sessions
+from poolhand.rules.job import Status
+from poolhand.rules.lane import Line
+from poolhand.rules.outcome import Asked
+
+
+@contextmanager
+def replaced(owner: type, name: str, wrong: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a method for a while by what `wrong` makes of it."""
+    right = getattr(owner, name)
+    setattr(owner, name, wrong(right))
+    try:
+        yield
+    finally:
+        setattr(owner, name, right)
+
+
+def lost_wake_up() -> AbstractContextManager[None]:
+    """A submitter that waits for a place is not told when a job starts and leaves its own."""
+
+    def wrong(right: Any) -> Any:
+        def take_next(desk: Any, now: float) -> Any:
+            parked, desk.parked = desk.parked, Line()
+            try:
+                return right(desk, now)
+            finally:
+                desk.parked = parked
+
+        return take_next
+
+    return replaced(Desk, "next", wrong)
+
+
+def session_kept() -> AbstractContextManager[None]:
+    """A turn that is cancelled before it starts does not hand its session on."""
+
+    def wrong(right: Any) -> Any:
+        def leave(sessions: Any, entry: Any) -> Any:
+            is_new = entry.job.status is Status.CANCELLED and not entry.job.attempts
+            return None if is_new else right(sessions, entry)
+
+        return leave
+
+    return replaced(Sessions, "leave", wrong)
+
+
+def first_waiter_only() -> AbstractContextManager[None]:
+    """Of several who await one job only the first is told that it is over."""
+
+    def wrong(_: Any) -> Any:
+        def wake(work: Any) -> None:
+            if work.waiters:
+                first = work.waiters.pop(0)
+                if not first.done():
+                    first.set_result(None)
+
+        return wake
+
+    return replaced(Work, "wake", wrong)
+
+
+def worker_killed() -> AbstractContextManager[None]:
+    """A job that raises CancelledError by itself ends the task of its slot before it is settled."""
+
+    def wrong(right: Any) -> Any:
+        def ended(slots: Any, attempt: Any, value: Any, error: BaseException | None) -> None:
+            alive = attempt.task is not None and not attempt.task.done()
+            if isinstance(error, CancelledError) and alive and attempt.asked is Asked.NOTHING:
+                raise error
+            right(slots, attempt, value, error)
+
+        return ended
+
+    return replaced(Slots, "_ended", wrong)
+
+
+def waiting_forgotten() -> AbstractContextManager[None]:
+    """A job that comes back for a retry is not counted as waiting."""
+
+    def wrong(right: Any) -> Any:
+        def give_back(desk: Any, entry: Any, opens_at: float, now: float) -> None:
+            right(desk, entry, opens_at, now)
+            desk.waiting -= 1
+
+        return give_back
+
+    return replaced(Desk, "give_back", wrong)
+
+
+def permit_leaked() -> AbstractContextManager[None]:
+    """A queued job that is cancelled or pushed out keeps the permit of its key."""
+
+    def wrong(_: Any) -> Any:
+        def withdraw(gates: Any, entry: Any) -> None:
+            gates.start(entry)
+
+        return withdraw
+
+    return replaced(KeyGates, "withdraw", wrong)
+
+
+def shrinking_ignored() -> AbstractContextManager[None]:
+    """A pool that shrinks while its slots are busy goes on with as many as were busy then."""
+
+    def wrong(right: Any) -> Any:
+        def resize(desk: Any, slots: int, now: float) -> None:
+            right(desk, max(slots, desk.running), now)
+
+        return resize
+
+    return replaced(Desk, "resize", wrong)
+
+
+PLANTED: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug
+    for bug in (
+        lost_wake_up,
+        session_kept,
+        first_waiter_only,
+        worker_killed,
+        waiting_forgotten,
+        permit_leaked,
+        shrinking_ignored,
+    )
+}

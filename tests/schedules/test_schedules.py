@@ -1,0 +1,52 @@
+"""Twenty thousand seeded schedules: whatever happens to a pool, its promises hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.schedules.plan import FEWEST_STEPS, PAIRS, POLICIES, STRATEGIES, VERBS, make_plan
+from tests.schedules.world import run_schedule
+
+CHUNKS = 20
+SEEDS_PER_CHUNK = 1_000
+
+# What a schedule can run into. A thousand of them that miss one of these prove too little.
+MUST_OCCUR = (
+    "JobSubmitted", "JobStarted", "JobMarked", "JobRetried", "JobEnded", "SubmitterParked",
+    "SubmitRefused", "SlotStuck", "SlotFreed", "DeadlockFound", "PoolResized", "PoolPaused",
+    "PoolResumed", "DrainStarted", "DrainSlow", "PoolDrained",
+    "completed", "failed", "cancelled", "expired", "rejected",
+)  # fmt: skip
+
+
+def test_each_policy_under_each_strategy_keeps_the_promises() -> None:
+    for seed in range(len(PAIRS)):
+        run_schedule(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_ticket_resolves_once_and_every_bound_holds(chunk: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK):
+        seen += run_schedule(seed)
+    assert [name for name in MUST_OCCUR if not seen[name]] == []
+
+
+def test_plans_are_long_enough_and_reach_everything() -> None:
+    plans = [make_plan(seed) for seed in range(1_000)]
+    assert min(len(plan.steps) for plan in plans) >= FEWEST_STEPS
+    assert {plan.strategy for plan in plans} == set(STRATEGIES)
+    assert {plan.policy for plan in plans} == set(POLICIES)
+    assert {step.verb for plan in plans for step in plan.steps} == {*VERBS, "drain"}
+
+
+def test_a_seed_is_one_schedule() -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        run_schedule(7, trace=trace)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > FEWEST_STEPS

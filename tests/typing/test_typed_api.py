@@ -1,0 +1,145 @@
+"""What a type checker learns from the public surface: mypy over small programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+PRELUDE = """
+import asyncio
+from poolhand import (
+    Explanation, Job, Pool, PoolSnapshot, Status, Ticket, bounded, fair_round_robin, wait,
+)
+
+async def review(number: int, *, deep: bool = False) -> str:
+    return str(number)
+
+def count(text: str, times: int = 1) -> int:
+    return len(text) * times
+
+class Agent:
+    async def ask(self, question: str) -> list[str]:
+        return [question]
+
+    async def __call__(self, question: str) -> bytes:
+        return question.encode()
+
+async def nothing() -> None: ...
+
+pool = Pool("typed", max_concurrent=2, queue=fair_round_robin(), backpressure=bounded(5))
+view = pool.with_options(priority=1, key="k", tenant_id="acme")
+"""
+
+# What is said of each line: the type that is revealed, or the code of the error.
+REVEALED = {
+    # an async function gives a ticket for its value, not for its coroutine
+    "await pool.submit(review, 1984, deep=True)": "Ticket[str]",
+    "pool.submit_nowait(review, 1984)": "Ticket[str]",
+    "await view.submit(review, 1984)": "Ticket[str]",
+    "await view.with_options(priority=2).submit(review, 1984)": "Ticket[str]",
+    "await (await pool.submit(review, 1984))": "str",
+    "await (await pool.submit(review, 1984)).result(timeout=5)": "str",
+    "await pool.run(review, 1984)": "str",
+    "await view.run(review, 1984)": "str",
+    # so does a plain one
+    "await pool.submit(count, 'x', times=2)": "Ticket[int]",
+    "pool.submit_nowait(count, 'x')": "Ticket[int]",
+    "await pool.run(count, 'x')": "int",
+    # and every other callable
+    "await pool.run(Agent().ask, 'why')": "list[str]",
+    "await pool.run(Agent(), 'why')": "bytes",
+    "await pool.run(lambda: review(1))": "str",
+    "await pool.run(lambda: 5)": "int",
+    "await pool.run(int, '7')": "int",
+    "await pool.submit(nothing)": "Ticket[None]",
+    # what surrounds it
+    "await wait(pool.submit_nowait(review, 1))": "Job",
+    "await wait([pool.submit_nowait(review, 1)])": "list[Job]",
+    "await wait((pool.submit_nowait(review, 1), pool.submit_nowait(count, 'x')))": "list[Job]",
+    "pool.submit_nowait(review, 1).status": "Status",
+    "pool.submit_nowait(review, 1).snapshot()": "Job",
+    "await pool.submit_nowait(review, 1).refresh()": "Job",
+    "await pool.submit_nowait(review, 1).cancel()": "bool",
+    "await pool.submit_nowait(review, 1).explain()": "Explanation",
+    "pool.snapshot()": "PoolSnapshot",
+    "pool.dead()": "list[Job]",
+    "await pool.start()": "Pool",
+}
+
+WRONG = {
+    "await pool.submit(review, 'not a number')": "arg-type|call-overload",
+    "await pool.submit(review)": "call-arg|call-overload",
+    "await pool.submit(review, 1984, 5)": "call-arg|call-overload",
+    "await pool.submit(review, 1984, depth=True)": "call-arg|call-overload",
+    "await pool.submit(review, 1984, deep='yes')": "arg-type|call-overload",
+    "await pool.submit(review, 1984, priority=5)": "call-arg|call-overload",
+    "pool.submit_nowait(count, 5)": "arg-type|call-overload",
+    "await pool.run(count, 'x', times='2')": "arg-type|call-overload",
+    "await view.run(count)": "call-arg|call-overload",
+    "await pool.submit(5)": "arg-type|call-overload",
+    "await pool.submit('review', 5)": "arg-type|call-overload",
+    "await pool.submit(review(1984))": "arg-type|call-overload",
+    "(await pool.run(count, 'x')).upper()": "attr-defined",
+    "(await pool.submit(review, 1)) + 1": "operator",
+    "pool.with_options(priority='high')": "arg-type",
+    "pool.with_options(timeout='5')": "arg-type",
+    "pool.with_options(rerun_failed=1)": "arg-type",
+    "pool.with_options(tenant_id=5)": "arg-type",
+    "Pool('x', max_concurrent='5')": "arg-type|typeddict-item",
+    "Pool('x', max_concurrency=5)": "call-arg|misc",
+    "Pool(5)": "arg-type",
+    "bounded('5')": "arg-type",
+    "await wait(5)": "arg-type|call-overload",
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what mypy, strict, says of each line; one run for all, since a start is slow."""
+    folder = tmp_path_factory.mktemp("typed")
+    lines = [f"reveal_type({line})" for line in REVEALED] + list(WRONG)
+    body = "async def main() -> None:\n" + textwrap.indent("\n".join(lines), "    ")
+    program = folder / "program.py"
+    program.write_text(f"{PRELUDE}\n{body}\n", encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context",
+         "--cache-dir", str(folder / "cache"), "--config-file=", program.name],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert found.stderr == ""
+    first = len(f"{PRELUDE}\n".splitlines()) + 2
+    texts: dict[str, str] = dict.fromkeys([*REVEALED, *WRONG], "")
+    known = dict(enumerate(texts, start=first))
+    for line in found.stdout.splitlines():
+        place = re.match(r"program\.py:(\d+): (.*)", line)
+        assert place is not None, line
+        assert int(place[1]) in known, line
+        texts[known[int(place[1])]] += place[2] + "\n"
+    return texts
+
+
+@pytest.mark.parametrize("line", REVEALED)
+def test_the_type_of_what_comes_back_is_inferred(said: dict[str, str], line: str) -> None:
+    found = re.fullmatch(r'note: Revealed type is "(.*)"\n', said[line])
+    assert found is not None, said[line]
+    short = re.sub(r"\b(?:\w+\.)+", "", found[1]).removesuffix("?")
+    assert short == REVEALED[line]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_call_is_an_error(said: dict[str, str], line: str) -> None:
+    assert re.search(rf"error: .*\[(?:{WRONG[line]})\]", said[line]), said[line]

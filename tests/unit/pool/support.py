@@ -1,0 +1,106 @@
+"""What the tests of the pool share: seeded runs, busy slots, parked submitters."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from poolhand import Pool, Ticket, list_pools, wait
+from poolhand.observe.events import Event, Events
+from poolhand.pool import registry
+from poolhand.pool.submitter import Submitter
+from poolhand.testing import SeededRuntime, run_seeded
+
+SEEDS = range(5)
+MAX_STEPS = 100_000  # ten times what the longest of these tests takes: a livelock is told soon
+
+
+def seeded(program: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test of an async function whose first parameter is a SeededRuntime.
+
+    It runs once per seed; its further parameters are fixtures and parameters as in any test.
+    """
+
+    def test(seed: int, **given: Any) -> None:
+        async def main(runtime: SeededRuntime) -> None:
+            await program(runtime, **given)
+
+        main.__qualname__ = program.__qualname__
+        try:
+            run_seeded(main, seed, max_steps=MAX_STEPS)
+            assert list_pools() == []
+        finally:
+            # A run that failed must not keep its names from the tests that follow.
+            registry._live.clear()
+
+    # Not functools.wraps: pytest would look through it and ask for a fixture named `runtime`.
+    test.__name__, test.__qualname__ = program.__name__, program.__qualname__
+    test.__module__, test.__doc__ = program.__module__, program.__doc__
+    test.__dict__["pytestmark"] = program.__dict__.get("pytestmark", [])
+    asked = [one.replace(kind=one.KEYWORD_ONLY) for one in _parameters(program)[1:]]
+    seed = inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)
+    test.__dict__["__signature__"] = inspect.Signature([*asked, seed])
+    marked: Callable[..., None] = pytest.mark.parametrize("seed", SEEDS)(test)
+    return marked
+
+
+def _parameters(program: Callable[..., object]) -> list[inspect.Parameter]:
+    return list(inspect.signature(program).parameters.values())
+
+
+class Journal:
+    """Jobs that write down that they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def note(self, name: str) -> str:
+        self.ran.append(name)
+        return name
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give others turns until something holds; only for what needs no time to pass."""
+    while not condition():  # noqa: ASYNC110 - there is no event for "anything changed"
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def occupied(pool: Pool, slots: int = 1) -> AsyncIterator[list[Ticket[Any]]]:
+    """Keep slots busy for the time of a block, and see them free again behind it."""
+    gate = asyncio.Event()
+    # A key of their own, so that they take no turn and no place from the keys under test.
+    view = pool.with_options(key="occupied")
+    tickets: list[Ticket[Any]] = [view.submit_nowait(gate.wait) for _ in range(slots)]
+    try:
+        yield tickets
+    finally:
+        gate.set()
+        await wait(tickets)
+
+
+async def park(
+    pool: Pool, submitter: Submitter, fn: Callable[..., Any], *args: Any
+) -> asyncio.Task[Ticket[Any]]:
+    """Start a submit that has to wait for a place, and see it wait."""
+    before = pool.snapshot().blocked_submitters
+    task = asyncio.create_task(submitter.submit(fn, *args))
+    await until(lambda: pool.snapshot().blocked_submitters > before)
+    return task
+
+
+class Heard:
+    """A pool's own events, written down; `of` picks one kind."""
+
+    def __init__(self) -> None:
+        self.events = Events()
+        self.all: list[Event] = []
+        self.events.subscribe(self.all.append)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.all if type(event) is kind]

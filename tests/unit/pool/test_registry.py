@@ -1,0 +1,147 @@
+"""The pools that live in this process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from poolhand import Pool, UsageError, get_pool, list_pools
+from poolhand.observe import events
+from poolhand.testing import SeededRuntime
+from tests.unit.pool.support import Heard, Journal, occupied, seeded
+
+
+@seeded
+async def test_a_pool_is_found_by_name_and_by_id_while_it_lives(runtime: SeededRuntime) -> None:
+    pool = Pool("found", runtime=runtime)
+    assert get_pool("found") is None
+    async with pool:
+        assert get_pool("found") is pool
+        assert get_pool(pool.id) is pool
+    assert get_pool("found") is None
+    assert get_pool(pool.id) is None
+
+
+def test_a_pool_that_does_not_exist_is_none() -> None:
+    assert get_pool("nobody made this one") is None
+    assert get_pool("") is None
+
+
+@seeded
+async def test_pools_are_listed_in_the_order_of_their_creation(runtime: SeededRuntime) -> None:
+    assert list_pools() == []
+    one, two, three = (Pool(name, runtime=runtime) for name in ("one", "two", "three"))
+    await three.start()
+    await one.start()
+    await two.start()
+    assert [pool.name for pool in list_pools()] == ["one", "two", "three"]
+    await two.drain()
+    assert list_pools() == [one, three]
+    await one.drain()
+    await three.drain()
+    assert list_pools() == []
+
+
+@seeded
+async def test_the_list_is_the_callers_own(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime) as pool:
+        list_pools().clear()
+        assert list_pools() == [pool]
+
+
+@seeded
+async def test_a_pool_without_a_name_gets_one_of_its_own(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime) as one, Pool(runtime=runtime) as two:
+        assert one.name.strip()
+        assert one.name != two.name
+        assert one.id != two.id
+        assert get_pool(one.name) is one
+
+
+@seeded
+async def test_a_duplicate_live_name_raises_and_names_the_existing_id(
+    runtime: SeededRuntime,
+) -> None:
+    early = Pool("taken", runtime=runtime)
+    async with Pool("taken", runtime=runtime) as pool:
+        with pytest.raises(UsageError) as caught:
+            Pool("taken", runtime=runtime)
+        assert "'taken'" in str(caught.value)
+        assert pool.id in str(caught.value)
+        with pytest.raises(UsageError, match=pool.id):
+            await early.start()
+        assert list_pools() == [pool]
+        assert await pool.run(Journal().note, "unharmed") == "unharmed"
+
+
+@seeded
+async def test_a_name_is_free_again_after_the_drain(runtime: SeededRuntime) -> None:
+    async with Pool("again", runtime=runtime) as first:
+        pass
+    async with Pool("again", runtime=runtime) as second:
+        assert second.id != first.id
+        assert get_pool("again") is second
+
+
+@seeded
+async def test_a_name_is_taken_until_the_drain_is_over(runtime: SeededRuntime) -> None:
+    pool = await Pool("busy", runtime=runtime).start()
+    async with occupied(pool):
+        drain = asyncio.create_task(pool.drain(60))
+        await asyncio.sleep(1)
+        with pytest.raises(UsageError):
+            Pool("busy", runtime=runtime)
+        assert get_pool("busy") is pool
+    await drain
+    assert get_pool("busy") is None
+
+
+@seeded
+async def test_starting_twice_is_harmless(runtime: SeededRuntime) -> None:
+    heard = Heard()
+    pool = Pool(runtime=runtime, events=heard.events)
+    assert await pool.start() is pool
+    async with occupied(pool):
+        assert await pool.start() is pool
+        async with asyncio.timeout(1):
+            await asyncio.gather(*(pool.start() for _ in range(5)))
+        assert pool.size() == 1
+        assert list_pools() == [pool]
+    await pool.drain()
+    assert len(heard.of(events.PoolStarted)) == 1
+
+
+def test_a_pool_can_be_made_before_any_loop_exists() -> None:
+    pool = Pool()
+
+    async def main() -> str:
+        async with pool:
+            return await pool.run(Journal().note, "x")
+
+    assert asyncio.run(main()) == "x"
+    assert list_pools() == []
+
+
+@seeded
+async def test_a_drained_pool_cannot_be_started_again(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime) as pool:
+        pass
+    with pytest.raises(UsageError, match="drained"):
+        await pool.start()
+    assert list_pools() == []
+
+
+def test_a_pool_cannot_run_on_two_loops() -> None:
+    pool = Pool()
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(pool.start())
+        with pytest.raises(UsageError, match="another event loop"):
+            second.run(pool.start())
+        first.run(pool.drain())
+
+
+@seeded
+async def test_a_pool_names_itself_in_its_repr(runtime: SeededRuntime) -> None:
+    pool = Pool("seen", runtime=runtime)
+    assert repr(pool) == f"<Pool 'seen' {pool.id}>"

@@ -1,0 +1,147 @@
+"""When a job that others wait for can never end (1.6)."""
+
+from __future__ import annotations
+
+from poolhand.rules.deadlock import hopeless
+from poolhand.rules.entry import Entry
+from poolhand.rules.job import Status
+from tests.unit.rules.floor import Floor
+
+
+def is_hopeless(floor: Floor, entry: Entry, awaited: dict[Entry, list[Entry]]) -> bool:
+    return bool(hopeless([entry], floor.desk, lambda: floor.running, awaited))
+
+
+def test_a_job_that_waits_for_one_which_needs_its_slot_is_hopeless() -> None:
+    floor = Floor(slots=1)
+    outer = floor.submit("outer")
+    floor.start()
+    inner = floor.submit("inner")
+    assert is_hopeless(floor, inner, {outer: [inner]})
+
+
+def test_with_a_free_slot_the_inner_job_can_start() -> None:
+    floor = Floor(slots=2)
+    outer = floor.submit("outer")
+    floor.start()
+    inner = floor.submit("inner")
+    assert not is_hopeless(floor, inner, {outer: [inner]})
+    floor.start()
+    assert not is_hopeless(floor, inner, {outer: [inner]})
+
+
+def test_a_running_job_that_waits_for_nobody_gives_hope_to_all() -> None:
+    floor = Floor(slots=2)
+    outer = floor.submit("outer")
+    floor.submit("busy")
+    floor.start()
+    inner = floor.submit("inner")
+    assert not is_hopeless(floor, inner, {outer: [inner]})
+
+
+def test_when_all_that_run_wait_for_what_is_queued_nobody_can_go_on() -> None:
+    floor = Floor(slots=3)
+    outer = [floor.submit(f"outer{n}") for n in range(3)]
+    floor.start()
+    inner = [floor.submit(f"inner{n}") for n in range(3)]
+    awaited = {one: [other] for one, other in zip(outer, inner, strict=True)}
+    assert all(is_hopeless(floor, one, awaited) for one in inner)
+    assert all(is_hopeless(floor, one, awaited) for one in outer)
+
+
+def test_two_jobs_that_wait_for_each_other_are_hopeless() -> None:
+    floor = Floor(slots=4)
+    one, two = floor.submit("one"), floor.submit("two")
+    floor.start()
+    assert is_hopeless(floor, one, {one: [two], two: [one]})
+    assert is_hopeless(floor, one, {one: [one]})
+    assert not is_hopeless(floor, one, {one: [two]})
+
+
+def test_a_job_that_waits_for_several_has_hope_while_one_of_them_goes_on() -> None:
+    floor = Floor(slots=2)
+    outer, busy = floor.submit("outer"), floor.submit("busy")
+    floor.start()
+    inner = floor.submit("inner")
+    assert not is_hopeless(floor, outer, {outer: [inner, busy]})
+
+
+def test_a_turn_that_waits_for_its_own_session_is_hopeless_even_with_free_slots() -> None:
+    floor = Floor(slots=9)
+    outer = floor.submit("outer", session="s")
+    floor.start()
+    inner = floor.submit("inner", session="s")
+    assert is_hopeless(floor, inner, {outer: [inner]})
+    stranger = floor.submit("stranger", session="t")
+    assert not is_hopeless(floor, stranger, {outer: [inner]})
+
+
+def test_a_job_behind_the_cap_of_its_own_key_is_hopeless_even_with_free_slots() -> None:
+    floor = Floor(slots=9, max_per_key=1)
+    outer = floor.submit("outer", key="A")
+    floor.start()
+    inner = floor.submit("inner", key="A")
+    assert is_hopeless(floor, inner, {outer: [inner]})
+    assert not is_hopeless(floor, floor.submit("other", key="B"), {outer: [inner]})
+
+
+def test_a_key_has_hope_while_one_of_its_holders_goes_on() -> None:
+    floor = Floor(slots=9, max_per_key=2)
+    outer = floor.submit("outer", key="A")
+    floor.submit("busy", key="A")
+    floor.start()
+    inner = floor.submit("inner", key="A")
+    assert not is_hopeless(floor, inner, {outer: [inner]})
+
+
+def test_hope_goes_through_chains_of_waiting_jobs() -> None:
+    floor = Floor(slots=2, max_per_key=1)
+    outer = floor.submit("outer", key="A")
+    other = floor.submit("other", key="B", session="s")
+    floor.start()
+    queued = floor.submit("queued", key="C")
+    turn = floor.submit("turn", key="A", session="s")
+    chain = {outer: [queued], other: [turn]}
+    assert turn.job.blocked_on == "session"
+    assert is_hopeless(floor, turn, chain)
+    assert not is_hopeless(floor, turn, {outer: [queued]})
+
+
+def test_a_paused_pool_is_no_deadlock() -> None:
+    floor = Floor(slots=1)
+    outer = floor.submit("outer")
+    floor.start()
+    inner = floor.submit("inner")
+    floor.desk.paused = True
+    assert not is_hopeless(floor, inner, {outer: [inner]})
+
+
+def test_a_scheduled_job_is_hopeless_when_no_slot_can_come_free_for_it() -> None:
+    floor = Floor(slots=1)
+    outer = floor.submit("outer")
+    floor.start()
+    later = floor.submit("later", opens_at=5.0)
+    assert later.job.status is Status.SCHEDULED
+    assert is_hopeless(floor, later, {outer: [later]})
+    floor.desk.resize(2, floor.now)
+    assert not is_hopeless(floor, later, {outer: [later]})
+
+
+def test_a_job_that_is_over_keeps_nobody_waiting() -> None:
+    floor = Floor(slots=1)
+    outer, gone = floor.submit("outer"), floor.submit("gone")
+    floor.start()
+    floor.cancel(gone)
+    assert not is_hopeless(floor, gone, {outer: [gone]})
+    assert not is_hopeless(floor, outer, {outer: [gone]})
+
+
+def test_of_several_targets_only_the_hopeless_are_named() -> None:
+    floor = Floor(slots=9, max_per_key=1)
+    outer = floor.submit("outer", key="A")
+    floor.start()
+    inner, other = floor.submit("inner", key="A"), floor.submit("other", key="B")
+    lost = hopeless([inner, other], floor.desk, lambda: floor.running, {outer: [inner, other]})
+    assert lost == set()
+    lost = hopeless([inner, other], floor.desk, lambda: floor.running, {outer: [inner]})
+    assert lost == {inner}

@@ -1,0 +1,244 @@
+"""What the end of an attempt means, for everything a job can raise (1.6)."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from datetime import UTC, datetime
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze, UsageError
+from poolhand.rules.backoff import NO_RETRY, Retry
+from poolhand.rules.job import Status
+from poolhand.rules.lifecycle import settle
+from poolhand.rules.outcome import (
+    Asked,
+    Cancelled,
+    Failed,
+    Outcome,
+    Snoozed,
+    judge_cancelled,
+    judge_error,
+    timed_out,
+)
+from tests.unit.rules.floor import AT, new_job
+
+EVERYTHING = [
+    ValueError("no"),
+    TimeoutError(),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    StopIteration("value"),
+    StopAsyncIteration(),
+    ExceptionGroup("several", [ValueError(), KeyError()]),
+    BaseExceptionGroup("several", [KeyboardInterrupt()]),
+    GiveUp("enough"),
+    RetryLater(5.0),
+    Snooze(5.0),
+    MemoryError(),
+    RecursionError(),
+]
+
+
+class Asking(Exception):
+    """An error that asks for a wait, as many clients' errors do."""
+
+    def __init__(self, retry_after: Any) -> None:
+        super().__init__()
+        self.retry_after = retry_after
+
+
+def failed(error: BaseException, asked: Asked = Asked.NOTHING) -> Failed:
+    outcome = judge_error(error, asked, "job-1")
+    assert isinstance(outcome, Failed)
+    return outcome
+
+
+def test_an_exception_of_the_job_reaches_its_caller_as_it_is() -> None:
+    for error in (
+        ValueError("no"),
+        TimeoutError(),
+        MemoryError(),
+        ExceptionGroup("g", [OSError()]),
+    ):
+        assert failed(error) == Failed(error)
+
+
+def test_a_timeout_error_that_the_job_raised_is_not_mistaken_for_its_timeout() -> None:
+    outcome = failed(TimeoutError("mine"))
+    assert not isinstance(outcome.error, JobTimedOut)
+    assert outcome.mark is None
+    assert not isinstance(failed(OSError(), Asked.HARD_STOP).error, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(), StopAsyncIteration()],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_would_end_the_callers_loop_comes_as_job_failed_with_its_cause(
+    error: BaseException,
+) -> None:
+    outcome = failed(error)
+    assert isinstance(outcome.error, JobFailed)
+    assert outcome.error.__cause__ is error
+    assert outcome.error.job_id == "job-1"
+    assert type(error).__name__ in str(outcome.error)
+
+
+async def test_a_stop_iteration_that_left_a_coroutine_is_told_as_such() -> None:
+    async def job() -> None:
+        raise StopIteration("value")
+
+    with pytest.raises(RuntimeError) as caught:
+        await job()
+    outcome = failed(caught.value)
+    assert isinstance(outcome.error, JobFailed)
+    assert isinstance(outcome.error.__cause__, StopIteration)
+
+
+def test_any_other_runtime_error_stays_itself() -> None:
+    error = RuntimeError("loop is closed")
+    error.__cause__ = ValueError()
+    assert failed(error).error is error
+
+
+@pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt(), GiveUp()], ids=repr)
+def test_what_means_the_end_is_not_retried(error: BaseException) -> None:
+    assert failed(error).permanent
+
+
+@pytest.mark.parametrize("error", [ValueError(), StopIteration(), RetryLater(1)], ids=repr)
+def test_what_may_pass_is_retried(error: BaseException) -> None:
+    assert not failed(error).permanent
+
+
+def test_retry_later_asks_for_its_wait_even_without_a_policy() -> None:
+    outcome = failed(RetryLater(7.0))
+    assert outcome.retry_after == 7.0
+    assert outcome.on_purpose
+
+
+def test_snooze_keeps_its_moment_or_its_seconds() -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    assert judge_error(Snooze(until), Asked.NOTHING, "job-1") == Snoozed(until)
+    assert judge_error(Snooze(5.0), Asked.NOTHING, "job-1") == Snoozed(5.0)
+
+
+@pytest.mark.parametrize(
+    ("wish", "obeyed"),
+    [(5, 5.0), (0.5, 0.5), (0, 0.0), (-1, None), (nan, None), ("5", None), (True, None),
+     (None, None)],
+)  # fmt: skip
+def test_the_retry_after_of_a_foreign_error_is_obeyed_when_it_makes_sense(
+    wish: Any, obeyed: float | None
+) -> None:
+    assert failed(Asking(wish)).retry_after == obeyed
+
+
+def test_a_cancellation_nobody_asked_for_counts_as_cancelled() -> None:
+    assert judge_cancelled(Asked.NOTHING, "job-1") == Cancelled()
+
+
+def test_a_cancellation_that_was_asked_for_counts_as_cancelled() -> None:
+    assert judge_cancelled(Asked.CANCEL, "job-1") == Cancelled()
+
+
+@pytest.mark.parametrize(
+    ("asked", "mark"),
+    [(Asked.SOFT_STOP, "soft_timeout"), (Asked.HARD_STOP, "hard_timeout")],
+)
+def test_a_cancellation_by_a_timeout_counts_as_timed_out(asked: Asked, mark: str) -> None:
+    outcome = judge_cancelled(asked, "job-1")
+    assert isinstance(outcome, Failed)
+    assert isinstance(outcome.error, JobTimedOut)
+    assert outcome.error.job_id == "job-1"
+    assert outcome.mark == mark
+    assert not outcome.permanent
+
+
+@pytest.mark.parametrize("error", EVERYTHING, ids=lambda error: type(error).__name__)
+def test_past_the_hard_timeout_nothing_else_counts(error: BaseException) -> None:
+    outcome = failed(error, Asked.HARD_STOP)
+    assert isinstance(outcome.error, JobTimedOut)
+    assert outcome.mark == "hard_timeout"
+
+
+def test_a_job_that_breaks_with_its_own_error_after_a_soft_timeout_has_failed_by_that() -> None:
+    error = ValueError()
+    assert failed(error, Asked.SOFT_STOP) == Failed(error)
+
+
+@pytest.mark.parametrize("error", [RetryLater(5.0), Snooze(5.0)], ids=repr)
+def test_a_job_that_was_told_to_stop_does_not_come_back_by_its_own_wish(error: Exception) -> None:
+    assert judge_error(error, Asked.CANCEL, "job-1") == Cancelled()
+
+
+@pytest.mark.parametrize("error", EVERYTHING, ids=lambda error: type(error).__name__)
+def test_a_job_that_breaks_while_stopping_is_over_when_nobody_wants_it_again(
+    error: BaseException,
+) -> None:
+    outcome = judge_error(error, Asked.CANCEL, "job-1")
+    job = new_job(status=Status.RUNNING, attempts=1)
+    assert settle(job, outcome, NO_RETRY, AT, 1.0, 0.5).status.terminal
+
+
+@pytest.mark.parametrize("until", [inf, nan, "tomorrow", datetime(2030, 1, 1), None])  # noqa: DTZ001
+def test_a_wish_that_nobody_can_obey_is_a_failure_that_says_what_is_allowed(until: Any) -> None:
+    for wish in (Snooze(until), RetryLater(until)):
+        outcome = failed(wish)
+        assert isinstance(outcome.error, UsageError)
+        assert outcome.error.__cause__ is wish
+        assert outcome.permanent
+        assert "seconds" in str(outcome.error)
+
+
+def test_an_error_that_cannot_even_be_read_is_judged_all_the_same() -> None:
+    class Broken(SystemExit):
+        def __str__(self) -> str:
+            raise OSError
+
+        @property
+        def retry_after(self) -> float:
+            raise OSError
+
+    class Refusing(ValueError):
+        @property
+        def retry_after(self) -> float:
+            raise OSError
+
+    assert isinstance(failed(Broken()).error, JobFailed)
+    assert failed(Refusing()).retry_after is None
+
+
+@pytest.mark.parametrize("asked", list(Asked))
+@pytest.mark.parametrize(
+    "error",
+    [*EVERYTHING, Asking(inf), Asking(1e300), Asking(1e15), RetryLater(inf), RetryLater(-5),
+     RetryLater(nan), Snooze(inf), Snooze(1e15), Snooze(-1), Snooze(nan),
+     Snooze(datetime(2030, 1, 1))],  # noqa: DTZ001
+    ids=repr,
+)  # fmt: skip
+def test_whatever_a_job_raises_can_be_judged_and_settled(
+    error: BaseException, asked: Asked
+) -> None:
+    outcome: Outcome = judge_error(error, asked, "job-1")
+    for policy in (None, Retry()):
+        job = settle(new_job(status=Status.RUNNING, attempts=1), outcome, policy, AT, 1.0, 0.5)
+        assert job.status.terminal or job.status is Status.SCHEDULED
+        assert (job.run_at is None) == job.status.terminal
+
+
+def test_the_text_of_a_timeout_says_which_one_and_what_to_do() -> None:
+    text = str(timed_out("job-1", "soft_timeout").error)
+    assert "job-1" in text
+    assert "soft timeout" in text
+    assert "more time" in text
+
+
+def test_a_later_wish_overrules_an_earlier_one() -> None:
+    assert Asked.NOTHING < Asked.SOFT_STOP < Asked.CANCEL < Asked.HARD_STOP
+    assert not issubclass(JobTimedOut, TimeoutError | CancelledError)

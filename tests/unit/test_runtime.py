@@ -1,0 +1,98 @@
+"""The runtime: clocks, randomness, and threads that are used again."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from queue import SimpleQueue
+
+import pytest
+
+from poolhand import runtime as module
+from poolhand.runtime import Runtime
+
+LONG = 30.0
+
+
+@pytest.fixture
+def idle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads end as soon as they have nothing to do."""
+    monkeypatch.setattr(module, "IDLE_THREAD_SECONDS", 0.0)
+
+
+def idents(runtime: Runtime, calls: int) -> list[int]:
+    """Return the threads of calls made one after the other, each after the last is over."""
+    seen: SimpleQueue[int] = SimpleQueue()
+    found = []
+    for _ in range(calls):
+        runtime.in_thread(lambda: seen.put(threading.get_ident()), "one")
+        found.append(seen.get(timeout=LONG))
+    return found
+
+
+def test_the_clocks_are_those_of_the_process() -> None:
+    runtime = Runtime()
+    before = datetime.now(UTC)
+    first, second = runtime.monotonic(), runtime.monotonic()
+    assert first <= second
+    assert before <= runtime.wall() <= datetime.now(UTC)
+    assert runtime.wall().tzinfo is UTC
+
+
+def test_a_seed_fixes_the_randomness_and_not_the_salt() -> None:
+    one, same, other = Runtime(7), Runtime(7), Runtime()
+    assert one.random.random() == same.random.random() != other.random.random()
+    salts = {runtime.salt() for runtime in (one, same, other) for _ in range(100)}
+    assert len(salts) == 300
+    assert {len(salt) for salt in salts} == {12}
+
+
+def test_a_call_runs_outside_of_this_thread_under_its_name() -> None:
+    seen: SimpleQueue[threading.Thread] = SimpleQueue()
+    Runtime().in_thread(lambda: seen.put(threading.current_thread()), "reviews-worker-000")
+    thread = seen.get(timeout=LONG)
+    assert thread is not threading.current_thread()
+    assert thread.name == "reviews-worker-000"
+
+
+def test_a_thread_that_never_returns_does_not_keep_the_process() -> None:
+    seen: SimpleQueue[bool] = SimpleQueue()
+    Runtime().in_thread(lambda: seen.put(threading.current_thread().daemon), "one")
+    assert seen.get(timeout=LONG)
+
+
+def test_calls_one_after_the_other_need_few_threads() -> None:
+    # A thread says that it is idle just after its call is over, so a second one may be needed.
+    assert len(set(idents(Runtime(), 200))) <= 20
+
+
+def test_calls_at_the_same_time_have_a_thread_each() -> None:
+    meeting = threading.Barrier(20, timeout=LONG)
+    ends: SimpleQueue[int] = SimpleQueue()
+    runtime = Runtime()
+    for _ in range(20):
+        runtime.in_thread(lambda: ends.put(meeting.wait()), "one")
+    assert sorted(ends.get(timeout=LONG) for _ in range(20)) == list(range(20))
+
+
+@pytest.mark.usefixtures("idle_at_once")
+def test_no_call_is_lost_to_a_thread_that_is_about_to_end() -> None:
+    runtime = Runtime()
+    ends: SimpleQueue[int] = SimpleQueue()
+    for number in range(1_000):
+        runtime.in_thread(lambda number=number: ends.put(number), "one")  # type: ignore[misc]
+        if number % 3 == 0:
+            ends.put(ends.get(timeout=LONG))
+    assert sorted(ends.get(timeout=LONG) for _ in range(1_000)) == list(range(1_000))
+
+
+@pytest.mark.usefixtures("idle_at_once")
+def test_idle_threads_end() -> None:
+    runtime = Runtime()
+    seen: SimpleQueue[threading.Thread] = SimpleQueue()
+    for _ in range(5):
+        runtime.in_thread(lambda: seen.put(threading.current_thread()), "one")
+    for _ in range(5):
+        thread = seen.get(timeout=LONG)
+        thread.join(LONG)
+        assert not thread.is_alive()
