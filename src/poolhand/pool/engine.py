@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 from poolhand.observe import events
@@ -51,6 +52,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.loop = loop
+        self._thread = get_ident()
         self.events = events
         self.outbox = Outbox(events)
         self.tally = Tally()
@@ -79,11 +81,11 @@ class Engine:
     def pump(self, now: float) -> None:
         """Start what can start, after what has expired is out of the way."""
         desk = self.desk
-        while True:
-            if desk.admitted or desk.late or self.alarm.at <= now:
+        if desk.admitted or desk.late or self.alarm.at <= now:
+            self._catch_up(now)
+        while desk.running < desk.limit and (work := desk.next(now)) is not None:
+            if desk.admitted:
                 self._catch_up(now)
-            if desk.running >= desk.limit or (work := desk.next(now)) is None:
-                break
             work.stage = STARTED
             work.began = now
             attempt = self.slots.start(work, now)
@@ -240,6 +242,14 @@ class Engine:
 
     def explain(self, work: Work) -> Explanation:
         return explain_work(self, work)
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether this code runs on the loop of the pool.
+
+        Its thread tells: asking which loop runs costs a system call, for every job.
+        """
+        return get_ident() == self._thread and self.loop.is_running()
 
     @property
     def active(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Future, get_running_loop
+from asyncio import Future
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,8 @@ class Intake:
         It may be parked, if its submitter may wait.
         """
         run_in = where_to_run(fn, terms.options.run_in, self._run_in)
-        self._check_loop()
+        if not self._engine.is_here:
+            raise self._elsewhere()
         if self.closed:
             raise self._refusal(Draining)
         now = self._clock.now()
@@ -125,13 +126,8 @@ class Intake:
         self._engine.pump(now)
         self._engine.done()
 
-    def _check_loop(self) -> None:
-        try:
-            if get_running_loop() is self._engine.loop:
-                return
-        except RuntimeError:
-            pass  # No loop runs in this thread at all.
-        raise UsageError(
+    def _elsewhere(self) -> UsageError:
+        return UsageError(
             f"pool {self._pool!r} runs on another event loop; submit from there, or from another "
             "thread with asyncio.run_coroutine_threadsafe(pool.submit(…), loop)"
         )

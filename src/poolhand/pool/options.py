@@ -88,7 +88,8 @@ def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
 class Terms(Struct, frozen=True):
     """Options, and the job as it will be but for its id and its times; made once per view.
 
-    `soft` and `hard` are the seconds after which a job is asked and made to stop.
+    `soft` and `hard` are the seconds after which a job is asked and made to stop, `deadline` the
+    first of them.
     """
 
     options: Options
@@ -96,6 +97,7 @@ class Terms(Struct, frozen=True):
     is_timed: bool
     soft: float | None
     hard: float | None
+    deadline: float | None
 
     def timed(self, job: Job, now: float, at: datetime) -> tuple[Job, Window]:
         """Give a job its times: when it may start, on the driver's clock and for people."""
@@ -136,7 +138,7 @@ def terms(options: Options, pool: str, pool_id: str) -> Terms:
     soft, hard = options.soft_timeout, options.timeout
     if soft is not None and hard is not None and soft >= hard:
         soft = None  # The hard one comes first.
-    return Terms(options, draft, timed, soft, hard)
+    return Terms(options, draft, timed, soft, hard, hard if soft is None else soft)
 
 
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date

@@ -87,8 +87,7 @@ class Slots:
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
         slot.attempt = work.place = attempt
-        terms = work.terms
-        deadline = terms.hard if terms.soft is None else terms.soft
+        deadline = work.terms.deadline
         if deadline is not None:
             attempt.due_at = due_at = now + deadline
             if due_at < self._alarm.at:

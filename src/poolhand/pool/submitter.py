@@ -78,8 +78,11 @@ class Submitter:
 
     async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Submit and wait: the value, or the exception the job raised."""
-        ticket = await self.submit(fn, *args, **kwargs)
-        return await ticket
+        engine = self._engine()
+        work = engine.intake.offer(fn, args, kwargs, self._terms, True)
+        if work.place is engine.desk.parked:
+            await has_place(engine, work)
+        return await work
 
     def with_options(
         self,

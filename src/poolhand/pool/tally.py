@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from poolhand.rules.job import Status
 
 
-class Tally(Struct):
+class Tally:
     """Counts jobs; `submitted` counts every job that ever got an id and a record."""
 
-    submitted: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    rejected: int = 0
+    __slots__ = ("cancelled", "completed", "expired", "failed", "rejected", "submitted")
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.completed = 0
+        self.failed = 0
+        self.cancelled = 0
+        self.expired = 0
+        self.rejected = 0
 
     def count(self, status: Status) -> None:
         # Identity, not a lookup: this runs once for every job, and hashing an enum is slow.
@@ -29,7 +30,3 @@ class Tally(Struct):
             self.expired += 1
         else:
             self.rejected += 1
-
-    @property
-    def over(self) -> int:
-        return self.completed + self.failed + self.cancelled + self.expired + self.rejected

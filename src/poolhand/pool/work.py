@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from datetime import datetime
 from enum import IntEnum
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from poolhand.context import running
 from poolhand.errors import UsageError
 from poolhand.pool.options import Options, Terms
 from poolhand.pool.ticket import Ticket
@@ -30,6 +30,9 @@ class Host(Protocol):
 
     @property
     def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def is_here(self) -> bool: ...
 
     def wall_at(self, moment: float) -> datetime: ...
 
@@ -154,13 +157,12 @@ class Work(Entry, Ticket[Any]):
 
     def add_waiter(self) -> Future[None]:
         """Return a future that is done when something has changed."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.host.loop:
+        if not self.host.is_here:
             raise UsageError(
                 f"ticket {self.id} belongs to another event loop; await it where its pool runs, "
                 "or use asyncio.run_coroutine_threadsafe"
             )
-        future = loop.create_future()
+        future = self.host.loop.create_future()
         if self.waiters is None:
             self.waiters = [future]
         else:
@@ -183,11 +185,12 @@ class Work(Entry, Ticket[Any]):
                 future.set_result(None)
 
     async def _value(self) -> Any:
-        try:
-            await self._settled(limited=False)
-        except CancelledError:
-            self._caller_left()
-            raise
+        if not self.over:
+            try:
+                await self._settled(limited=False)
+            except CancelledError:
+                self._caller_left()
+                raise
         if self.stage is COMPLETED:
             return self.value
         if self.failure is None:
@@ -201,10 +204,14 @@ class Work(Entry, Ticket[Any]):
             return
         future = self.add_waiter()
         try:
-            with nullcontext() if limited else self.host.awaiting(self, future):
+            if limited or running.get() is None:
                 await future
+            else:
+                with self.host.awaiting(self, future):
+                    await future
         finally:
-            self.drop_waiter(future)
+            if self.waiters is not None:
+                self.drop_waiter(future)
 
 
 def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:

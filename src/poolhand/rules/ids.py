@@ -11,25 +11,27 @@ class Ids:
     in the order they were made.
     """
 
-    __slots__ = ("_count", "_head", "_millisecond", "_offset", "_salt")
+    __slots__ = ("_count", "_head", "_millisecond", "_offset", "_salt", "_until")
 
     def __init__(self, salt: str, offset: float) -> None:
         self._salt = salt
         self._offset = offset
         self._millisecond = -1
+        self._until = float("-inf")
         self._head = ""
         self._count = 0
 
     def new(self, now: float) -> str:
         """Return the next id; `now` is the reading of the clock that never goes back."""
         self._count = count = self._count + 1
-        if (now + self._offset) * 1000 >= self._millisecond + 1 or count > 0xFFFFF:
+        if now >= self._until or count > 0xFFFFF:
             count = self._move_on(now)
         return f"{self._head}{count:05x}"
 
     def _move_on(self, now: float) -> int:
         """Start a new millisecond; a crowded one borrows from those to come."""
         self._millisecond = max(int((now + self._offset) * 1000), self._millisecond + 1)
+        self._until = (self._millisecond + 1) / 1000 - self._offset
         self._head = f"{self._millisecond:011x}{self._salt}"
         self._count = 1
         return 1
