@@ -20,6 +20,7 @@ from poolhand.errors import (
     Snooze,
     UsageError,
 )
+from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
 from poolhand.pool.attempt import current_job
@@ -76,6 +77,7 @@ __all__ = [
     "__version__",
     "bounded",
     "current_job",
+    "events",
     "fail_fast",
     "fair_round_robin",
     "fifo",

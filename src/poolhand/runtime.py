@@ -12,13 +12,15 @@ from queue import Empty, SimpleQueue
 
 IDLE_THREAD_SECONDS = 10.0
 
+_Errand = tuple[str, Callable[[], None]]  # the name to bear, the call to make
+
 
 class Runtime:
     """The process as it is: its clocks, its randomness, its threads."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
-        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._idle: list[SimpleQueue[_Errand]] = []
 
     # The bare function: every job asks for the time several times.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
@@ -40,18 +42,20 @@ class Runtime:
         except IndexError:
             inbox = SimpleQueue()
             threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
-        inbox.put(call)
+        inbox.put((name, call))
 
-    def _serve(self, inbox: SimpleQueue[Callable[[], None]]) -> None:
-        call: Callable[[], None] | None = inbox.get()
-        while call is not None:
+    def _serve(self, inbox: SimpleQueue[_Errand]) -> None:
+        errand: _Errand | None = inbox.get()
+        while errand is not None:
+            threading.current_thread().name, call = errand
             call()
             # Kept while idle, it would keep all that it holds.
-            call = None
+            del call
+            errand = None
             self._idle.append(inbox)
-            call = self._next(inbox)
+            errand = self._next(inbox)
 
-    def _next(self, inbox: SimpleQueue[Callable[[], None]]) -> Callable[[], None] | None:
+    def _next(self, inbox: SimpleQueue[_Errand]) -> _Errand | None:
         try:
             return inbox.get(timeout=IDLE_THREAD_SECONDS)
         except Empty:
@@ -59,6 +63,6 @@ class Runtime:
         try:
             self._idle.remove(inbox)
         except ValueError:
-            # Somebody took this thread while it was giving up: its call is on the way.
+            # Somebody took this thread while it was giving up: its errand is on the way.
             return inbox.get()
         return None

@@ -52,10 +52,14 @@ class DrainSlow(Event, frozen=True):
 
 
 class PoolDrained(Event, frozen=True):
+    """The figures of the drain's report."""
+
+    submitted: int
     completed: int
     failed: int
     cancelled: int
     rejected: int
+    expired: int
     stuck: int
     seconds: float
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Task
+from asyncio import AbstractEventLoop, CancelledError, Task
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from inspect import isawaitable
 
+from poolhand.errors import UsageError
 from poolhand.observe.events import CallbackFailed, Events
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.work import Work
@@ -27,31 +29,42 @@ class DeadLetters:
         quiet: Callable[[], None],
     ) -> None:
         self.busy = 0
-        self._works: deque[Work] = deque(maxlen=config.history)
+        self._works: deque[Work] = deque()
+        self._most = config.history
         self._pool = config.name
         self._on_dead = config.on_dead
         self._loop = loop
         self._events = events
         self._quiet = quiet
         self._callbacks: set[Task[None]] = set()
+        self._rerunning: set[str] = set()
 
     def jobs(self) -> list[Job]:
-        return [work.snapshot() for work in self._works]
+        return [work.snapshot() for work in self._works if work.id not in self._rerunning]
 
-    def take(self, job_id: str) -> Work | None:
-        """Remove and return a dead job."""
-        for work in self._works:
-            if work.id == job_id:
-                self._works.remove(work)
-                return work
-        return None
-
-    def put_back(self, work: Work) -> None:
-        """Keep a dead job after all that was taken out."""
-        self._works.append(work)
+    @contextmanager
+    def rerunning(self, job_id: str) -> Iterator[Work]:
+        """Give out a dead job to be run again; it stays dead unless that succeeds."""
+        found = next((work for work in self._works if work.id == job_id), None)
+        if found is None or job_id in self._rerunning:
+            raise UsageError(
+                f"job {job_id!r} is no dead job of pool {self._pool!r}; see pool.dead()"
+            )
+        self._rerunning.add(job_id)
+        try:
+            yield found
+            if found in self._works:
+                self._works.remove(found)
+            found.call = found.context = None
+        finally:
+            self._rerunning.discard(job_id)
 
     def add(self, work: Work) -> None:
         self._works.append(work)
+        if len(self._works) > self._most:
+            # What the dead hold is let go with them, even if their key is remembered.
+            gone = self._works.popleft()
+            gone.call = gone.context = None
         if self._on_dead is not None:
             # Not here: the pool is in the middle of settling the job.
             self.busy += 1
@@ -66,7 +79,7 @@ class DeadLetters:
         assert self._on_dead is not None
         try:
             told = self._on_dead(job)
-        except Exception as error:
+        except (Exception, CancelledError) as error:
             self._over(error)
             return
         if isawaitable(told):

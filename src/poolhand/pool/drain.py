@@ -118,15 +118,6 @@ class Drain:
             engine.clock.now() - self._began,
         )
         if engine.events.live:
-            engine.events.emit(
-                events.PoolDrained(
-                    engine.config.name,
-                    report.completed,
-                    report.failed,
-                    report.cancelled,
-                    report.rejected,
-                    report.stuck,
-                    report.seconds,
-                )
-            )
+            figures = [getattr(report, name) for name in DrainReport.__struct_fields__]
+            engine.events.emit(events.PoolDrained(engine.config.name, *figures))
         return report

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any
 
+from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import Events
 from poolhand.pool.alarm import Alarm
-from poolhand.pool.attempt import Attempt
+from poolhand.pool.attempt import STUCK, Attempt
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.dead import DeadLetters
@@ -73,7 +74,7 @@ class Engine:
         self.intake = Intake(self, Ids(runtime.salt(), offset))
         self.slots = Slots(config.name, self, loop, runtime, self.clock)
         self.slots.resize(config.max_concurrent)
-        self.awaits = Awaits(pool_id, self.desk, self.running, self.outbox)
+        self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox)
         self.awaiting = self.awaits.awaiting
         self._random = runtime.random
         self._stopping = False
@@ -162,11 +163,12 @@ class Engine:
             job = lifecycle.with_fault(job, fault_of(outcome.error))
         work.job = job
         work.place = None
-        if job.run_at is None:
+        if job.finished_at is not None:
             self._finish(work, error_of(job, outcome), now)
         elif self._stopping:
             self._finish_as(work, self._drained(job), now)
         else:
+            assert job.run_at is not None
             self._give_back(work, (job.run_at - at).total_seconds(), now)
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
@@ -243,13 +245,16 @@ class Engine:
     def explain(self, work: Work) -> Explanation:
         return explain_work(self, work)
 
-    @property
-    def is_here(self) -> bool:
-        """Tell whether this code runs on the loop of the pool.
+    def check_here(self) -> None:
+        """Raise unless this code runs on the loop of the pool.
 
         Its thread tells: asking which loop runs costs a system call, for every job.
         """
-        return get_ident() == self._thread and self.loop.is_running()
+        if get_ident() != self._thread or not self.loop.is_running():
+            raise UsageError(
+                f"pool {self.config.name!r} and its tickets belong to another event loop; use them "
+                "there, or from another thread with asyncio.run_coroutine_threadsafe(…, loop)"
+            )
 
     @property
     def active(self) -> int:
@@ -266,6 +271,11 @@ class Engine:
             if slot.attempt is not None and slot.attempt.live:
                 slot.attempt.work.snapshot()
                 yield slot.attempt.work
+
+    def stuck_keys(self) -> set[str]:
+        """Return the keys of the jobs whose code still occupies a slot although they are over."""
+        attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
+        return {attempt.work.job.key for attempt in attempts if attempt is not None}
 
     def average_seconds(self) -> float | None:
         """Return how long an attempt takes, None before the first has ended."""

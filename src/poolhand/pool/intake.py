@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from poolhand.context import running
-from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused, UsageError
+from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
 from poolhand.observe import events
 from poolhand.pool.options import Terms
-from poolhand.pool.work import Work, where_to_run
+from poolhand.pool.work import Work, name_of, where_to_run
 from poolhand.rules.backpressure import FailFast
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.explain import next_free
 from poolhand.rules.ids import Ids
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ class Intake:
         It may be parked, if its submitter may wait.
         """
         run_in = where_to_run(fn, terms.options.run_in, self._run_in)
-        if not self._engine.is_here:
-            raise self._elsewhere()
+        self._engine.check_here()
         if self.closed:
             raise self._refusal(Draining)
         now = self._clock.now()
         call = partial(fn, *args, **kwargs) if args or kwargs else fn
-        return self._admit(self._work(call, run_in, terms, now), now, may_wait)
+        name = getattr(fn, "__qualname__", None) or name_of(fn)
+        return self._admit(self._work(call, run_in, terms, name, now), now, may_wait)
 
     def again(self, dead: Work) -> Work:
         """Take in a dead job once more, as a new job with the same call, options and context."""
@@ -66,7 +67,7 @@ class Intake:
             raise self._refusal(Draining)
         assert dead.call is not None
         now = self._clock.now()
-        again = self._work(dead.call, dead.run_in, dead.terms.rerun(), now)
+        again = self._work(dead.call, dead.run_in, dead.terms.rerun(), dead.name, now)
         again.context = dead.context
         return self._admit(again, now, may_wait=True)
 
@@ -74,7 +75,6 @@ class Intake:
         """Refuse new work, and the submitters that wait for a place."""
         self.closed = True
         for work in self._desk.unpark_all():
-            work.failure = (self._refusal(Draining), None)
             work.wake()
 
     @property
@@ -111,9 +111,12 @@ class Intake:
         """
         options = work.options
         mine = options.idempotency_key is None or options.cancel_with_caller
-        got_in = work.place is not self._desk.parked and work.failure is None
-        if got_in and mine:
+        if work.accepted and mine:
             self._engine.cancel(work)
+
+    def drained(self) -> Refused:
+        """Return the refusal of a pool that stops."""
+        return self._refusal(Draining)
 
     def full(self) -> Refused:
         """Return the refusal of a pool that has no room."""
@@ -126,14 +129,10 @@ class Intake:
         self._engine.pump(now)
         self._engine.done()
 
-    def _elsewhere(self) -> UsageError:
-        return UsageError(
-            f"pool {self._pool!r} runs on another event loop; submit from there, or from another "
-            "thread with asyncio.run_coroutine_threadsafe(pool.submit(…), loop)"
-        )
-
-    def _work(self, call: Callable[[], Any], run_in: str, terms: Terms, now: float) -> Work:
-        work = Work(call, run_in, terms, self._engine, self._new_id(now), now)
+    def _work(
+        self, call: Callable[[], Any], run_in: str, terms: Terms, name: str, now: float
+    ) -> Work:
+        work = Work(call, run_in, terms, self._engine, self._new_id(now), name, now)
         inside = running.get()
         if inside is not None:
             work.job = replace(work.job, submitted_by=inside.submitter)
@@ -167,6 +166,7 @@ class Intake:
             case Joined(entry=owner):
                 if owner.place is self._desk.parked and not may_wait:
                     raise self.full()
+                owner.shared = True
                 if self._events.live:
                     self._outbox.put(events.JobJoined(self._pool, owner.snapshot()))
                 return owner
@@ -183,6 +183,7 @@ class Intake:
 
     def _accept(self, work: Work) -> None:
         """Note that a job is ours."""
+        work.accepted = True
         self._tally.submitted += 1
         if self._events.live:
             self._outbox.put(events.JobSubmitted(self._pool, work.snapshot()))
@@ -190,16 +191,16 @@ class Intake:
             self._engine.set_alarm()
 
     def _refusal(self, kind: type[Refused]) -> Refused:
-        policy = str(self._policy)
+        policy = "draining" if kind is Draining else str(self._policy)
         if self._events.live:
             self._outbox.put(events.SubmitRefused(self._pool, kind.code, policy))
             self._engine.done()
         if kind is Draining:
             text = f"pool {self._pool!r} is draining and takes no new work"
-            return Draining(text, policy="draining")
+            return Draining(text, policy=policy)
         return kind(
             f"pool {self._pool!r} is full ({self._desk.running} running, "
             f"{self._desk.waiting} waiting, {policy}); try again later or give it more room",
-            retry_after=self._engine.average_seconds(),
+            retry_after=next_free(self._engine.average_seconds(), self._desk.slots),
             policy=policy,
         )

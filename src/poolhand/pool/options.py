@@ -81,7 +81,7 @@ def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
         return values
     lane = values[field] if field in CHECKS else values.pop(field)
     # Who names the tenant for fairness means it for keys and sessions too.
-    tenant = {"tenant": lane} if field == "tenant_id" and lane else {}
+    tenant = {"tenant": lane or None} if field == "tenant_id" else {}
     return {**tenant, **values, "lane": lane}
 
 

@@ -19,7 +19,7 @@ from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.checks import is_seconds
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
 STATS_SECONDS = 10.0
@@ -61,6 +61,11 @@ class Pool(Submitter):
     def name(self) -> str:
         return self._config.name
 
+    @property
+    def is_orphan(self) -> bool:
+        """Tell whether the event loop of this pool was closed before the pool was drained."""
+        return self._live is not None and self._live.loop.is_closed()
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
@@ -100,7 +105,7 @@ class Pool(Submitter):
         seconds = self._config.drain_timeout if timeout is None else timeout
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
-        engine = self._engine()
+        engine = self._here()
         if self._drain is None or self._drained is None:
             self._drain = Drain(engine, seconds)
             self._drain.begin()
@@ -114,15 +119,15 @@ class Pool(Submitter):
         check, allowed = CHECKS["max_concurrent"]
         if not check(max_concurrent):
             raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
-        self._engine().resize(max_concurrent)
+        self._here().resize(max_concurrent)
 
     def pause(self) -> None:
         """Start no further job; what runs goes on, what comes waits."""
-        self._engine().pause()
+        self._here().pause()
 
     def resume(self) -> None:
         """Start jobs again."""
-        self._engine().resume()
+        self._here().resume()
 
     def snapshot(self) -> PoolSnapshot:
         """Return everything about the pool at this instant."""
@@ -142,17 +147,16 @@ class Pool(Submitter):
         return self._engine().dead.jobs()
 
     async def rerun(self, job: Job | str) -> Ticket[object]:
-        """Run a dead job again, as a new job with the same call, options and context."""
-        engine = self._engine()
-        job_id = job if isinstance(job, str) else job.id
-        dead = engine.dead.take(job_id)
-        if dead is None:
-            raise UsageError(f"job {job_id!r} is no dead job of pool {self.name!r}; see dead()")
-        try:
-            return await has_place(engine, engine.intake.again(dead))
-        except BaseException:
-            engine.dead.put_back(dead)
-            raise
+        """Run a dead job again, as a new job with the same call, options and context.
+
+        Where there is no room for it, PoolFull is raised and the dead letter stays.
+        """
+        engine = self._here()
+        with engine.dead.rerunning(job if isinstance(job, str) else job.id) as dead:
+            work = await has_place(engine, engine.intake.again(dead))
+            if work.snapshot().status is Status.REJECTED:
+                raise engine.intake.full()
+        return work
 
     def _engine(self) -> Engine:
         if self._live is None:
@@ -160,6 +164,11 @@ class Pool(Submitter):
                 f"pool {self.name!r} is not started; use `async with` or `await pool.start()`"
             )
         return self._live
+
+    def _here(self) -> Engine:
+        engine = self._engine()
+        engine.check_here()
+        return engine
 
     async def _stop(self) -> DrainReport:
         assert self._drain is not None

@@ -16,15 +16,13 @@ _serials = count(1)
 
 def get_pool(name_or_id: str) -> Pool | None:
     """Return the live pool of that name or id, None when there is none."""
-    found = _live.get(name_or_id)
-    if found is not None:
-        return found
-    return next((pool for pool in _live.values() if pool.id == name_or_id), None)
+    return next((one for one in list_pools() if name_or_id in (one.name, one.id)), None)
 
 
 def list_pools() -> list[Pool]:
     """Return the live pools in the order they were created."""
-    return sorted(_live.values(), key=lambda pool: pool.serial)
+    live = (pool for pool in _live.values() if not pool.is_orphan)
+    return sorted(live, key=lambda pool: pool.serial)
 
 
 def next_serial() -> int:
@@ -34,7 +32,9 @@ def next_serial() -> int:
 
 def check_free(name: str) -> None:
     other = _live.get(name)
-    if other is not None:
+    if other is not None and other.is_orphan:
+        del _live[name]
+    elif other is not None:
         raise UsageError(
             f"a pool named {name!r} is already live (id {other.id}); use get_pool({name!r}), "
             "drain it first, or choose another name"

@@ -70,6 +70,8 @@ class Slots:
         self._size = 0
         self._surplus = False
         self._alarm = Alarm(loop, clock, self._look_for_late)
+        # A task factory may run a task while it is made, in the middle of our books.
+        self._eager = loop.get_task_factory() is not None
 
     def resize(self, size: int) -> None:
         """Have `size` slots; busy ones beyond that stay until they are idle."""
@@ -94,9 +96,9 @@ class Slots:
                 self._alarm.set(due_at)
         context = work.fresh_context()
         if work.run_in == "thread":
-            self._runtime.in_thread(
-                partial(self._in_thread, attempt, work.call, context), slot.name
-            )
+            self._start_thread(attempt, context)
+        elif self._eager:
+            self._loop.call_soon(self._create_task, attempt, context)
         else:
             attempt.task = self._loop.create_task(
                 self._on_loop(attempt, work), name=slot.name, context=context
@@ -111,9 +113,24 @@ class Slots:
         if attempt.asked < Asked.CANCEL:
             self._owner.marked(attempt, "cancel")
             self._ask(attempt, Asked.CANCEL, "cancelled")
-            attempt.due_at = NEVER
+            hard = attempt.work.terms.hard
+            attempt.due_at = NEVER if hard is None else attempt.began + hard
         attempt.due_at = min(attempt.due_at, now + grace)
         self._alarm.set(attempt.due_at)
+
+    def _create_task(self, attempt: Attempt, context: Context) -> None:
+        coroutine = self._on_loop(attempt, attempt.work)
+        task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
+        if not task.done():
+            attempt.task = task
+
+    def _start_thread(self, attempt: Attempt, context: Context) -> None:
+        call = partial(self._in_thread, attempt, attempt.work.call, context)
+        try:
+            self._runtime.in_thread(call, attempt.slot.name)
+        except Exception as error:
+            # No thread is to be had: that is the job's misfortune, not that of whoever called here.
+            self._loop.call_soon(self._ended, attempt, None, error)
 
     def reclaim(self) -> None:
         """Free the slots whose task was ended by others before it could begin."""

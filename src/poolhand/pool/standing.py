@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def explain_work(engine: Engine, work: Work) -> Explanation:
     """Say why a job waits and for about how long."""
     desk = engine.desk
-    holder = desk.sessions.holder(work.job)
-    due_at = desk.due_of(work) if work.job.status is Status.SCHEDULED else None
+    job = work.snapshot()
+    holder = desk.sessions.holder(job)
+    due_at = desk.due_of(work) if job.status is Status.SCHEDULED else None
     return explain(
         Standing(
-            job=work.snapshot(),
-            running=desk.running,
+            job=job,
             slots=desk.slots,
             paused=desk.paused,
             parked=work.place is desk.parked,

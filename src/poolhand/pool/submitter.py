@@ -148,6 +148,6 @@ async def has_place(engine: Engine, work: Work) -> Work:
         raise
     finally:
         engine.intake.leave(work, future)
-    if work.failure is not None and not work.over:
-        raise work.failure[0]
+    if not work.accepted:
+        raise engine.intake.drained()
     return work

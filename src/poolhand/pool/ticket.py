@@ -7,6 +7,8 @@ from abc import abstractmethod
 from collections.abc import Generator, Iterable
 from typing import Any, Generic, TypeVar, overload
 
+from poolhand.errors import UsageError
+from poolhand.rules.checks import is_seconds
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 
@@ -56,6 +58,7 @@ class Ticket(Generic[T]):
 
     async def result(self, timeout: float | None = None) -> T:
         """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be."""
+        _check_timeout("result", timeout)
         if timeout is not None:
             try:
                 async with asyncio.timeout(timeout):
@@ -78,6 +81,11 @@ class Ticket(Generic[T]):
         """Wait until the job is over, whatever became of it; `limited`: not for ever anyway."""
 
 
+def _check_timeout(verb: str, timeout: float | None) -> None:
+    if timeout is not None and not is_seconds(timeout):
+        raise UsageError(f"{verb}(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+
+
 @overload
 async def wait(tickets: Ticket[Any], timeout: float | None = None) -> Job: ...
 
@@ -93,7 +101,11 @@ async def wait(
 
     Never raises for a job's sake: look at `status`, `result` and `error` of what comes back.
     """
+    _check_timeout("wait", timeout)
     many = [tickets] if isinstance(tickets, Ticket) else list(tickets)
+    for one in many:
+        if not isinstance(one, Ticket):
+            raise UsageError(f"wait takes a ticket or tickets; {one!r} is none")
     try:
         async with asyncio.timeout(timeout):
             for ticket in many:

@@ -12,7 +12,7 @@ from poolhand.observe.events import DeadlockFound
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.outbox import Outbox
 from poolhand.pool.work import Work
-from poolhand.rules.deadlock import hopeless
+from poolhand.rules.deadlock import Floor, hopeless
 from poolhand.rules.desk import Desk
 
 
@@ -24,11 +24,17 @@ class Awaits:
     """
 
     def __init__(
-        self, pool_id: str, desk: Desk[Work], jobs: Callable[[], Iterable[Work]], outbox: Outbox
+        self,
+        pool_id: str,
+        desk: Desk[Work],
+        jobs: Callable[[], Iterable[Work]],
+        stuck_keys: Callable[[], set[str]],
+        outbox: Outbox,
     ) -> None:
         self._pool_id = pool_id
         self._desk = desk
         self._running = jobs
+        self._stuck_keys = stuck_keys
         self._outbox = outbox
         self.open: list[tuple[Work, Work, Future[None]]] = []
 
@@ -69,8 +75,8 @@ class Awaits:
         for waiter, work, _ in open_items:
             awaited.setdefault(waiter, []).append(work)
         # Records are written late; a rule must see them as they are.
-        jobs = list(self._running())
-        lost = hopeless((item[1] for item in open_items), self._desk, lambda: jobs, awaited)
+        floor = Floor(self._desk, list(self._running()), awaited, self._stuck_keys())
+        lost = hopeless((item[1] for item in open_items), floor)
         return next((item for item in reversed(open_items) if item[1] in lost), None)
 
     def _is_ours(self, attempt: Attempt) -> bool:

@@ -31,8 +31,7 @@ class Host(Protocol):
     @property
     def loop(self) -> AbstractEventLoop: ...
 
-    @property
-    def is_here(self) -> bool: ...
+    def check_here(self) -> None: ...
 
     def wall_at(self, moment: float) -> datetime: ...
 
@@ -61,10 +60,12 @@ class Work(Entry, Ticket[Any]):
     Hundreds of thousands may wait and each costs microseconds, so it is one object, futures are
     made only for those who wait, and its record is written late: it stays the shared draft of its
     terms until somebody looks (`snapshot`) or something else than success happens. `since` is when
-    it was submitted or last gave its slot back, `began` and `ended` are true once it has.
+    it was submitted or last gave its slot back, `began` and `ended` are true once it has; `shared`
+    says that several submitters got it by its key.
     """
 
     __slots__ = (
+        "accepted",
         "began",
         "call",
         "context",
@@ -72,7 +73,9 @@ class Work(Entry, Ticket[Any]):
         "failure",
         "host",
         "id",
+        "name",
         "run_in",
+        "shared",
         "since",
         "stage",
         "terms",
@@ -91,6 +94,7 @@ class Work(Entry, Ticket[Any]):
         terms: Terms,
         host: Host,
         id: str,
+        name: str,
         now: float,
     ) -> None:
         # Not super().__init__: one call less for every job.
@@ -103,7 +107,10 @@ class Work(Entry, Ticket[Any]):
         self.run_in = run_in
         self.terms = terms
         self.host = host
+        self.accepted = False
+        self.shared = False
         self.id = id
+        self.name = name
         self.stage: Stage = WRITTEN
         self.context: Context | None = copy_context()
         self.failure: tuple[BaseException, TracebackType | None] | None = None
@@ -120,7 +127,7 @@ class Work(Entry, Ticket[Any]):
     def snapshot(self) -> Job:
         if not self.job.id:
             at = self.host.wall_at(self.since)
-            self.job = replace(self.job, id=self.id, submitted_at=at, name=name_of(self.call))
+            self.job = replace(self.job, id=self.id, submitted_at=at, name=self.name)
         if self.stage is not WRITTEN:
             self._write()
         return self.job
@@ -145,6 +152,7 @@ class Work(Entry, Ticket[Any]):
         return self.host.explain(self)
 
     async def cancel(self) -> bool:
+        self.host.check_here()
         if not self.over:
             self.host.cancel(self)
             await self._settled(limited=True)
@@ -157,11 +165,7 @@ class Work(Entry, Ticket[Any]):
 
     def add_waiter(self) -> Future[None]:
         """Return a future that is done when something has changed."""
-        if not self.host.is_here:
-            raise UsageError(
-                f"ticket {self.id} belongs to another event loop; await it where its pool runs, "
-                "or use asyncio.run_coroutine_threadsafe"
-            )
+        self.host.check_here()
         future = self.host.loop.create_future()
         if self.waiters is None:
             self.waiters = [future]
@@ -170,7 +174,7 @@ class Work(Entry, Ticket[Any]):
         return future
 
     def _caller_left(self) -> None:
-        if self.options.cancel_with_caller:
+        if self.options.cancel_with_caller and not (self.shared and self.waiters):
             self.host.cancel(self)
 
     def drop_waiter(self, future: Future[None]) -> None:

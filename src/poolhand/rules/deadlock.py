@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import cast
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Any, Generic, cast
+
+from msgspec import Struct
 
 from poolhand.rules.desk import Desk
 from poolhand.rules.entry import E, Entry
@@ -12,16 +14,23 @@ from poolhand.rules.job import Status
 SLOT = "slot"  # stands for: some slot comes free
 
 
-def hopeless(
-    targets: Iterable[E],
-    desk: Desk[E],
-    running: Callable[[], Iterable[E]],
-    awaited: Mapping[E, Iterable[E]],
-) -> set[E]:
+class Floor(Struct, Generic[E], frozen=True):
+    """Who runs, who of them waits for whom, and the keys of those whose code does not stop.
+
+    Code that does not stop may do so yet: its slot and its key count as coming free.
+    """
+
+    desk: Desk[E]
+    running: Collection[E]
+    awaited: Mapping[E, Iterable[E]]
+    stuck_keys: Collection[str] = ()
+
+
+def hopeless(targets: Iterable[E], floor: Floor[E]) -> set[E]:
     """Return those of the targets that can never go on, as things stand.
 
-    A running job goes on by itself unless it waits for jobs of its own pool (`awaited`). A waiting
-    one goes on when its session, its key or a slot can come free, which takes a job that goes on.
+    A running job goes on by itself unless it waits for jobs of its own pool. A waiting one goes on
+    when its session, its key or a slot can come free, which takes a job that goes on.
     """
     targets = list(targets)
     helped: dict[Hashable, list[Hashable]] = {}
@@ -30,7 +39,7 @@ def hopeless(
     to_see: list[Hashable] = list(targets)
     while to_see:
         one = to_see.pop()
-        needs = _needs(one, desk, running, awaited)
+        needs = _needs(one, floor)
         if needs is None:
             free.append(one)
         for other in needs or ():
@@ -47,26 +56,23 @@ def hopeless(
     return {target for target in targets if target not in good}
 
 
-def _needs(
-    one: Hashable,
-    desk: Desk[E],
-    running: Callable[[], Iterable[E]],
-    awaited: Mapping[E, Iterable[E]],
-) -> Iterable[Hashable] | None:
+def _needs(one: Hashable, floor: Floor[Any]) -> Iterable[Hashable] | None:
     """Return those of which one must go on before this one can; None when it needs nobody."""
+    desk, running = floor.desk, floor.running
     if not isinstance(one, Entry):
-        return None if desk.has_slot or desk.paused else running()
+        return None if desk.has_slot or desk.paused or floor.stuck_keys else running
     if one.place is desk.parked:
         # A place comes free when one that waits starts, or one that runs ends.
-        return None if desk.paused else (*desk, *running())
+        return None if desk.paused or floor.stuck_keys else (*desk, *running)
     match one.job.status:
         case Status.RUNNING:
-            return awaited.get(cast(E, one)) or None
+            return cast("Iterable[Hashable] | None", floor.awaited.get(one) or None)
         case Status.BLOCKED if one.job.blocked_on == "session":
             holder = desk.sessions.holder(one.job)
             return None if holder is None else (holder,)
         case Status.BLOCKED:
-            return desk.holders_of_key(one.job.key, running())
+            key = one.job.key
+            return None if key in floor.stuck_keys else desk.holders_of_key(key, running)
         case Status.QUEUED | Status.SCHEDULED:
             return (SLOT,)
         case _:

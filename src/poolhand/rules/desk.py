@@ -130,7 +130,8 @@ class Desk(Generic[E]):
         if self._plain and entry.window is None and job.session is job.idempotency_key is None:
             # Nearly every job: nobody to ask, no gate to pass.
             self.waiting += 1
-            self._ready.add(entry, now)
+            entry.ready_at = now
+            self._ready.add(entry)
             return self.taken
         if job.idempotency_key is not None:
             owner = self._keys.find(job, now)
@@ -202,7 +203,7 @@ class Desk(Generic[E]):
         """Take back a slot, and the permit of the key whose job was in it."""
         self.running -= 1
         if self.gates is not None:
-            self._requeue(self.gates.vacate(key), now)
+            self._requeue(self.gates.vacate(key))
         if self.parked.size:
             self._admit_parked(now)
 
@@ -211,7 +212,7 @@ class Desk(Generic[E]):
         match entry.job.status:
             case Status.QUEUED:
                 if self.gates is not None:
-                    self._requeue(self.gates.withdraw(entry), now)
+                    self._requeue(self.gates.withdraw(entry))
                 self._ready.remove(entry)
             case Status.BLOCKED if entry.job.blocked_on == "key" and self.gates is not None:
                 self.gates.forget(entry)
@@ -306,16 +307,17 @@ class Desk(Generic[E]):
             entry.job = lifecycle.place(entry.job, Status.BLOCKED, "session")
 
     def _pass_key_gate(self, entry: E, now: float) -> None:
+        entry.ready_at = now
         if self.gates is None:
-            self._queue(entry, now)
+            self._queue(entry)
             return
-        behind = self.gates.enter(entry, now)
+        behind = self.gates.enter(entry)
         if behind is not entry:
-            self._queue(entry, now)
+            self._queue(entry)
         if behind is not None:
             if behind is not entry:
                 self._ready.remove(behind)
-            self.gates.wait(behind, now, first=behind is not entry)
+            self.gates.wait(behind, first=behind is not entry)
             behind.job = lifecycle.place(behind.job, Status.BLOCKED, "key")
 
     def _leave_parking(self, entry: E) -> None:
@@ -325,18 +327,20 @@ class Desk(Generic[E]):
     def _set_aside(self, entry: E, now: float) -> None:
         """Keep an entry whose time was over when its turn came for `tick` to report."""
         if self.gates is not None:
-            self._requeue(self.gates.withdraw(entry), now)
+            self._requeue(self.gates.withdraw(entry))
         self._stop_waiting(entry)
         self.late.append(entry)
+        if self.parked.size:
+            self._admit_parked(now)
 
-    def _requeue(self, entry: E | None, now: float) -> None:
+    def _requeue(self, entry: E | None) -> None:
         if entry is not None:
-            self._queue(entry, now)
+            self._queue(entry)
 
-    def _queue(self, entry: E, now: float) -> None:
+    def _queue(self, entry: E) -> None:
         if entry.job.status is not Status.QUEUED:
             entry.job = lifecycle.place(entry.job, Status.QUEUED)
-        self._ready.add(entry, now)
+        self._ready.add(entry)
 
     def _start_waiting(self, entry: E) -> None:
         self.waiting += 1

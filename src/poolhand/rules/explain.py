@@ -14,7 +14,6 @@ class Standing(Struct, frozen=True):
     """
 
     job: Job
-    running: int
     slots: int | None
     paused: bool = False
     parked: bool = False
@@ -67,6 +66,11 @@ def explain(standing: Standing) -> Explanation:
             return Explanation("running", f"it runs: attempt {job.attempts}")
         case _:
             return Explanation("over", f"it is over: {job.status.value}")
+
+
+def next_free(average: float | None, slots: int | None) -> float | None:
+    """Estimate the seconds until a slot comes free where all are busy."""
+    return None if average is None else average / (slots or 1)
 
 
 def _scheduled(standing: Standing) -> Explanation:

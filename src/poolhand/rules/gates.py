@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from poolhand.rules.entry import E
@@ -74,14 +75,33 @@ class Sessions(Generic[E]):
 
 
 class _Gate(Generic[E]):
-    """What one key has in use: `held` permits, those of them still in the queue, those without."""
+    """What one key has in use: `held` permits, those of them still in the queue, those without.
 
-    __slots__ = ("held", "queued", "waiting")
+    The heap finds the worst of the queued; it may hold some that are not queued any more.
+    """
+
+    __slots__ = ("heap", "held", "queued", "waiting")
 
     def __init__(self, strategy: Strategy) -> None:
         self.held = 0
-        self.queued: dict[E, None] = {}
+        self.queued: dict[E, int] = {}
+        self.heap: list[tuple[float, float, int, E]] = []
         self.waiting: Ready[E] = Ready(strategy)
+
+    def queue(self, entry: E, rank: tuple[float, int], number: int) -> None:
+        self.queued[entry] = number
+        heappush(self.heap, (-rank[0], -rank[1], number, entry))
+        if len(self.heap) > 2 * len(self.queued) + 32:
+            self.heap = [item for item in self.heap if self.queued.get(item[3]) == item[2]]
+            heapify(self.heap)
+
+    def worst(self) -> E | None:
+        while self.heap:
+            _, _, number, entry = self.heap[0]
+            if self.queued.get(entry) == number:
+                return entry
+            heappop(self.heap)
+        return None
 
 
 class KeyGates(Generic[E]):
@@ -91,6 +111,7 @@ class KeyGates(Generic[E]):
         self.cap = cap
         self._strategy = strategy
         self._jumps = isinstance(strategy, Lifo | Priority)
+        self._count = 0
         self._gates: dict[str, _Gate[E]] = {}
 
     def __iter__(self) -> Iterator[E]:
@@ -110,7 +131,7 @@ class KeyGates(Generic[E]):
         gate = self._gates[entry.job.key]
         return gate.waiting.ahead_of(entry) + len(gate.queued)
 
-    def enter(self, entry: E, now: float) -> E | None:
+    def enter(self, entry: E) -> E | None:
         """Let an entry through, or return the one that must wait in its place.
 
         A newcomer that outranks a queued job of its key takes that job's permit: a key cap never
@@ -119,21 +140,20 @@ class KeyGates(Generic[E]):
         gate = self._gates.get(entry.job.key)
         if gate is None:
             gate = self._gates[entry.job.key] = _Gate(self._strategy)
-        entry.ready_at = now
         if gate.held < self.cap:
             gate.held += 1
-            gate.queued[entry] = None
+            self._let_through(gate, entry)
             return None
-        worst = max(gate.queued, key=self._rank, default=None) if self._jumps else None
+        worst = gate.worst() if self._jumps else None
         if worst is None or self._rank(worst)[0] <= self._rank(entry)[0]:
             return entry
         del gate.queued[worst]
-        gate.queued[entry] = None
+        self._let_through(gate, entry)
         return worst
 
-    def wait(self, entry: E, now: float, first: bool) -> None:
+    def wait(self, entry: E, first: bool) -> None:
         """Let an entry wait here; one that gave up its permit goes first among its equals."""
-        self._gates[entry.job.key].waiting.add(entry, now, first)
+        self._gates[entry.job.key].waiting.add(entry, first)
 
     def forget(self, entry: E) -> None:
         """Let an entry that waits here leave."""
@@ -153,12 +173,16 @@ class KeyGates(Generic[E]):
         gate = self._gates[key]
         heir = gate.waiting.take()
         if heir is not None:
-            gate.queued[heir] = None
+            self._let_through(gate, heir)
             return heir
         gate.held -= 1
         if not gate.held:
             del self._gates[key]
         return None
+
+    def _let_through(self, gate: _Gate[E], entry: E) -> None:
+        self._count += 1
+        gate.queue(entry, self._rank(entry), self._count)
 
     def _rank(self, entry: E) -> tuple[float, int]:
         return job_rank(self._strategy, entry)

@@ -36,20 +36,19 @@ class Ready(Generic[E]):
         for lane in self._lanes.values():
             yield from lane
 
-    def add(self, entry: E, now: float, first: bool = False) -> None:
+    def add(self, entry: E, first: bool = False) -> None:
         """Let an entry join its lane, at its end or `first` among its equals."""
-        entry.ready_at = now
         job = entry.job
         key = job.priority if self._by_priority else job.key if self._fair else None
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._open(key)
-        if first or self._newest_first:
+        if first or self._newest_first or self._aging is not None:
             self._insert(lane, entry, first)
         else:
             lane.append(entry)
         self.size += 1
-        if lane.size == 1:
+        if lane.first is entry:
             self._join(lane)
 
     def take(self) -> E | None:
@@ -97,10 +96,13 @@ class Ready(Generic[E]):
         return place + sum(other.size for other in others if other.rank < lane.rank)
 
     def _insert(self, lane: Lane[E], entry: E, first: bool) -> None:
+        """Put an entry where it belongs: who passed a gate late is still as old as it is."""
         older = lane.last
         if self._newest_first:
-            # Entries that passed a gate late are still as old as they are.
             while older is not None and older.seq > entry.seq:
+                older = older.before
+        elif self._aging is not None:
+            while older is not None and older.ready_at > entry.ready_at:
                 older = older.before
         elif first:
             older = None
@@ -124,8 +126,8 @@ class Ready(Generic[E]):
         return lane
 
     def _join(self, lane: Lane[E]) -> None:
-        """Put a lane that was empty back under the heap."""
-        if self._fair:
+        """Put a lane with a new first entry under the heap."""
+        if self._fair and lane.size == 1:
             lane.rank = max(self._round, lane.rank)
         elif self._aging is not None and lane.first is not None:
             lane.rank = aged_rank(lane.first, self._aging)

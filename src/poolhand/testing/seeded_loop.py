@@ -123,6 +123,9 @@ class SeededLoop(EventLoop):
             heappush(self._timers, (when, self._number(), handle))
         return handle
 
+    def get_task_factory(self) -> None:
+        return None
+
     def create_future(self) -> asyncio.Future[Any]:
         future: _Future[Any] = _Future(loop=self)
         future.number = self._number()

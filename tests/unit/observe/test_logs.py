@@ -106,7 +106,7 @@ async def test_every_event_is_one_line_that_a_person_can_read(
     (end,) = (line for line in page.lines if "job ended" in line and bad.id in line)
     assert "status=failed" in end
     assert "error='LookupError: no such thing'" in end
-    assert page.lines[-1].startswith("pool drained pool=reviews completed=1 failed=1")
+    assert page.lines[-1].startswith("pool drained pool=reviews submitted=2 completed=1 failed=1")
 
 
 def test_fields_without_a_value_are_left_out(page: Page) -> None:

@@ -234,7 +234,7 @@ async def test_a_pool_that_shrinks_under_a_job_that_waits(runtime: SeededRuntime
 
 
 @seeded
-async def test_a_slot_that_gets_stuck_under_a_job_that_waits(runtime: SeededRuntime) -> None:
+async def test_a_stuck_slot_may_come_free_and_is_no_deadlock(runtime: SeededRuntime) -> None:
     gate = asyncio.Event()
 
     async def stubborn() -> None:
@@ -250,10 +250,9 @@ async def test_a_slot_that_gets_stuck_under_a_job_that_waits(runtime: SeededRunt
     async with Pool(max_concurrent=2, runtime=runtime) as pool:
         await pool.with_options(timeout=1).submit(stubborn)
         ticket = await pool.submit(outer)
-        job = await wait(ticket, timeout=100)
+        assert (await wait(ticket, timeout=100)).status is Status.RUNNING
         gate.set()
-        assert job.error is not None
-        assert job.error.type.endswith("Deadlock")
+        assert await ticket == await leaf()
 
 
 @seeded

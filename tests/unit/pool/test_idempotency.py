@@ -18,6 +18,7 @@ from poolhand import (
     Status,
     bounded,
     fail_fast,
+    fair_round_robin,
     ring_buffer,
     wait,
 )
@@ -504,3 +505,27 @@ async def test_a_pool_may_remember_no_outcome_but_never_forgets_a_living_key(
         await first
         assert await view.run(journal.note, "3") == "3"
     assert journal.ran == ["1", "3"]
+
+
+@seeded
+async def test_a_caller_that_leaves_does_not_cancel_a_job_others_wait_for(
+    runtime: SeededRuntime,
+) -> None:
+    async with Pool(runtime=runtime) as pool:
+        shared = pool.with_options(idempotency_key="k", cancel_with_caller=True)
+        one = asyncio.create_task(shared.run(asyncio.sleep, 5, "done"))
+        two = asyncio.create_task(shared.run(asyncio.sleep, 5, "done"))
+        await asyncio.sleep(1)
+        one.cancel()
+        assert await two == "done"
+
+
+@seeded
+async def test_a_tenant_that_is_taken_back_is_taken_back_for_keys_too(
+    runtime: SeededRuntime,
+) -> None:
+    async with Pool(runtime=runtime, queue=fair_round_robin("tenant_id")) as pool:
+        acme = pool.with_options(tenant_id="acme")
+        assert (await acme.submit(asyncio.sleep, 0)).snapshot().tenant == "acme"
+        nobody = acme.with_options(tenant_id=None)
+        assert (await nobody.submit(asyncio.sleep, 0)).snapshot().tenant is None

@@ -250,3 +250,30 @@ async def test_sessions_and_key_caps_hold_together(runtime: SeededRuntime) -> No
             await view.submit(job, key, session, number)
     assert pool.snapshot().completed == 50
     assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+@seeded
+async def test_aging_brings_up_a_job_that_gave_way_to_urgent_ones(runtime: SeededRuntime) -> None:
+    journal = Journal()
+
+    async def job(name: str) -> None:
+        await journal.note(name)
+        await asyncio.sleep(1)
+
+    queue = priority(aging=10)
+    async with Pool(runtime=runtime, queue=queue, max_per_key=1, drain_timeout=1000) as pool:
+        await pool.submit(job, "first")
+        await pool.submit(job, "lesser")
+        for number in range(40):
+            await pool.with_options(priority=2).submit(job, f"urgent{number}")
+            await asyncio.sleep(1)
+    assert 15 <= journal.ran.index("lesser") <= 25
+
+
+@seeded
+async def test_a_large_key_cap_finds_who_has_to_give_way(runtime: SeededRuntime) -> None:
+    journal = Journal()
+    async with Pool(runtime=runtime, max_per_key=50) as pool, occupied(pool):
+        for number in range(60):
+            await pool.with_options(priority=number % 7).submit(journal.note, f"{number % 7}")
+    assert journal.ran == sorted(journal.ran, reverse=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from poolhand import Pool, UsageError, get_pool, list_pools
+from poolhand import Pool, Ticket, UsageError, get_pool, list_pools
 from poolhand.observe import events
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, Journal, occupied, seeded
@@ -145,3 +146,62 @@ def test_a_pool_cannot_run_on_two_loops() -> None:
 async def test_a_pool_names_itself_in_its_repr(runtime: SeededRuntime) -> None:
     pool = Pool("seen", runtime=runtime)
     assert repr(pool) == f"<Pool 'seen' {pool.id}>"
+
+
+def test_a_pool_whose_loop_was_closed_gives_its_name_free() -> None:
+    async def leave_behind() -> None:
+        await Pool("orphan").start()
+
+    asyncio.run(leave_behind())
+    assert get_pool("orphan") is None
+    assert list_pools() == []
+
+    async def again() -> str:
+        async with Pool("orphan") as pool:
+            return await pool.run(asyncio.sleep, 0, "well")
+
+    assert asyncio.run(again()) == "well"
+
+
+async def test_every_verb_refuses_to_be_used_from_another_thread() -> None:
+    async def from_outside(pool: Pool, ticket: Ticket[None]) -> list[str]:
+        verbs = (pool.drain, lambda: pool.resize(2), lambda: pool.rerun("x"), ticket.cancel)
+        errors = []
+        for verb in verbs:
+            with pytest.raises(UsageError) as caught:
+                await verb()
+            errors.append(str(caught.value))
+        for act in (pool.pause, pool.resume, lambda: pool.submit_nowait(asyncio.sleep, 0)):
+            with pytest.raises(UsageError) as caught:
+                act()
+            errors.append(str(caught.value))
+        return errors
+
+    async with Pool() as pool:
+        gate = asyncio.Event()
+        ticket = await pool.submit(gate.wait)
+        waiting = await pool.submit(asyncio.sleep, 0)
+        errors = await asyncio.to_thread(lambda: asyncio.run(from_outside(pool, waiting)))
+        assert all("run_coroutine_threadsafe" in error for error in errors)
+        gate.set()
+        assert await ticket is True
+        await waiting
+
+
+async def test_a_task_factory_of_the_loop_is_obeyed_and_runs_no_job_inside_a_submit() -> None:
+    loop = asyncio.get_running_loop()
+    made: list[asyncio.Task[Any]] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **given: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=loop, **given)
+        made.append(task)
+        return task
+
+    loop.set_task_factory(factory)
+    try:
+        async with Pool("made", max_concurrent=3) as pool:
+            tickets = [pool.submit_nowait(asyncio.sleep, 0, number) for number in range(50)]
+            assert [await ticket for ticket in tickets] == list(range(50))
+    finally:
+        loop.set_task_factory(None)
+    assert [task.get_name() for task in made].count("made-worker-000") > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +26,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe.events import Events, SlotFreed, SlotStuck
+from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import seeded
 
@@ -323,3 +324,34 @@ async def test_a_thread_cancelled_on_its_way_does_not_run(runtime: SeededRuntime
         assert await pool.run(lambda: "next") == "next"
         assert pool.snapshot().stuck == 0
     assert ran == []
+
+
+class NoThreads(Runtime):
+    """A process that can start no thread, for a while."""
+
+    refuse = True
+
+    def in_thread(self, call: Callable[[], None], name: str) -> None:
+        if self.refuse:
+            raise RuntimeError("can't start new thread")
+        super().in_thread(call, name)
+
+
+async def test_a_thread_that_cannot_start_fails_its_job_and_frees_its_slot() -> None:
+    runtime = NoThreads()
+    async with Pool(runtime=runtime) as pool:
+        ticket = await pool.submit(len, "abc")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await ticket
+        runtime.refuse = False
+        assert await pool.run(len, "abc") == 3
+        assert pool.snapshot().active == 0
+
+
+async def test_a_thread_bears_the_name_of_the_slot_it_works_for() -> None:
+    def name() -> str:
+        return threading.current_thread().name
+
+    async with Pool("named") as one, Pool("other") as two:
+        assert await one.run(name) == "named-worker-000"
+        assert await two.run(name) == "other-worker-000"

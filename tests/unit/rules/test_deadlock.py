@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from poolhand.rules.deadlock import hopeless
+from poolhand.rules import deadlock
 from poolhand.rules.entry import Entry
 from poolhand.rules.job import Status
 from tests.unit.rules.floor import Floor
 
 
+def lost_of(
+    floor: Floor, targets: list[Entry], awaited: dict[Entry, list[Entry]], *stuck: str
+) -> set[Entry]:
+    return deadlock.hopeless(
+        targets, deadlock.Floor(floor.desk, floor.running, awaited, set(stuck))
+    )
+
+
 def is_hopeless(floor: Floor, entry: Entry, awaited: dict[Entry, list[Entry]]) -> bool:
-    return bool(hopeless([entry], floor.desk, lambda: floor.running, awaited))
+    return bool(lost_of(floor, [entry], awaited))
 
 
 def test_a_job_that_waits_for_one_which_needs_its_slot_is_hopeless() -> None:
@@ -141,7 +149,16 @@ def test_of_several_targets_only_the_hopeless_are_named() -> None:
     outer = floor.submit("outer", key="A")
     floor.start()
     inner, other = floor.submit("inner", key="A"), floor.submit("other", key="B")
-    lost = hopeless([inner, other], floor.desk, lambda: floor.running, {outer: [inner, other]})
+    lost = lost_of(floor, [inner, other], {outer: [inner, other]})
     assert lost == set()
-    lost = hopeless([inner, other], floor.desk, lambda: floor.running, {outer: [inner]})
+    lost = lost_of(floor, [inner, other], {outer: [inner]})
     assert lost == {inner}
+
+
+def test_code_that_does_not_stop_may_do_so_yet() -> None:
+    floor = Floor(slots=1)
+    outer = floor.submit("outer")
+    floor.start()
+    inner = floor.submit("inner")
+    assert lost_of(floor, [inner], {outer: [inner]}) == {inner}
+    assert lost_of(floor, [inner], {outer: [inner]}, "somebody") == set()

@@ -278,7 +278,7 @@ def test_a_gate_without_jobs_is_open() -> None:
     gates: KeyGates[Entry] = KeyGates(1, fifo())
     assert gates.is_open("A")
     entry = new_entry(key="A", seq=1)
-    assert gates.enter(entry, 0.0) is None
+    assert gates.enter(entry) is None
     assert not gates.is_open("A")
     assert gates.queued("A") == (entry,)
     gates.start(entry)

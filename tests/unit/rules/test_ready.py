@@ -24,7 +24,8 @@ class Queue:
             number = sum(entry.job.key == key for entry in self.entries.values()) + 1
             entry = new_entry(f"{key}{number}", key=key, priority=level)
             self.entries[entry.job.id] = entry
-            self.ready.add(entry, now)
+            entry.ready_at = now
+            self.ready.add(entry)
 
     def remove(self, *entry_names: str) -> None:
         for name in entry_names:
@@ -262,6 +263,7 @@ def test_coming_and_going_for_ever_disturbs_nobody() -> None:
         queue.add("A B")
         for number in range(500):
             entry = new_entry(key=f"k{number % 100}", priority=number % 90)
-            queue.ready.add(entry, 0.0)
+            entry.ready_at = 0.0
+            queue.ready.add(entry)
             queue.ready.remove(entry)
         assert sorted(queue.take().split()) == ["A1", "B1"]

@@ -354,6 +354,8 @@ def test_nothing_is_printed_about_leftovers(
             asyncio.create_task(refuse())  # noqa: RUF006
         await asyncio.sleep(1)
 
+    gc.collect()  # What other tests left behind is not to be heard of here.
+    caplog.clear()
     with caplog.at_level(logging.DEBUG), pytest.raises(AssertionError, match="3 tasks"):
         run_seeded(main, 1)
     gc.collect()
