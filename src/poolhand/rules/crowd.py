@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Generic
 
+from msgspec import Struct
+
 from poolhand.rules.entry import E
+
+
+class KeyCrowd(Struct, frozen=True):
+    """How many jobs of a key wait, and the place of the oldest in the order of arrival."""
+
+    key: str
+    waiting: int
+    oldest: int
+
+
+def payer(newcomer: str, crowds: Iterable[KeyCrowd]) -> str:
+    """Return the key whose oldest job makes way for a newcomer: the most crowded one.
+
+    The newcomer counts for its key; of two equally crowded keys the one with the oldest job pays.
+    """
+
+    def claim(crowd: KeyCrowd) -> tuple[int, int]:
+        return (-crowd.waiting - (crowd.key == newcomer), crowd.oldest)
+
+    return min(crowds, key=claim).key
 
 
 class _Queue(Generic[E]):
@@ -44,16 +67,14 @@ class Crowd(Generic[E]):
             del self._queues[key]
 
     def victim(self, newcomer: str) -> E:
-        """Return the oldest of the key with the most waiting jobs, the newcomer's counted in."""
-        top = self._top()
-        mine = self._queues.get(newcomer)
-        if mine is None:
-            return _oldest(self._queues[top])
-        # The newcomer counts for its key; of two equally crowded keys the one with the oldest pays.
-        ours = (-len(mine.waiting) - 1, _oldest(mine).seq)
-        other = self._queues[top]
-        theirs = (-len(other.waiting), _oldest(other).seq)
-        return _oldest(mine if ours <= theirs else other)
+        """Return whom a newcomer of that key pushes out."""
+        keys = {self._top(), newcomer} & self._queues.keys()
+        crowds = [self._crowd(key) for key in keys]
+        return _oldest(self._queues[payer(newcomer, crowds)])
+
+    def _crowd(self, key: str) -> KeyCrowd:
+        queue = self._queues[key]
+        return KeyCrowd(key, len(queue.waiting), _oldest(queue).seq)
 
     def _note(self, key: str, queue: _Queue[E]) -> None:
         if len(queue.heap) > 2 * len(queue.waiting) + 32:

@@ -182,7 +182,10 @@ class Desk(Generic[E]):
         return entry
 
     def finish(self, entry: E, now: float) -> None:
-        """Note that a job is over: its session goes on, its key remembers the outcome."""
+        """Note that a job is over: its session goes on, its key remembers the outcome.
+
+        A driver may leave this out for a job that has neither.
+        """
         if entry.job.idempotency_key is not None:
             self._keys.finish(entry, now)
         heir = self.sessions.leave(entry)
