@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import threading
@@ -20,6 +21,7 @@ class Runtime:
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
+        self._process = os.getpid()
         self._idle: list[SimpleQueue[_Errand]] = []
 
     # The bare function: every job asks for the time several times.
@@ -37,6 +39,9 @@ class Runtime:
 
         Threads are daemons: one that never returns must not keep the process from ending.
         """
+        if os.getpid() != self._process:
+            # A fork has the list of the idle threads, not the threads.
+            self._process, self._idle = os.getpid(), []
         try:
             inbox = self._idle.pop()
         except IndexError:

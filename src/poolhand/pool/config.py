@@ -73,8 +73,8 @@ class PoolConfig(Struct, frozen=True):
     on_dead: OnDead | None = None
 
 
-MOST_SLOTS = 1_000_000
-SLOTS_ALLOWED = "an int of at least 1 and at most 1,000,000"
+MOST_SLOTS = 100_000
+SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
 MOST_KEPT = 100_000_000
 
 

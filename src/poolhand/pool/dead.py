@@ -65,6 +65,8 @@ class DeadLetters:
             # What the dead hold is let go with them, even if their key is remembered.
             gone = self._works.popleft()
             gone.call = gone.context = None
+            if gone.failure is not None:
+                gone.failure = (gone.failure[0].with_traceback(None), None)
         if self._on_dead is not None:
             # Not here: the pool is in the middle of settling the job.
             self.busy += 1

@@ -56,11 +56,18 @@ class Drain:
             self._changed.set()
 
     async def run(self) -> DrainReport:
+        try:
+            await self._finish()
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # Whoever ends the drain's own task wants it now: a second signal, the end of a program.
+            await self._stop()
+        return self._report()
+
+    async def _finish(self) -> None:
         if not await self._idle_before(SLOW_AFTER):
             self._announce_slow()
             if not await self._idle_before(1.0):
                 await self._stop()
-        return self._report()
 
     async def _idle_before(self, share: float) -> bool:
         """Wait until nothing is left, or this share of the time is gone."""

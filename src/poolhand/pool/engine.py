@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.ids import Ids
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keys import Keys
-from poolhand.rules.outcome import Failed, Outcome
+from poolhand.rules.outcome import Failed, Outcome, unreadable
 from poolhand.runtime import Runtime
 
 
@@ -53,7 +54,8 @@ class Engine:
     ) -> None:
         self.config = config
         self.loop = loop
-        self._thread = get_ident()
+        self.process = os.getpid()
+        self.thread = get_ident()
         self.events = events
         self.outbox = Outbox(events)
         self.tally = Tally()
@@ -74,7 +76,7 @@ class Engine:
         self.intake = Intake(self, Ids(runtime.salt(), offset))
         self.slots = Slots(config.name, self, loop, runtime, self.clock)
         self.slots.resize(config.max_concurrent)
-        self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox)
+        self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
         self.awaiting = self.awaits.awaiting
         self._random = runtime.random
         self._stopping = False
@@ -87,8 +89,8 @@ class Engine:
         while desk.running < desk.limit and (work := desk.next(now)) is not None:
             if desk.admitted:
                 self._catch_up(now)
-            work.stage = STARTED
             work.began = now
+            work.stage = STARTED
             attempt = self.slots.start(work, now)
             if self.events.live:
                 started = events.JobStarted(self.config.name, work.snapshot(), attempt.slot.id)
@@ -101,6 +103,7 @@ class Engine:
         desk = self.desk
         while desk.admitted or desk.late or self.alarm.at <= now:
             self.intake.welcome()
+            self.set_alarm()
             if desk.late or self.alarm.at <= now:
                 self._tick(now)
 
@@ -122,9 +125,10 @@ class Engine:
 
     def completed(self, attempt: Attempt, value: Any, now: float) -> None:
         work = attempt.work
-        work.stage = COMPLETED
         work.ended = now
         work.value = value
+        # Last: another thread that looks must not find the stage before its value.
+        work.stage = COMPLETED
         work.place = work.call = work.context = None
         self.tally.completed += 1
         self._publish(work, now)
@@ -158,7 +162,12 @@ class Engine:
         at = self.clock.wall()
         retry = NO_RETRY if attempt.unwanted else work.options.retry
         roll = self._random.random()
-        job = lifecycle.settle(work.snapshot(), outcome, retry, at, now - attempt.began, roll)
+        ran = now - attempt.began
+        try:
+            job = lifecycle.settle(work.snapshot(), outcome, retry, at, ran, roll)
+        except BaseException:
+            outcome = unreadable(work.id)
+            job = lifecycle.settle(work.snapshot(), outcome, retry, at, ran, roll)
         if isinstance(outcome, Failed):
             job = lifecycle.with_fault(job, fault_of(outcome.error))
         work.job = job
@@ -226,7 +235,7 @@ class Engine:
         )
 
     def set_alarm(self) -> None:
-        at = self.desk.wake_at()
+        at = self.desk.wake_at(self.clock.now())
         if at is not None:
             self.alarm.set(at)
 
@@ -250,10 +259,18 @@ class Engine:
 
         Its thread tells: asking which loop runs costs a system call, for every job.
         """
-        if get_ident() != self._thread or not self.loop.is_running():
+        if get_ident() != self.thread or not self.loop.is_running():
             raise UsageError(
                 f"pool {self.config.name!r} and its tickets belong to another event loop; use them "
                 "there, or from another thread with asyncio.run_coroutine_threadsafe(…, loop)"
+            )
+
+    def check_thread(self) -> None:
+        """Raise unless this code runs on the thread of the pool's loop."""
+        if get_ident() != self.thread:
+            raise UsageError(
+                f"a snapshot of pool {self.config.name!r} is taken on the thread of its loop; from "
+                "other threads ask stats() or size(), or use loop.call_soon_threadsafe"
             )
 
     @property
@@ -276,11 +293,6 @@ class Engine:
         """Return the keys of the jobs whose code still occupies a slot although they are over."""
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
-
-    def average_seconds(self) -> float | None:
-        """Return how long an attempt takes, None before the first has ended."""
-        runs = sum(slot.runs for slot in self.slots.all)
-        return None if not runs else sum(slot.busy_for for slot in self.slots.all) / runs
 
     def resize(self, size: int) -> None:
         now = self.clock.now()

@@ -19,8 +19,9 @@ def fault_of(error: BaseException) -> Fault:
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     try:
-        message = str(error)
-    except Exception:
+        # Joined, because what an error calls its text may be a str of its own making.
+        message = "".join(iter(str(error)))
+    except BaseException:
         message = "<its text cannot be made>"
     return Fault(name, message[:MOST_MESSAGE], _traceback(error))
 
@@ -47,5 +48,5 @@ def _traceback(error: BaseException) -> str:
     try:
         frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
         return "".join(traceback.format_list(frames))
-    except Exception:
+    except BaseException:
         return ""

@@ -84,6 +84,7 @@ class Intake:
     def park(self, work: Work) -> Future[None]:
         """Return what the submitter of a parked job waits for."""
         future = work.add_waiter()
+        self._engine.set_alarm()
         if self._events.live:
             count = self.blocked_submitters
             self._outbox.put(events.SubmitterParked(self._pool, work.snapshot(), count))
@@ -105,7 +106,7 @@ class Intake:
             self._unpark(work)
 
     def withdraw(self, work: Work) -> None:
-        """Cancel a job that got in at the moment its submitter was cancelled.
+        """Cancel a job that got in at the moment its submitter gave up.
 
         Nobody holds a ticket for it, unless somebody else submits its key.
         """
@@ -126,6 +127,7 @@ class Intake:
         """Let a parked job go; one behind it may be able to start at once."""
         now = self._clock.now()
         self._desk.unpark(work, now)
+        self._engine.set_alarm()
         self._engine.pump(now)
         self._engine.done()
 
@@ -201,6 +203,6 @@ class Intake:
         return kind(
             f"pool {self._pool!r} is full ({self._desk.running} running, "
             f"{self._desk.waiting} waiting, {policy}); try again later or give it more room",
-            retry_after=next_free(self._engine.average_seconds(), self._desk.slots),
+            retry_after=next_free(self._engine.slots.average_seconds(), self._desk.slots),
             policy=policy,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio import Task
 from types import TracebackType
 from typing import Self, Unpack
@@ -63,8 +64,10 @@ class Pool(Submitter):
 
     @property
     def is_orphan(self) -> bool:
-        """Tell whether the event loop of this pool was closed before the pool was drained."""
-        return self._live is not None and self._live.loop.is_closed()
+        """Tell whether this pool can never be drained: its loop is closed or elsewhere."""
+        if self._live is None:
+            return False
+        return self._live.loop.is_closed() or self._live.process != os.getpid()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -77,7 +80,7 @@ class Pool(Submitter):
     ) -> None:
         try:
             await self.drain()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             # Told twice: stop now, but do not leave callers behind.
             await self.drain(0)
             raise
@@ -130,8 +133,13 @@ class Pool(Submitter):
         self._here().resume()
 
     def snapshot(self) -> PoolSnapshot:
-        """Return everything about the pool at this instant."""
-        return snapshot.snapshot(self._engine(), self.id, self._created_at)
+        """Return everything about the pool at this instant, on the thread of its loop.
+
+        `stats` and `size` may be asked from any thread.
+        """
+        engine = self._engine()
+        engine.check_thread()
+        return snapshot.snapshot(engine, self.id, self._created_at)
 
     def stats(self) -> PoolStats:
         """Return the figures worth plotting; also emitted as an event every 10 s."""

@@ -23,6 +23,7 @@ from poolhand.rules.outcome import (
     judge_cancelled,
     judge_error,
     timed_out,
+    unreadable,
 )
 from poolhand.runtime import Runtime
 
@@ -68,7 +69,8 @@ class Slots:
         self._now = clock.now
         self._idle: list[Slot] = []
         self._size = 0
-        self._surplus = False
+        self._busy_for = 0.0
+        self._runs = 0
         self._alarm = Alarm(loop, clock, self._look_for_late)
         # A task factory may run a task while it is made, in the middle of our books.
         self._eager = loop.get_task_factory() is not None
@@ -78,10 +80,18 @@ class Slots:
         self._size = size
         while len(self.all) < size:
             self.all.append(Slot(len(self.all), self._pool))
-        while len(self.all) > size and self.all[-1].state is IDLE:
+        self._retire()
+        idle = (slot for slot in reversed(self.all[:size]) if slot.state is IDLE)
+        self._idle = list(idle)
+
+    def _retire(self) -> None:
+        """Let go of idle slots at the end that are too many."""
+        while len(self.all) > self._size and self.all[-1].state is IDLE:
             self.all.pop()
-        self._surplus = len(self.all) > size
-        self._idle = [slot for slot in reversed(self.all) if slot.state is IDLE]
+
+    def average_seconds(self) -> float | None:
+        """Return how long an attempt takes, None before the first has ended."""
+        return self._busy_for / self._runs if self._runs else None
 
     def start(self, work: Work, now: float) -> Attempt:
         """Run a job in a free slot."""
@@ -181,7 +191,7 @@ class Slots:
     def _thread_ended(
         self, attempt: Attempt, value: Any, failure: BaseException | None, context: Context
     ) -> None:
-        if failure is not None or not isawaitable(value):
+        if failure is not None or not _is_awaitable(value):
             self._ended(attempt, value, failure)
         elif not attempt.live:
             _discard(value)
@@ -207,7 +217,8 @@ class Slots:
             self._ended(attempt, value, None)
 
     def _raised(self, attempt: Attempt, error: BaseException) -> None:
-        if isinstance(error, GeneratorExit) and not self._loop.is_running():
+        # By its type: an error may lie about its class, or break when asked.
+        if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
             # The loop is gone and the interpreter clears up; there is nobody left to tell.
             raise error
         self._ended(attempt, None, error)
@@ -215,24 +226,27 @@ class Slots:
     def _ended(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         """Note that the code of an attempt is really gone."""
         now = self._now()
+        outcome = None if error is None else _judge(attempt, error)
         slot = attempt.slot
         was_stuck = slot.state is STUCK
         slot.state = IDLE
         slot.attempt = attempt.task = None
         slot.busy_for += now - attempt.began
         slot.runs += 1
-        if self._surplus:
-            self.resize(self._size)
-        else:
+        self._busy_for += now - attempt.began
+        self._runs += 1
+        if slot.index < self._size:
             self._idle.append(slot)
-        if error is None and attempt.asked is not HARD_STOP and not was_stuck:
+        else:
+            self._retire()
+        if outcome is None and attempt.asked is not HARD_STOP and not was_stuck:
             slot.completed += 1
             self._owner.completed(attempt, value, now)
         elif was_stuck:
             self.stuck -= 1
             self._owner.recovered(attempt, now)
         else:
-            outcome = _judge(attempt, error)
+            outcome = outcome or timed_out(attempt.work.id, HARD_TIMEOUT)
             slot.failed += isinstance(outcome, Failed)
             self._owner.failed(attempt, outcome, now)
 
@@ -279,13 +293,22 @@ class Slots:
             self._ask(attempt, Asked.SOFT_STOP, SOFT_TIMEOUT)
 
 
-def _judge(attempt: Attempt, error: BaseException | None) -> Outcome:
+def _judge(attempt: Attempt, error: BaseException) -> Outcome:
+    """Say what an error means, whatever it does to those who look at it."""
     job_id = attempt.work.id
-    if error is None:
-        return timed_out(job_id, HARD_TIMEOUT)
-    if isinstance(error, CancelledError):
-        return judge_cancelled(attempt.asked, job_id)
-    return judge_error(error, attempt.asked, job_id)
+    try:
+        if isinstance(error, CancelledError):
+            return judge_cancelled(attempt.asked, job_id)
+        return judge_error(error, attempt.asked, job_id)
+    except BaseException:
+        return unreadable(job_id)
+
+
+def _is_awaitable(value: object) -> bool:
+    try:
+        return isawaitable(value)
+    except BaseException:
+        return False
 
 
 def _discard(awaitable: Any) -> None:

@@ -25,7 +25,7 @@ def explain_work(engine: Engine, work: Work) -> Explanation:
             paused=desk.paused,
             parked=work.place is desk.parked,
             ahead=_ahead(engine, work),
-            average=engine.average_seconds(),
+            average=engine.slots.average_seconds(),
             due_in=None if due_at is None else due_at - engine.clock.now(),
             holder=None if holder is None else holder.id,
             max_per_key=engine.config.max_per_key,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -38,7 +38,7 @@ class Submitter:
 
     @overload
     async def submit(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Ticket[T]: ...
 
     @overload
@@ -56,7 +56,7 @@ class Submitter:
 
     @overload
     def submit_nowait(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Ticket[T]: ...
 
     @overload
@@ -70,7 +70,7 @@ class Submitter:
 
     @overload
     async def run(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+        self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
 
     @overload
@@ -143,7 +143,7 @@ async def has_place(engine: Engine, work: Work) -> Work:
     except TimeoutError:
         if work.place is engine.desk.parked:
             raise engine.intake.full() from None
-    except asyncio.CancelledError:
+    except BaseException:
         engine.intake.withdraw(work)
         raise
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -30,12 +30,15 @@ class Awaits:
         jobs: Callable[[], Iterable[Work]],
         stuck_keys: Callable[[], set[str]],
         outbox: Outbox,
+        loop: AbstractEventLoop,
     ) -> None:
         self._pool_id = pool_id
         self._desk = desk
         self._running = jobs
         self._stuck_keys = stuck_keys
         self._outbox = outbox
+        self._loop = loop
+        self._looks_soon = False
         self.open: list[tuple[Work, Work, Future[None]]] = []
 
     @contextmanager
@@ -54,7 +57,14 @@ class Awaits:
             self.open.remove(item)
 
     def check(self) -> None:
+        """Look for awaits that can never end, once for all that happens in one turn of the loop."""
+        if not self._looks_soon:
+            self._looks_soon = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
         """Give Deadlock to the youngest await that can never end, until none is left."""
+        self._looks_soon = False
         while (item := self._find()) is not None:
             waiter, awaited, future = item
             future.set_exception(
@@ -68,12 +78,18 @@ class Awaits:
             )
             if self._outbox.live:
                 self._outbox.put(DeadlockFound(waiter.job.pool, waiter.id, awaited.id))
+                self._outbox.hand_out()
 
     def _find(self) -> tuple[Work, Work, Future[None]] | None:
         awaited: dict[Work, list[Work]] = {}
         open_items = [item for item in self.open if not item[2].done()]
         for waiter, work, _ in open_items:
             awaited.setdefault(waiter, []).append(work)
+        desk = self._desk
+        at_gates = desk.blocked or desk.parked.size
+        if desk.has_slot and not at_gates and not any(item[1] in awaited for item in open_items):
+            # Nobody stands at a gate or waits for one that waits: a slot is all they need.
+            return None
         # Records are written late; a rule must see them as they are.
         floor = Floor(self._desk, list(self._running()), awaited, self._stuck_keys())
         lost = hopeless((item[1] for item in open_items), floor)

@@ -10,6 +10,7 @@ from contextvars import Context, copy_context
 from datetime import datetime
 from enum import IntEnum
 from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ class Host(Protocol):
 
     @property
     def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def thread(self) -> int: ...
 
     def check_here(self) -> None: ...
 
@@ -125,25 +129,27 @@ class Work(Entry, Ticket[Any]):
         return self.stage is COMPLETED or self.job.finished_at is not None
 
     def snapshot(self) -> Job:
-        if not self.job.id:
-            at = self.host.wall_at(self.since)
-            self.job = replace(self.job, id=self.id, submitted_at=at, name=self.name)
-        if self.stage is not WRITTEN:
-            self._write()
-        return self.job
+        job, stage = self.job, self.stage
+        if stage is WRITTEN and job.id:
+            return job
+        job = self._written(job, stage)
+        if get_ident() == self.host.thread:
+            # Only there: written from two threads at once, a record could fall back in time.
+            self.job, self.stage = job, WRITTEN
+        return job
 
-    def _write(self) -> None:
-        """Bring the record up to date."""
-        job = self.job
-        if job.status is not Status.RUNNING:
+    def _written(self, job: Job, stage: Stage) -> Job:
+        """Return the record brought up to date."""
+        if not job.id:
+            at = self.host.wall_at(self.since)
+            job = replace(job, id=self.id, submitted_at=at, name=self.name)
+        if stage is not WRITTEN and job.status is not Status.RUNNING:
             at = self.host.wall_at(self.began)
             job = lifecycle.start(job, at, self.began - self.since)
-        if self.stage is COMPLETED:
+        if stage is COMPLETED:
             at = self.host.wall_at(self.ended)
             job = lifecycle.complete(job, self.value, at, self.ended - self.began)
-            self.value = None
-        self.job = job
-        self.stage = WRITTEN
+        return job
 
     async def refresh(self) -> Job:
         return self.snapshot()
@@ -225,6 +231,8 @@ def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) 
     on the loop, and only a submit that asks for something else by itself is told so.
     """
     code = getattr(fn, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_GENERATOR:
+        raise UsageError(f"{name_of(fn)} is a generator; submit what returns one value")
     if code is None or code.co_flags & inspect.CO_ASYNC_GENERATOR:
         is_async = _is_async(fn)
     else:

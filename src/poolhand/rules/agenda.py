@@ -39,7 +39,10 @@ class Agenda(Generic[T]):
 
     def remove(self, thing: T) -> bool:
         """Take a thing off the agenda, if it is there."""
-        return self._number.pop(thing, None) is not None
+        found = self._number.pop(thing, None) is not None
+        if len(self._heap) > 2 * len(self._number) + 64:
+            self._sweep()
+        return found
 
     def at(self, thing: T) -> float | None:
         """Return the moment at which a thing is due; a look through the whole agenda."""

@@ -251,13 +251,21 @@ class Desk(Generic[E]):
         for entry in list(self._expiries.due(now)):
             self.remove(entry, now)
             self.late.append(entry)
+        if self.parked.size:
+            self._admit_parked(now)
         late, self.late = self.late, []
         return late
 
-    def wake_at(self) -> float | None:
+    def wake_at(self, now: float) -> float | None:
         """Return when `tick` has something to do next."""
-        moments = (self._due.first(), self._expiries.first())
+        moments = (self._due.first(), self._expiries.first(), self._parked_until(now))
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def _parked_until(self, now: float) -> float | None:
+        """Return when the first of the parked could start at once, if that is a matter of time."""
+        first = self.parked.first
+        opens_at = None if first is None or first.window is None else first.window.opens_at
+        return opens_at if opens_at is not None and opens_at > now else None
 
     def resize(self, slots: int | None, now: float) -> None:
         """Change the number of slots; running entries keep theirs."""

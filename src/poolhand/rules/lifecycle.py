@@ -116,11 +116,11 @@ def _policy(policy: Retry | None, failed: Failed) -> Retry:
 
 
 def _is_permanent(failed: Failed, retry: Retry) -> bool:
-    cause = failed.error.__cause__ or failed.error
+    cause = failed.error if failed.error.__cause__ is None else failed.error.__cause__
     return (
         failed.permanent
         or isinstance(failed.error, retry.give_up_on)
-        or (isinstance(cause, retry.give_up_on))
+        or isinstance(cause, retry.give_up_on)
     )
 
 

@@ -109,6 +109,12 @@ def timed_out(job_id: str, mark: str) -> Failed:
     )
 
 
+def unreadable(job_id: str) -> Failed:
+    """Return the outcome of a job whose error breaks whoever looks at it."""
+    text = f"job {job_id} raised an error that cannot be read"
+    return Failed(JobFailed(text, job_id=job_id), permanent=True)
+
+
 def _unreadable(error: Directive, allowed: str) -> Failed:
     fault = UsageError(f"a job raised {error!r}, which nobody can obey; give it {allowed}")
     fault.__cause__ = error

@@ -10,6 +10,8 @@ from poolhand.rules.entry import E
 from poolhand.rules.lane import Lane
 from poolhand.rules.rank import FairRoundRobin, Lifo, Priority, Strategy, aged_rank
 
+MOST_RESTING = 10_000
+
 
 class Ready(Generic[E]):
     """Lanes under a heap: a strategy says which lane a job joins and how that lane is ranked.
@@ -176,6 +178,15 @@ class Ready(Generic[E]):
         elif not lane.resting:
             lane.resting = True
             heappush(self._resting, (lane.rank, lane.order, lane))
+            if len(self._resting) > MOST_RESTING:
+                # Keys that come once and never again must not fill the memory.
+                self._awake(heappop(self._resting)[2])
+
+    def _awake(self, lane: Lane[E]) -> None:
+        """Forget a lane that rests; one that has work again only leaves the resting."""
+        lane.resting = False
+        if not lane.size:
+            self._close(lane)
 
     def _forget(self) -> None:
         """Let go of the resting lanes that the round has passed."""
