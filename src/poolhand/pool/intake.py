@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -38,7 +39,9 @@ class Intake:
         self._desk = engine.desk
         self._clock = engine.clock
         self._alarm = engine.alarm
-        self._new_id = ids.new
+        self._loop = engine.loop
+        self._thread = engine.thread
+        self._ids = ids
 
     def offer(
         self,
@@ -53,7 +56,8 @@ class Intake:
         It may be parked, if its submitter may wait.
         """
         run_in = where_to_run(fn, terms.options.run_in, self._run_in)
-        self._engine.check_here()
+        if get_ident() != self._thread or not self._loop.is_running():
+            self._engine.check_here()
         if self.closed:
             raise self._refusal(Draining)
         now = self._clock.now()
@@ -134,7 +138,9 @@ class Intake:
     def _work(
         self, call: Callable[[], Any], run_in: str, terms: Terms, name: str, now: float
     ) -> Work:
-        work = Work(call, run_in, terms, self._engine, self._new_id(now), name, now)
+        work = Work(call, run_in, terms, self._engine, name, now)
+        work.number = self._ids.next(now)
+        work.head = self._ids.head
         inside = running.get()
         if inside is not None:
             work.job = replace(work.job, submitted_by=inside.submitter)

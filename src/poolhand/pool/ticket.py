@@ -24,7 +24,10 @@ class Ticket(Generic[T]):
 
     __slots__ = ()
 
-    id: str
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The id of the job, unique for ever."""
 
     def __repr__(self) -> str:
         return f"<Ticket {self.id} {self.status.value}>"

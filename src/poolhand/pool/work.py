@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from asyncio import AbstractEventLoop, CancelledError, Future
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from datetime import datetime
@@ -23,6 +23,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules import lifecycle
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.explain import Explanation
+from poolhand.rules.ids import full_id
 from poolhand.rules.job import Job, Status
 
 
@@ -75,9 +76,10 @@ class Work(Entry, Ticket[Any]):
         "context",
         "ended",
         "failure",
+        "head",
         "host",
-        "id",
         "name",
+        "number",
         "run_in",
         "shared",
         "since",
@@ -87,6 +89,8 @@ class Work(Entry, Ticket[Any]):
         "waiters",
     )
 
+    head: str
+    number: int
     began: float
     ended: float
     value: Any
@@ -97,7 +101,6 @@ class Work(Entry, Ticket[Any]):
         run_in: str,
         terms: Terms,
         host: Host,
-        id: str,
         name: str,
         now: float,
     ) -> None:
@@ -113,12 +116,15 @@ class Work(Entry, Ticket[Any]):
         self.host = host
         self.accepted = False
         self.shared = False
-        self.id = id
         self.name = name
         self.stage: Stage = WRITTEN
         self.context: Context | None = copy_context()
         self.failure: tuple[BaseException, TracebackType | None] | None = None
         self.waiters: list[Future[None]] | None = None
+
+    @property
+    def id(self) -> str:
+        return full_id(self.head, self.number)
 
     @property
     def options(self) -> Options:
@@ -194,6 +200,12 @@ class Work(Entry, Ticket[Any]):
             if not future.done():
                 future.set_result(None)
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self.stage is COMPLETED:
+            # By far the most: no coroutine has to be made for a value that is here.
+            return self.value
+        return (yield from self._value().__await__())
+
     async def _value(self) -> Any:
         if not self.over:
             try:
@@ -224,6 +236,15 @@ class Work(Entry, Ticket[Any]):
                 self.drop_waiter(future)
 
 
+_COROUTINE = inspect.CO_COROUTINE
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_KINDS = _COROUTINE | _GENERATORS
+_NO_JOBS = (
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
+
+
 def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
     """Return where a callable runs: "async" or "sync" on the loop, or in a "thread".
 
@@ -231,12 +252,10 @@ def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) 
     on the loop, and only a submit that asks for something else by itself is told so.
     """
     code = getattr(fn, "__code__", None)
-    if code is not None and code.co_flags & inspect.CO_GENERATOR:
-        raise UsageError(f"{name_of(fn)} is a generator; submit what returns one value")
-    if code is None or code.co_flags & inspect.CO_ASYNC_GENERATOR:
+    kind = code.co_flags & _KINDS if code is not None else None
+    is_async = kind == _COROUTINE
+    if kind is None or kind & _GENERATORS:
         is_async = _is_async(fn)
-    else:
-        is_async = bool(code.co_flags & inspect.CO_COROUTINE)
     if not is_async:
         return "sync" if wanted == "loop" else "thread"
     if wanted == "thread" and usual != "thread":
@@ -259,8 +278,9 @@ def _is_async(fn: object) -> bool:
     inner: Any = fn
     while isinstance(inner, partial):
         inner = inner.func
-    if inspect.isasyncgenfunction(inner):
-        raise UsageError(f"{name_of(fn)} is an async generator; submit what returns one value")
+    for is_one, kind in _NO_JOBS:
+        if is_one(inner):
+            raise UsageError(f"{name_of(fn)} is {kind}; submit what returns one value")
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
 
 
