@@ -19,7 +19,6 @@ class Tally:
         self.rejected = 0
 
     def count(self, status: Status) -> None:
-        # Identity, not a lookup: this runs once for every job, and hashing an enum is slow.
         if status is Status.COMPLETED:
             self.completed += 1
         elif status is Status.FAILED:

@@ -73,7 +73,6 @@ class Desk(Generic[E]):
         keys: Keys[E],
         max_per_key: int | None = None,
     ) -> None:
-        self.strategy = strategy
         self.policy = policy
         self.slots = slots
         self.paused = False
