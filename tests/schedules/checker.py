@@ -495,7 +495,9 @@ class Checker:
             ran = record.stage == "over" and not cancelled
             if ran and not record.held and not record.call.is_keyed:
                 self.fault("orphan", f"{record.id} was accepted though its submit raised")
-            if cancelled and not record.excused:
+            # A caller that was cancelled while it was parked took its job along as it got in.
+            left = not record.held and record.call.options.get("cancel_with_caller")
+            if cancelled and not record.excused and not left:
                 self.fault("outcome", f"{record.id} was cancelled by nobody")
             if record.starts - record.snoozes > record.call.attempts:
                 self.fault("attempts", f"{record.id} was started {record.starts} times")

@@ -114,10 +114,10 @@ class Intake:
 
         Nobody holds a ticket for it, unless somebody else submits its key.
         """
-        options = work.options
-        mine = options.idempotency_key is None or options.cancel_with_caller
-        if work.accepted and mine:
+        if work.accepted and work.options.idempotency_key is None:
             self._engine.cancel(work)
+        elif work.accepted:
+            work.caller_left()
 
     def drained(self) -> Refused:
         """Return the refusal of a pool that stops."""

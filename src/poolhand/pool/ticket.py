@@ -67,7 +67,7 @@ class Ticket(Generic[T]):
                 async with asyncio.timeout(timeout):
                     await self._settled(limited=True)
             except asyncio.CancelledError:
-                self._caller_left()
+                self.caller_left()
                 raise
         return await self._value()
 
@@ -76,7 +76,7 @@ class Ticket(Generic[T]):
         """Wait for the job and return its value or raise its error."""
 
     @abstractmethod
-    def _caller_left(self) -> None:
+    def caller_left(self) -> None:
         """Note that whoever waited for the value was cancelled."""
 
     @abstractmethod

@@ -185,7 +185,7 @@ class Work(Entry, Ticket[Any]):
             self.waiters.append(future)
         return future
 
-    def _caller_left(self) -> None:
+    def caller_left(self) -> None:
         if self.options.cancel_with_caller and not (self.shared and self.waiters):
             self.host.cancel(self)
 
@@ -211,7 +211,7 @@ class Work(Entry, Ticket[Any]):
             try:
                 await self._settled(limited=False)
             except CancelledError:
-                self._caller_left()
+                self.caller_left()
                 raise
         if self.stage is COMPLETED:
             return self.value
