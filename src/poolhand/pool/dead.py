@@ -61,16 +61,23 @@ class DeadLetters:
 
     def add(self, work: Work) -> None:
         self._works.append(work)
-        if len(self._works) > self._most:
-            # What the dead hold is let go with them, even if their key is remembered.
-            gone = self._works.popleft()
-            gone.call = gone.context = None
-            if gone.failure is not None:
-                gone.failure = (gone.failure[0].with_traceback(None), None)
+        while len(self._works) > self._most + len(self._rerunning):
+            self._let_go()
         if self._on_dead is not None:
             # Not here: the pool is in the middle of settling the job.
             self.busy += 1
             self._loop.call_soon(self._tell, work.snapshot())
+
+    def _let_go(self) -> None:
+        """Forget the oldest, and what it holds even if its key is remembered.
+
+        Those about to run again stay: they may come back.
+        """
+        gone = next(work for work in self._works if work.id not in self._rerunning)
+        self._works.remove(gone)
+        gone.call = gone.context = None
+        if gone.failure is not None:
+            gone.failure = (gone.failure[0].with_traceback(None), None)
 
     def stop(self) -> None:
         """Give up on the callbacks that still run."""
