@@ -46,7 +46,8 @@ lint: setup ## ruff's rules, the format, the declared dependencies
 types: setup ## mypy, strict
 	@$(RUN) -m mypy $(TYPED)
 
-soak: setup ## seeded schedules with fresh seeds (MINUTES=10)
+soak: setup ## property tests and seeded schedules with fresh seeds (MINUTES=10)
+	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
 bench: bench-pool ## all benchmarks

@@ -305,7 +305,7 @@ class DeskMachine(RuleBasedStateMachine):
             self.welcome()
 
     def is_due(self) -> bool:
-        at = self.desk.wake_at(self.now)
+        at = self.desk.wake_at()
         return at is not None and at <= self.now
 
     def welcome(self) -> None:

@@ -235,7 +235,7 @@ class Engine:
         )
 
     def set_alarm(self) -> None:
-        at = self.desk.wake_at(self.clock.now())
+        at = self.desk.wake_at()
         if at is not None:
             self.alarm.set(at)
 

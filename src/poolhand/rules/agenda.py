@@ -66,6 +66,11 @@ class Agenda(Generic[T]):
             del self._number[thing]
             yield thing
 
+    def drop_due(self, now: float) -> None:
+        """Take off what is due: the moment alone mattered."""
+        for _ in self.due(now):
+            pass
+
     def _sweep(self) -> None:
         self._heap = [item for item in self._heap if self._number.get(item[2]) == item[1]]
         heapify(self._heap)

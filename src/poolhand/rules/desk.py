@@ -89,6 +89,7 @@ class Desk(Generic[E]):
         self._ready: Ready[E] = Ready(strategy)
         self._due: Agenda[E] = Agenda()
         self._expiries: Agenda[E] = Agenda()
+        self._openings: Agenda[E] = Agenda()
         self._crowd: Crowd[E] | None = Crowd() if evicts(policy) else None
         self._by_key = isinstance(strategy, FairRoundRobin)
         self._bounded = not isinstance(policy, Unbounded)
@@ -151,8 +152,7 @@ class Desk(Generic[E]):
                 self.remove(victim, now)
                 return Admitted(victim)
             case Ruling.PARK:
-                self._keys.reserve(entry)
-                self.parked.append(entry)
+                self._park(entry, now)
                 return _PARKED
             case Ruling.REJECT:
                 return _REJECTED
@@ -250,21 +250,16 @@ class Desk(Generic[E]):
         for entry in list(self._expiries.due(now)):
             self.remove(entry, now)
             self.late.append(entry)
+        self._openings.drop_due(now)
         if self.parked.size:
             self._admit_parked(now)
         late, self.late = self.late, []
         return late
 
-    def wake_at(self, now: float) -> float | None:
-        """Return when `tick` has something to do next."""
-        moments = (self._due.first(), self._expiries.first(), self._parked_until(now))
+    def wake_at(self) -> float | None:
+        """Return when `tick` has something to do next, a moment that may have passed."""
+        moments = (self._due.first(), self._expiries.first(), self._openings.first())
         return min((moment for moment in moments if moment is not None), default=None)
-
-    def _parked_until(self, now: float) -> float | None:
-        """Return when the first of the parked could start at once, if that is a matter of time."""
-        first = self.parked.first
-        opens_at = None if first is None or first.window is None else first.window.opens_at
-        return opens_at if opens_at is not None and opens_at > now else None
 
     def resize(self, slots: int | None, now: float) -> None:
         """Change the number of slots; running entries keep theirs."""
@@ -330,8 +325,17 @@ class Desk(Generic[E]):
             self.gates.wait(behind, first=behind is not entry)
             behind.job = lifecycle.place(behind.job, Status.BLOCKED, "key")
 
+    def _park(self, entry: E, now: float) -> None:
+        self._keys.reserve(entry)
+        self.parked.append(entry)
+        window = entry.window
+        if window is not None and window.opens_at is not None and window.opens_at > now:
+            # From then on it could start at once: a free slot may be all it needs.
+            self._openings.add(window.opens_at, entry)
+
     def _leave_parking(self, entry: E) -> None:
         self.parked.remove(entry)
+        self._openings.remove(entry)
         self._keys.release(entry)
 
     def _set_aside(self, entry: E, now: float) -> None:

@@ -413,13 +413,13 @@ def test_a_delayed_job_is_queued_when_its_time_has_come_and_not_before() -> None
     floor = Floor()
     delayed = floor.submit("delayed", opens_at=5.0)
     assert floor.desk.scheduled == 1
-    assert floor.desk.due_of(delayed) == floor.desk.wake_at(floor.now) == 5.0
+    assert floor.desk.due_of(delayed) == floor.desk.wake_at() == 5.0
     assert floor.wait_until(4.9) == []
     assert floor.start() == []
     floor.wait_until(5.0)
     assert (floor.desk.scheduled, floor.desk.queued) == (0, 1)
     assert floor.start() == [delayed]
-    assert floor.desk.wake_at(floor.now) is None
+    assert floor.desk.wake_at() is None
 
 
 def test_a_delay_that_is_already_over_is_none() -> None:
@@ -450,7 +450,7 @@ def test_a_job_expires_wherever_it_waits(place: str) -> None:
         closes_at=5.0,
     )
     assert place in (entry.job.status, entry.job.blocked_on)
-    assert floor.desk.wake_at(floor.now) == 5.0
+    assert floor.desk.wake_at() == 5.0
     assert floor.wait_until(4.9) == []
     assert floor.wait_until(5.0) == [entry]
     assert floor.desk.waiting == 0
@@ -473,7 +473,7 @@ def test_a_job_that_has_started_does_not_expire() -> None:
     floor.submit("starts", closes_at=5.0)
     floor.start()
     assert floor.wait_until(99.0) == []
-    assert floor.desk.wake_at(floor.now) is None
+    assert floor.desk.wake_at() is None
 
 
 def test_a_job_whose_time_is_over_is_never_given_out() -> None:
@@ -495,6 +495,30 @@ def test_a_parked_job_whose_time_is_over_is_never_given_out() -> None:
     assert names(floor.over).count("parked") == 1
 
 
+def test_the_moment_at_which_a_parked_job_may_start_is_not_missed_when_nobody_looks_then() -> None:
+    floor = Floor(policy=bounded(1), slots=2, max_per_key=1)
+    floor.submit("holder", key="A")
+    floor.start()
+    floor.submit("blocked", key="A")
+    parked = floor.submit("parked", key="B", opens_at=5.0)
+    assert names(floor.desk.parked) == ["parked"]
+    floor.now = 6.0
+    assert floor.desk.wake_at() == 5.0
+    floor.wait_until(6.0)
+    assert floor.start() == [parked]
+    assert floor.desk.wake_at() is None
+
+
+def test_a_parked_job_that_left_has_no_moment_any_more() -> None:
+    floor = Floor(policy=bounded(1), slots=2, max_per_key=1)
+    floor.submit("holder", key="A")
+    floor.start()
+    floor.submit("blocked", key="A")
+    parked = floor.submit("parked", key="B", opens_at=5.0)
+    floor.desk.unpark(parked, floor.now)
+    assert floor.desk.wake_at() is None
+
+
 def test_a_retry_waits_for_its_time_and_goes_to_the_end_of_the_queue() -> None:
     floor = Floor()
     first = floor.submit("first")
@@ -506,7 +530,7 @@ def test_a_retry_waits_for_its_time_and_goes_to_the_end_of_the_queue() -> None:
     floor.start()
     floor.retry(again, after=5.0)
     assert again.job.status is Status.SCHEDULED
-    assert floor.desk.wake_at(floor.now) == 5.0
+    assert floor.desk.wake_at() == 5.0
     floor.wait_until(5.0)
     assert floor.start() == [again]
 
