@@ -10,6 +10,7 @@ from poolhand.errors import (
     JobError,
     JobExpired,
     JobFailed,
+    JobLost,
     JobRejected,
     JobTimedOut,
     NoFreeSlot,
@@ -23,8 +24,13 @@ from poolhand.errors import (
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
+from poolhand.observe.tracing import trace_events
+from poolhand.pool.agent_pool import AgentPool
 from poolhand.pool.attempt import current_job
 from poolhand.pool.drain import DrainReport
+from poolhand.pool.fanout import AgentRequest, FanoutResult, agent_fanout, bounded_map
+from poolhand.pool.health import PoolHealth, WorkerHealth
+from poolhand.pool.lifespan import pool_lifespan
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool, list_pools
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
@@ -40,10 +46,14 @@ from poolhand.rules.backpressure import (
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.sizing import Autoscale, suggest_workers
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentPool",
+    "AgentRequest",
+    "Autoscale",
     "Backpressure",
     "Deadlock",
     "Directive",
@@ -51,6 +61,7 @@ __all__ = [
     "Draining",
     "Event",
     "Explanation",
+    "FanoutResult",
     "Fault",
     "GiveUp",
     "Job",
@@ -58,11 +69,13 @@ __all__ = [
     "JobError",
     "JobExpired",
     "JobFailed",
+    "JobLost",
     "JobRejected",
     "JobTimedOut",
     "NoFreeSlot",
     "Pool",
     "PoolFull",
+    "PoolHealth",
     "PoolSnapshot",
     "PoolStats",
     "PoolhandError",
@@ -74,8 +87,11 @@ __all__ = [
     "Status",
     "Ticket",
     "UsageError",
+    "WorkerHealth",
     "__version__",
+    "agent_fanout",
     "bounded",
+    "bounded_map",
     "current_job",
     "events",
     "fail_fast",
@@ -85,10 +101,13 @@ __all__ = [
     "lifo",
     "list_pools",
     "log_events",
+    "pool_lifespan",
     "priority",
     "ring_buffer",
     "stop_requested",
     "subscribe",
+    "suggest_workers",
+    "trace_events",
     "unbounded",
     "wait",
 ]

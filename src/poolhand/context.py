@@ -15,6 +15,8 @@ class Running(Protocol):
     @property
     def submitter(self) -> str: ...
 
+    def snapshot(self) -> object: ...
+
 
 running: ContextVar[Running | None] = ContextVar("poolhand_running", default=None)
 
@@ -22,8 +24,8 @@ running: ContextVar[Running | None] = ContextVar("poolhand_running", default=Non
 def stop_requested() -> bool:
     """Tell whether the running job was asked to stop.
 
-    Async jobs learn it by a CancelledError. A job in a thread cannot be interrupted: long loops
-    there ask this now and then and return.
+    Async jobs learn it by a CancelledError. A job in a thread or a process is not interrupted: long
+    loops there ask this now and then and return.
     """
     inside = running.get()
     return inside is not None and inside.stop_requested

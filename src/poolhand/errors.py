@@ -12,6 +12,7 @@ PoolhandError
 │   ├── JobCancelled      it was cancelled
 │   ├── JobRejected       a drop policy or a drain turned it away
 │   ├── JobExpired        it waited longer than `expires`
+│   ├── JobLost           the process that ran it died
 │   └── Deadlock          it waits for a job of its own pool that can never start
 └── Directive             what a job raises on purpose
     ├── RetryLater        run me again after that many seconds
@@ -133,6 +134,12 @@ class Deadlock(JobError):
     """A job waits for a job of its own pool which can never start."""
 
     code = "PH-JOB-006"
+
+
+class JobLost(JobError):
+    """The process that ran a job died before the job was over."""
+
+    code = "PH-JOB-007"
 
 
 class Directive(PoolhandError):

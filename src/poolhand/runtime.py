@@ -1,15 +1,19 @@
-"""Time, randomness and threads, passed in so that tests can bring their own."""
+"""Time, randomness, threads and processes, passed in so that tests can bring their own."""
 
 from __future__ import annotations
 
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
+from typing import Any
 
 IDLE_THREAD_SECONDS = 10.0
 
@@ -17,7 +21,7 @@ _Errand = tuple[str, Callable[[], None]]  # the name to bear, the call to make
 
 
 class Runtime:
-    """The process as it is: its clocks, its randomness, its threads."""
+    """The process as it is: its clocks, its randomness, its threads and children."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
@@ -48,6 +52,36 @@ class Runtime:
             inbox = SimpleQueue()
             threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
         inbox.put((name, call))
+
+    def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
+        """Start a process that calls `target`; spawned, as a fork copies held locks."""
+        process = get_context("spawn").Process(target=target, args=args, name=name)
+        process.start()
+        return process
+
+    def watch(self, call: Callable[[], None]) -> bool:
+        """Run what watches the event loop, beside it; False where nothing is to be watched."""
+        threading.Thread(target=call, name="poolhand-watchdog", daemon=True).start()
+        return True
+
+    def cpu_of_thread(self, thread: threading.Thread) -> float | None:
+        """Return the processor time a living thread has used, None where that cannot be known."""
+        if thread.ident is None or not thread.is_alive():
+            return None
+        try:
+            return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        except (AttributeError, OSError):
+            return None
+
+    def cpu_of_process(self, pid: int) -> float | None:
+        """Return the processor time a child has used, None where that cannot be known."""
+        if not sys.platform.startswith("linux"):
+            return None
+        try:
+            # How Linux numbers the clock of a process.
+            return time.clock_gettime((~pid << 3) | 2)
+        except OSError:
+            return None
 
     def _serve(self, inbox: SimpleQueue[_Errand]) -> None:
         errand: _Errand | None = inbox.get()

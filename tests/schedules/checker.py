@@ -15,6 +15,7 @@ from tests.schedules.plan import Call, Plan
 HARD_STOP_SECONDS = 0.1  # from a hard timeout to the caller's JobTimedOut
 DRAIN_SECONDS = 1.0  # what a drain may take beyond its deadline
 THREAD_SECONDS = 0.051  # a seeded thread has begun by then
+RESTING = {"idle": "idle", "stopped": "idle"}  # the states of workers that run nothing
 TINY = 1e-6
 FINAL = ("completed", "failed", "cancelled", "expired", "rejected")
 WRAPPED = (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration)
@@ -379,7 +380,10 @@ class Checker:
                 self.fault("slot", f"the code of {attempt.record.id} is gone, its slot is not free")
         if not least <= shown.stuck <= least + len(self._unseen):
             self.fault("stuck", f"{shown.stuck} slots, known are {least}")
-        states = Counter(worker.state for worker in shown.workers.values())
+        states = Counter(
+            "stuck" if worker.stuck else RESTING.get(worker.state, "busy")
+            for worker in shown.workers.values()
+        )
         if (states["busy"], states["stuck"]) != (shown.active, shown.stuck):
             self.fault("slot", f"the workers are {dict(states)}")
         if states["idle"] < self.size - shown.active - shown.stuck:
@@ -518,7 +522,7 @@ class Checker:
         shown = self.snapshot()
         if shown.active or shown.stuck or shown.blocked_submitters:
             self.fault("slot", f"{shown.active} active, {shown.stuck} stuck after the end")
-        if any(worker.state != "idle" for worker in shown.workers.values()):
+        if any(worker.state not in RESTING for worker in shown.workers.values()):
             self.fault("slot", f"not idle after the end: {shown.workers}")
 
 

@@ -17,8 +17,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 PRELUDE = """
 import asyncio
+from collections.abc import AsyncIterator
 from poolhand import (
-    Explanation, Job, Pool, PoolSnapshot, Status, Ticket, bounded, fair_round_robin, wait,
+    AgentRequest, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Status, Ticket, agent_fanout,
+    bounded, bounded_map, fair_round_robin, wait,
 )
 
 async def review(number: int, *, deep: bool = False) -> str:
@@ -35,6 +37,11 @@ class Agent:
         return question.encode()
 
 async def nothing() -> None: ...
+
+async def numbers() -> AsyncIterator[int]:
+    yield 1
+
+some: bool = bool(count("x"))
 
 pool = Pool("typed", max_concurrent=2, queue=fair_round_robin(), backpressure=bounded(5))
 view = pool.with_options(priority=1, key="k", tenant_id="acme")
@@ -62,6 +69,35 @@ REVEALED = {
     "await pool.run(lambda: 5)": "int",
     "await pool.run(int, '7')": "int",
     "await pool.submit(nothing)": "Ticket[None]",
+    # a list of them where there is one per item
+    "await pool.map(review, [1, 2])": "list[str]",
+    "await pool.map(review, range(3))": "list[str]",
+    "await pool.map(review, numbers())": "list[str]",
+    "await view.map(count, 'xyz')": "list[int]",
+    "await pool.map(Agent().ask, {'why'})": "list[list[str]]",
+    "await pool.map(Agent(), ('why', 'how'))": "list[bytes]",
+    "await pool.map(lambda n: n + 1, [1, 2])": "list[int]",
+    "await pool.map(review, [1], return_exceptions=False)": "list[str]",
+    "await pool.map(review, [1], return_exceptions=True)": "list[str | BaseException]",
+    "await pool.map(count, ['x'], return_exceptions=True)": "list[int | BaseException]",
+    "await pool.map(count, ['x'], return_exceptions=some)": "list[int | BaseException]",
+    "await bounded_map(review, [1, 2], limit=2)": "list[str]",
+    "await bounded_map(count, ['x'], limit=2)": "list[int]",
+    "await bounded_map(review, numbers(), limit=2)": "list[str]",
+    "await bounded_map(review, [1], limit=2, return_exceptions=True)": "list[str | BaseException]",
+    "await bounded_map(count, ['x'], limit=2, return_exceptions=True)": (
+        "list[int | BaseException]"
+    ),
+    # and what became of each in a fan-out
+    "await agent_fanout([nothing, lambda: 5])": "list[FanoutResult]",
+    "await agent_fanout([AgentRequest(review, (1,), label='x')], 2)": "list[FanoutResult]",
+    "await agent_fanout(AgentRequest(review, (n,)) for n in range(3))": "list[FanoutResult]",
+    "await agent_fanout([{'call': review, 'args': (1,)}], max_parallel=2)": "list[FanoutResult]",
+    "(await agent_fanout([nothing]))[0]['ok']": "bool",
+    "(await agent_fanout([nothing]))[0]['index']": "int",
+    "(await agent_fanout([nothing]))[0]['status']": "str",
+    "(await agent_fanout([nothing]))[0]['error']": "str | None",
+    "AgentRequest(review).timeout": "float | None",
     # what surrounds it
     "await wait(pool.submit_nowait(review, 1))": "Job",
     "await wait([pool.submit_nowait(review, 1)])": "list[Job]",
@@ -100,6 +136,27 @@ WRONG = {
     "Pool(5)": "arg-type",
     "bounded('5')": "arg-type",
     "await wait(5)": "arg-type|call-overload",
+    "await pool.map(review, ['not a number'])": "arg-type|list-item|call-overload",
+    "await pool.map(count, [5])": "arg-type|list-item|call-overload",
+    "await pool.map(review, 5)": "arg-type|call-overload",
+    "await pool.map(5, [5])": "arg-type|call-overload",
+    "await pool.map(review)": "call-arg|call-overload",
+    "await pool.map(nothing, [1])": "arg-type|call-overload",
+    "await pool.map(review, [1], return_exceptions='yes')": "arg-type|call-overload",
+    "await pool.map(review, [1], priority=1)": "call-arg|call-overload",
+    "(await pool.map(review, [1], return_exceptions=True))[0].upper()": "union-attr",
+    "await bounded_map(review, [1])": "call-arg|call-overload",
+    "await bounded_map(review, [1], 2)": "call-arg|call-overload|misc",
+    "await bounded_map(review, [1], limit='2')": "arg-type|call-overload",
+    "await bounded_map(review, ['x'], limit=2)": "arg-type|list-item|call-overload",
+    "await agent_fanout([review])": "arg-type|list-item",
+    "await agent_fanout([5])": "arg-type|list-item",
+    "await agent_fanout(nothing)": "arg-type",
+    "await agent_fanout([nothing], max_parallel='2')": "arg-type",
+    "AgentRequest()": "call-arg",
+    "AgentRequest(review, label=5)": "arg-type",
+    "AgentRequest(review, timeout='5')": "arg-type",
+    "(await agent_fanout([nothing]))[0]['value']": "typeddict-item",
 }
 
 
@@ -137,6 +194,7 @@ def test_the_type_of_what_comes_back_is_inferred(said: dict[str, str], line: str
     found = re.fullmatch(r'note: Revealed type is "(.*)"\n', said[line])
     assert found is not None, said[line]
     short = re.sub(r"\b(?:\w+\.)+", "", found[1]).removesuffix("?")
+    short = re.sub(r"TypedDict\((\w+), \{.*\}\)", r"\1", short)
     assert short == REVEALED[line]
 
 

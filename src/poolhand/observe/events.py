@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 from asyncio import CancelledError
 from collections.abc import Callable
+from contextvars import Context
+from datetime import datetime
+from typing import Protocol
 
 from msgspec import Struct
 
+from poolhand.errors import UsageError
 from poolhand.rules.job import Job
 
 
@@ -25,8 +29,11 @@ class PoolStarted(Event, frozen=True):
 
 
 class PoolResized(Event, frozen=True):
+    """The pool has another number of slots; `why` is "asked", or what the autoscaler saw."""
+
     before: int
     after: int
+    why: str = "asked"
 
 
 class PoolPaused(Event, frozen=True):
@@ -142,6 +149,55 @@ class DeadlockFound(Event, frozen=True):
     awaited_id: str
 
 
+class WorkerBound(Event, frozen=True):
+    """All slots are busy and the backlog grows: more slots would help, a longer queue would not."""
+
+    workers: int
+    backlog: int
+
+
+class PoisonSuspected(Event, frozen=True):
+    """Attempts go on failing and nothing completes."""
+
+    completed: int
+    failed: int
+
+
+class QueueHigh(Event, frozen=True):
+    """A bounded queue stays more than 80 % full."""
+
+    waiting: int
+    capacity: int
+
+
+class ExecutorSmall(Event, frozen=True):
+    """Calls of busy jobs wait for a thread of the loop's default executor, which is smaller."""
+
+    threads: int
+    waiting: int
+    running: int
+
+
+class WorkerVanished(Event, frozen=True):
+    """What ran a job is gone without having ended it: its process, or its task."""
+
+    job: Job
+    slot: str
+    why: str
+
+
+class LoopBlocked(Event, frozen=True):
+    """The event loop has not turned for `seconds` and still does not.
+
+    Told at once, by the thread that watches the loop. `job` is the one whose code blocks it, None
+    when it is no job's; `stack` is where that code is, innermost call last.
+    """
+
+    job: Job | None
+    seconds: float
+    stack: str
+
+
 class CallbackFailed(Event, frozen=True):
     """The user's `on_dead` raised."""
 
@@ -152,13 +208,30 @@ class CallbackFailed(Event, frozen=True):
 Subscriber = Callable[[Event], None]
 
 
+class Tracer(Protocol):
+    """What a trace needs beyond events: the contexts of submitters and of runs.
+
+    Contexts are not entered. `submitted` is told of every job that got a record, `started` of every
+    attempt before its code begins; `luggage` is what a run in another process takes along.
+    """
+
+    def submitted(self, job: Job, context: Context, at: datetime, blocked: bool) -> None: ...
+
+    def refused(self, pool: str, pool_id: str, code: str) -> None: ...
+
+    def started(self, job: Job, slot_index: int, context: Context) -> None: ...
+
+    def luggage(self, context: Context) -> Callable[[], object] | None: ...
+
+
 class Events:
     """Hands every event to every subscriber; unless `live`, callers do not even build one."""
 
-    __slots__ = ("_subscribers", "live")
+    __slots__ = ("_subscribers", "live", "tracer")
 
     def __init__(self) -> None:
         self.live = False
+        self.tracer: Tracer | None = None
         self._subscribers: tuple[tuple[object, Subscriber], ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -169,9 +242,26 @@ class Events:
 
         def unsubscribe() -> None:
             self._subscribers = tuple(one for one in self._subscribers if one[0] is not mark)
-            self.live = bool(self._subscribers)
+            self._look()
 
         return unsubscribe
+
+    def trace(self, tracer: Tracer) -> Callable[[], None]:
+        """Let `tracer` see the contexts of jobs from now on; returns the way to end that."""
+        if self.tracer is not None:
+            raise UsageError("these events are already traced; end that first")
+        self.tracer = tracer
+        self._look()
+
+        def untrace() -> None:
+            if self.tracer is tracer:
+                self.tracer = None
+                self._look()
+
+        return untrace
+
+    def _look(self) -> None:
+        self.live = bool(self._subscribers) or self.tracer is not None
 
     def emit(self, event: Event) -> None:
         for _, subscriber in self._subscribers:

@@ -16,14 +16,32 @@ from poolhand.observe.events import (
     DrainSlow,
     Event,
     Events,
+    ExecutorSmall,
     JobEnded,
+    LoopBlocked,
+    PoisonSuspected,
+    QueueHigh,
     SlotStuck,
     StatsTaken,
     SubmitRefused,
+    WorkerBound,
+    WorkerVanished,
 )
 from poolhand.rules.job import Job, Status
 
-_LOUD = (CallbackFailed, DeadlockFound, DrainSlow, SlotStuck, SubmitRefused)
+_LOUD = (
+    CallbackFailed,
+    DeadlockFound,
+    DrainSlow,
+    ExecutorSmall,
+    LoopBlocked,
+    PoisonSuspected,
+    QueueHigh,
+    SlotStuck,
+    SubmitRefused,
+    WorkerBound,
+    WorkerVanished,
+)
 
 
 def log_events(

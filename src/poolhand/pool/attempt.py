@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from asyncio import Task
 from enum import StrEnum
+from threading import Thread
 
 from poolhand.context import running
 from poolhand.pool.alarm import NEVER
+from poolhand.pool.processes import Child
 from poolhand.pool.work import Work
 from poolhand.rules.job import Job
 from poolhand.rules.outcome import Asked
@@ -55,10 +57,25 @@ class Slot:
 class Attempt:
     """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
 
-    `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried.
+    `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
+    in `task`, or in `thread`; there it may wait for a child that carries out `order`. `sign` is the
+    processor time it had used when it last showed life, and when that was.
     """
 
-    __slots__ = ("asked", "began", "begun", "due_at", "slot", "task", "unwanted", "work")
+    __slots__ = (
+        "asked",
+        "began",
+        "begun",
+        "due_at",
+        "killed",
+        "order",
+        "sign",
+        "slot",
+        "task",
+        "thread",
+        "unwanted",
+        "work",
+    )
 
     def __init__(self, work: Work, slot: Slot, began: float) -> None:
         self.work = work
@@ -68,7 +85,11 @@ class Attempt:
         self.asked = NOTHING
         self.due_at = NEVER
         self.unwanted = False
+        self.killed = False
         self.task: Task[None] | None = None
+        self.thread: Thread | None = None
+        self.order: tuple[Child, int] | None = None
+        self.sign: tuple[float | None, float] | None = None
 
     @property
     def live(self) -> bool:
@@ -83,8 +104,12 @@ class Attempt:
     def submitter(self) -> str:
         return self.work.job.session or self.slot.name
 
+    def snapshot(self) -> Job:
+        return self.work.snapshot()
+
 
 def current_job() -> Job | None:
     """Return the record of the job this code runs in, None outside of one."""
     inside = running.get()
-    return inside.work.snapshot() if isinstance(inside, Attempt) else None
+    job = None if inside is None else inside.snapshot()
+    return job if isinstance(job, Job) else None

@@ -21,8 +21,9 @@ from poolhand.rules.checks import (
 )
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
+from poolhand.rules.sizing import Autoscale
 
-RUN_IN = ("loop", "thread")
+RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
 
 
@@ -45,7 +46,7 @@ class PoolOptions(TypedDict, total=False):
     max_keys: int
     key_ttl: float
     max_per_key: int | None
-    autoscale: Any
+    autoscale: Autoscale | None
     stale_after: float
     drain_timeout: float
     cancel_grace: float
@@ -67,6 +68,7 @@ class PoolConfig(Struct, frozen=True):
     max_keys: int = 100_000
     key_ttl: float = 86_400.0
     max_per_key: int | None = None
+    autoscale: Autoscale | None = None
     stale_after: float = 120.0
     drain_timeout: float = 30.0
     cancel_grace: float = 5.0
@@ -98,11 +100,15 @@ CHECKS: dict[str, Check] = {
     "timeout": (optional(is_amount), "seconds above 0, or None"),
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
-    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
+    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
     "history": (is_kept, "an int of 0 or more and at most 100,000,000"),
     "max_keys": (is_kept, "an int of 0 or more and at most 100,000,000"),
     "key_ttl": (is_seconds, "seconds, 0 or more"),
     "max_per_key": (optional(is_count), "an int of at least 1, or None"),
+    "autoscale": (
+        optional(lambda value: isinstance(value, Autoscale)),
+        "an Autoscale(…), or None",
+    ),
     "stale_after": (is_amount, "seconds above 0"),
     "drain_timeout": (is_seconds, "seconds, 0 or more"),
     "cancel_grace": (is_seconds, "seconds, 0 or more"),
@@ -135,7 +141,6 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
     """Check the options of a new pool and return them complete."""
     given = dict(options)
     faults = _scope_faults(given)
-    faults += _later_faults(given)
     unknown = sorted(given.keys() - PoolConfig.__struct_fields__)
     faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
     values: dict[str, Any] = {
@@ -148,6 +153,7 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
         if not CHECKS[key][0](value)
     ]
     if not faults:
+        values.setdefault("max_concurrent", _first_size(values.get("autoscale")))
         config = PoolConfig(**values)
         faults = _clashes(config)
         if not faults:
@@ -155,13 +161,24 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
     raise UsageError(f"Pool {name!r}: " + "; ".join(faults))
 
 
+def _first_size(autoscale: Autoscale | None) -> int:
+    return 1 if autoscale is None else autoscale.min
+
+
 def _clashes(config: PoolConfig) -> list[str]:
-    if not isinstance(config.queue, FairRoundRobin) or config.queue.field not in NO_FIELDS:
-        return []
-    return [
-        f"queue={config.queue} is not allowed; {config.queue.field!r} is a submit option with "
-        "another meaning: name a field of your own, or key, tenant, user or session"
-    ]
+    faults = []
+    queue, scale, slots = config.queue, config.autoscale, config.max_concurrent
+    if isinstance(queue, FairRoundRobin) and queue.field in NO_FIELDS:
+        faults.append(
+            f"queue={queue} is not allowed; {queue.field!r} is a submit option with another "
+            "meaning: name a field of your own, or key, tenant, user or session"
+        )
+    if scale is not None and not scale.min <= slots <= scale.max:
+        faults.append(
+            f"max_concurrent={slots} is not allowed; with autoscale it is the size to start with, "
+            f"between {scale.min} and {scale.max}"
+        )
+    return faults
 
 
 _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
@@ -200,13 +217,3 @@ def _scope_faults(given: dict[str, Any]) -> list[str]:
         for key, value in rest.items()
         if value is not None
     ]
-
-
-def _later_faults(given: dict[str, Any]) -> list[str]:
-    faults = []
-    if given.pop("autoscale", None) is not None:
-        faults.append("autoscale is not in this version; use `await pool.resize(n)`")
-    if given.get("run_in") == "process":
-        del given["run_in"]
-        faults.append("run_in='process' is not in this version; use 'thread'")
-    return faults

@@ -24,6 +24,7 @@ from poolhand.pool.slots import Slots
 from poolhand.pool.standing import explain_work
 from poolhand.pool.tally import Tally
 from poolhand.pool.waits import Awaits
+from poolhand.pool.watchdog import Watchdog
 from poolhand.pool.work import COMPLETED, STARTED, Work
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY
@@ -53,6 +54,7 @@ class Engine:
         events: Events,
     ) -> None:
         self.config = config
+        self.pool_id = pool_id
         self.loop = loop
         self.process = os.getpid()
         self.thread = get_ident()
@@ -69,12 +71,15 @@ class Engine:
             Keys(config.key_ttl, config.max_keys),
             config.max_per_key,
         )
+        self.runtime = runtime
         self.clock = Clock(runtime)
+        self.stopped = False
+        self.watch = Watchdog.of(loop, runtime).join(self)
         self.alarm = Alarm(loop, self.clock, self._ring)
         self.wall_at = self.clock.wall_at
         offset = runtime.wall().timestamp() - runtime.monotonic()
         self.intake = Intake(self, Ids(runtime.salt(), offset))
-        self.slots = Slots(config.name, self, loop, runtime, self.clock)
+        self.slots = Slots(config.name, self, loop, runtime, self.clock, events)
         self.slots.resize(config.max_concurrent)
         self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
         self.awaiting = self.awaits.awaiting
@@ -150,6 +155,11 @@ class Engine:
         if self.events.live:
             self.outbox.put(events.SlotFreed(self.config.name, attempt.slot.id))
         self._vacate(attempt, now)
+
+    def vanished(self, attempt: Attempt, why: str) -> None:
+        if self.events.live:
+            job = attempt.work.snapshot()
+            self.outbox.put(events.WorkerVanished(self.config.name, job, attempt.slot.id, why))
 
     def _vacate(self, attempt: Attempt, now: float) -> None:
         self.desk.vacate(attempt.work.job.key, now)
@@ -294,13 +304,13 @@ class Engine:
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
 
-    def resize(self, size: int) -> None:
+    def resize(self, size: int, why: str = "asked") -> None:
         now = self.clock.now()
         before = self.desk.slots
         self.slots.resize(size)
         self.desk.resize(size, now)
         if self.events.live:
-            self.outbox.put(events.PoolResized(self.config.name, before or 0, size))
+            self.outbox.put(events.PoolResized(self.config.name, before or 0, size, why))
         self.pump(now)
         self.done()
 
@@ -333,6 +343,8 @@ class Engine:
         return lifecycle.reject(job, "drain_timeout", "draining", self.clock.wall())
 
     def dispose(self) -> None:
+        self.stopped = True
+        self.watch.leave(self)
         self.dead.stop()
         self.slots.close()
         self.alarm.close()

@@ -12,6 +12,17 @@ MOST_MESSAGE = 2_000
 MOST_FRAMES = 20
 
 
+class RemoteTraceback(Exception):
+    """Where an error was raised in another process, as text."""
+
+
+def remote(error: BaseException, where: str) -> BaseException:
+    """Return an error from another process with the place where it was raised there."""
+    if error.__cause__ is None and where:
+        error.__cause__ = RemoteTraceback(f"in its process:\n{where}")
+    return error
+
+
 def fault_of(error: BaseException) -> Fault:
     """Describe an error; never raises, whatever the error's own methods do."""
     kind = type(error)
@@ -46,6 +57,8 @@ def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
 
 def _traceback(error: BaseException) -> str:
     try:
+        if type(error.__cause__) is RemoteTraceback:
+            return str(error.__cause__)
         frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
         return "".join(traceback.format_list(frames))
     except BaseException:

@@ -14,11 +14,13 @@ from poolhand.context import running
 from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
 from poolhand.observe import events
 from poolhand.pool.options import Terms
+from poolhand.pool.processes import pack
 from poolhand.pool.work import Work, name_of, where_to_run
 from poolhand.rules.backpressure import FailFast
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.explain import next_free
 from poolhand.rules.ids import Ids
+from poolhand.rules.job import Status
 
 if TYPE_CHECKING:
     from poolhand.pool.engine import Engine
@@ -61,7 +63,10 @@ class Intake:
         if self.closed:
             raise self._refusal(Draining)
         now = self._clock.now()
-        call = partial(fn, *args, **kwargs) if args or kwargs else fn
+        call: Callable[[], Any] | bytes = partial(fn, *args, **kwargs) if args or kwargs else fn
+        if run_in == "process":
+            # Here, where its submitter learns at once what cannot be sent.
+            call = pack(fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or name_of(fn)
         return self._admit(self._work(call, run_in, terms, name, now), now, may_wait)
 
@@ -100,7 +105,7 @@ class Intake:
         admitted = self._desk.admitted[:]
         self._desk.admitted.clear()
         for work in admitted:
-            self._accept(work)
+            self._accept(work, blocked=True)
             work.wake()
 
     def leave(self, work: Work, future: Future[None]) -> None:
@@ -136,7 +141,7 @@ class Intake:
         self._engine.done()
 
     def _work(
-        self, call: Callable[[], Any], run_in: str, terms: Terms, name: str, now: float
+        self, call: Callable[[], Any] | bytes, run_in: str, terms: Terms, name: str, now: float
     ) -> Work:
         work = Work(call, run_in, terms, self._engine, name, now)
         work.number = self._ids.next(now)
@@ -183,18 +188,24 @@ class Intake:
                     self._unpark(work)
                     raise self.full()
             case Rejected():
-                self._accept(work)
+                self._accept(work, status=Status.REJECTED)
                 self._engine.reject(work, now)
             case RefusedEntry():
                 raise self.full()
         return work
 
-    def _accept(self, work: Work) -> None:
+    def _accept(self, work: Work, blocked: bool = False, status: Status = Status.QUEUED) -> None:
         """Note that a job is ours."""
         work.accepted = True
         self._tally.submitted += 1
         if self._events.live:
-            self._outbox.put(events.JobSubmitted(self._pool, work.snapshot()))
+            job = work.snapshot()
+            self._outbox.put(events.JobSubmitted(self._pool, job))
+            tracer = self._events.tracer
+            if tracer is not None:
+                assert work.context is not None
+                job = job if status is Status.QUEUED else replace(job, status=status)
+                tracer.submitted(job, work.context, self._clock.wall(), blocked)
         if work.window is not None:
             self._engine.set_alarm()
 
@@ -202,6 +213,9 @@ class Intake:
         policy = "draining" if kind is Draining else str(self._policy)
         if self._events.live:
             self._outbox.put(events.SubmitRefused(self._pool, kind.code, policy))
+            tracer = self._events.tracer
+            if tracer is not None:
+                tracer.refused(self._pool, self._engine.pool_id, kind.code)
             self._engine.done()
         if kind is Draining:
             text = f"pool {self._pool!r} is draining and takes no new work"

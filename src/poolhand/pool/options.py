@@ -157,7 +157,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "timeout": (optional(is_amount), "seconds above 0, or None"),
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
-    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread' or None"),
+    "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
     "delay": (
         optional(lambda value: is_seconds(value) and value < LONGEST),
         "seconds, 0 or more and at most a hundred years, or None",
@@ -180,9 +180,6 @@ def _is_moment(value: datetime) -> bool:
 
 def _later_faults(values: dict[str, Any]) -> list[str]:
     faults = []
-    if values.get("run_in") == "process":
-        del values["run_in"]
-        faults.append("run_in='process' is not in this version; use 'thread'")
     if values.pop("on_busy", "enqueue") != "enqueue":
         faults.append("on_busy is not in this version; turns of a session wait ('enqueue')")
     if values.pop("on_crash", None) is not None:

@@ -12,18 +12,21 @@ from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry, snapshot
+from poolhand.pool.checkup import Checkup
 from poolhand.pool.config import CHECKS, PoolOptions, configure
 from poolhand.pool.drain import Drain, DrainReport
 from poolhand.pool.engine import Engine
+from poolhand.pool.health import PoolHealth, health_of, not_started
 from poolhand.pool.options import defaults, terms
+from poolhand.pool.scaler import Scaler
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job, Status
+from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
 
-STATS_SECONDS = 10.0
 _RUNTIME: list[Runtime] = []
 
 
@@ -52,7 +55,8 @@ class Pool(Submitter):
         self._live: Engine | None = None
         self._drain: Drain | None = None
         self._drained: Task[DrainReport] | None = None
-        self._stats_timer: asyncio.TimerHandle | None = None
+        self._checkup: Checkup | None = None
+        self._scaler: Scaler | None = None
         registry.check_free(self.name)
 
     def __repr__(self) -> str:
@@ -95,7 +99,8 @@ class Pool(Submitter):
             registry.register(self)
             self._live = engine
             self._announce()
-            self._stats_timer = loop.call_later(STATS_SECONDS, self._export_stats)
+            self._checkup = Checkup(engine)
+            self.set_autoscale(self._config.autoscale)
         elif self._live.loop is not loop:
             raise UsageError(f"pool {self.name!r} already runs on another event loop")
         return self
@@ -110,6 +115,7 @@ class Pool(Submitter):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         engine = self._here()
         if self._drain is None or self._drained is None:
+            self.set_autoscale(None)
             self._drain = Drain(engine, seconds)
             self._drain.begin()
             self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
@@ -122,7 +128,26 @@ class Pool(Submitter):
         check, allowed = CHECKS["max_concurrent"]
         if not check(max_concurrent):
             raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
-        self._here().resize(max_concurrent)
+        engine = self._here()
+        if self._scaler is not None and not self._scaler.allows(max_concurrent):
+            bounds = f"between {self._scaler.settings.min} and {self._scaler.settings.max}"
+            raise UsageError(
+                f"resize({max_concurrent!r}) is not allowed; pool {self.name!r} scales itself "
+                f"{bounds}: stay within, or stop that by set_autoscale(None)"
+            )
+        engine.resize(max_concurrent)
+
+    def set_autoscale(self, settings: Autoscale | None) -> None:
+        """Let the pool choose its own size from now on, within these settings; None ends that."""
+        check, allowed = CHECKS["autoscale"]
+        if not check(settings):
+            raise UsageError(f"set_autoscale({settings!r}) is not allowed; it must be {allowed}")
+        engine = self._here()
+        if self._scaler is not None:
+            self._scaler.stop()
+            self._scaler = None
+        if settings is not None and not engine.intake.closed:
+            self._scaler = Scaler(engine, settings)
 
     def pause(self) -> None:
         """Start no further job; what runs goes on, what comes waits."""
@@ -144,6 +169,14 @@ class Pool(Submitter):
     def stats(self) -> PoolStats:
         """Return the figures worth plotting; also emitted as an event every 10 s."""
         return snapshot.stats(self._engine())
+
+    def health(self) -> PoolHealth:
+        """Return how the pool is: who works, who is idle, who shows no life.
+
+        Any thread may ask, so that a loop that is blocked can be told from one that is busy; a pool
+        that is not started has no workers.
+        """
+        return not_started(self._config) if self._live is None else health_of(self._live)
 
     def size(self) -> int:
         """Return how many jobs run or wait."""
@@ -184,8 +217,8 @@ class Pool(Submitter):
             return await self._drain.run()
         finally:
             registry.unregister(self)
-            if self._stats_timer is not None:
-                self._stats_timer.cancel()
+            if self._checkup is not None:
+                self._checkup.stop()
 
     def _announce(self) -> None:
         if self._events.live:
@@ -199,23 +232,6 @@ class Pool(Submitter):
                     str(config.backpressure),
                 )
             )
-
-    def _export_stats(self) -> None:
-        engine = self._engine()
-        engine.slots.reclaim()
-        if self._events.live:
-            figures = snapshot.stats(engine)
-            self._events.emit(
-                events.StatsTaken(
-                    self.name,
-                    figures.queue_depth,
-                    figures.submitted,
-                    figures.completed,
-                    figures.failed,
-                    figures.in_flight,
-                )
-            )
-        self._stats_timer = engine.loop.call_later(STATS_SECONDS, self._export_stats)
 
 
 def _default_runtime() -> Runtime:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Callable
-from contextvars import Context
-from functools import partial
-from inspect import isawaitable
+from itertools import count
 from typing import Any, Protocol
 
-from poolhand.context import running
+from poolhand.errors import JobLost
+from poolhand.observe.events import Events
 from poolhand.pool.alarm import NEVER, Alarm
-from poolhand.pool.attempt import BUSY, IDLE, NOTHING, STUCK, Attempt, Slot
+from poolhand.pool.attempt import BUSY, IDLE, STUCK, Attempt, Slot
 from poolhand.pool.clock import Clock
+from poolhand.pool.substrate import Substrate
 from poolhand.pool.work import Work
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
@@ -36,7 +35,8 @@ class SlotOwner(Protocol):
     """What the slots tell their owner: each attempt is settled once and its slot freed once.
 
     `completed` and `failed` come with the slot already free; after `gave_up` the slot is stuck,
-    and `recovered` follows when its code has ended.
+    and `recovered` follows when its code has ended. `vanished` comes before `failed` when what ran
+    the attempt is gone.
     """
 
     def marked(self, attempt: Attempt, mark: str) -> None: ...
@@ -49,6 +49,8 @@ class SlotOwner(Protocol):
 
     def recovered(self, attempt: Attempt, now: float) -> None: ...
 
+    def vanished(self, attempt: Attempt, why: str) -> None: ...
+
 
 class Slots:
     """A growing and shrinking set of slots on one event loop.
@@ -58,36 +60,45 @@ class Slots:
     """
 
     def __init__(
-        self, pool: str, owner: SlotOwner, loop: AbstractEventLoop, runtime: Runtime, clock: Clock
+        self,
+        pool: str,
+        owner: SlotOwner,
+        loop: AbstractEventLoop,
+        runtime: Runtime,
+        clock: Clock,
+        events: Events,
     ) -> None:
         self.stuck = 0
+        self.failed = 0
         self.all: list[Slot] = []
         self._pool = pool
         self._owner = owner
-        self._loop = loop
-        self._runtime = runtime
+        self._events = events
         self._now = clock.now
         self._idle: list[Slot] = []
         self._size = 0
         self._busy_for = 0.0
         self._runs = 0
         self._alarm = Alarm(loop, clock, self._look_for_late)
-        # A task factory may run a task while it is made, in the middle of our books.
-        self._eager = loop.get_task_factory() is not None
+        self._substrate = Substrate(pool, loop, runtime, events, self._ended)
 
     def resize(self, size: int) -> None:
-        """Have `size` slots; busy ones beyond that stay until they are idle."""
+        """Have `size` slots; idle ones go first, busy ones too many go when they are idle."""
         self._size = size
+        free = (index for index in count() if index not in {slot.index for slot in self.all})
         while len(self.all) < size:
-            self.all.append(Slot(len(self.all), self._pool))
-        self._retire()
-        idle = (slot for slot in reversed(self.all[:size]) if slot.state is IDLE)
-        self._idle = list(idle)
+            self.all.append(Slot(next(free), self._pool))
+        self.all.sort(key=lambda slot: slot.index)
+        for slot in [one for one in reversed(self.all) if one.state is IDLE]:
+            if len(self.all) > size:
+                self.all.remove(slot)
+        self._idle = [slot for slot in reversed(self.all) if slot.state is IDLE]
+        self._substrate.children.keep(size)
 
-    def _retire(self) -> None:
-        """Let go of idle slots at the end that are too many."""
-        while len(self.all) > self._size and self.all[-1].state is IDLE:
-            self.all.pop()
+    def surplus(self) -> list[Slot]:
+        """Return the busy slots that go when they are idle, should they be the first to be so."""
+        busy = [slot for slot in self.all if slot.state is not IDLE]
+        return busy[len(busy) - max(0, len(self.all) - self._size) :]
 
     def average_seconds(self) -> float | None:
         """Return how long an attempt takes, None before the first has ended."""
@@ -105,14 +116,10 @@ class Slots:
             if due_at < self._alarm.at:
                 self._alarm.set(due_at)
         context = work.fresh_context()
-        if work.run_in == "thread":
-            self._start_thread(attempt, context)
-        elif self._eager:
-            self._loop.call_soon(self._create_task, attempt, context)
-        else:
-            attempt.task = self._loop.create_task(
-                self._on_loop(attempt, work), name=slot.name, context=context
-            )
+        tracer = self._events.tracer
+        if tracer is not None:
+            tracer.started(work.snapshot(), slot.index, context)
+        self._substrate.run(attempt, context)
         return attempt
 
     def cancel(self, attempt: Attempt, grace: float, now: float) -> None:
@@ -128,100 +135,17 @@ class Slots:
         attempt.due_at = min(attempt.due_at, now + grace)
         self._alarm.set(attempt.due_at)
 
-    def _create_task(self, attempt: Attempt, context: Context) -> None:
-        coroutine = self._on_loop(attempt, attempt.work)
-        task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
-        if not task.done():
-            attempt.task = task
-
-    def _start_thread(self, attempt: Attempt, context: Context) -> None:
-        call = partial(self._in_thread, attempt, attempt.work.call, context)
-        try:
-            self._runtime.in_thread(call, attempt.slot.name)
-        except Exception as error:
-            # No thread is to be had: that is the job's misfortune, not that of whoever called here.
-            self._loop.call_soon(self._ended, attempt, None, error)
-
     def reclaim(self) -> None:
         """Free the slots whose task was ended by others before it could begin."""
         for slot in self.all:
             attempt = slot.attempt
             if attempt is not None and attempt.task is not None and attempt.task.done():
+                self._owner.vanished(attempt, "its task was ended by somebody else")
                 self._ended(attempt, None, CancelledError())
 
     def close(self) -> None:
         self._alarm.close()
-
-    async def _on_loop(self, attempt: Attempt, work: Work) -> None:
-        attempt.begun = True
-        running.set(attempt)
-        try:
-            if attempt.asked is not NOTHING:
-                # Cancelling a task that has not begun would have ended it without a trace.
-                raise CancelledError
-            assert work.call is not None
-            value = work.call()
-            if work.run_in == "async" or isawaitable(value):
-                value = await value
-        except BaseException as error:
-            self._raised(attempt, error)
-        else:
-            self._ended(attempt, value, None)
-
-    def _in_thread(
-        self, attempt: Attempt, call: Callable[[], Any] | None, context: Context
-    ) -> None:
-        attempt.begun = True
-        context.run(running.set, attempt)
-        value: Any = None
-        failure: BaseException | None = None
-        try:
-            if attempt.asked is not NOTHING:
-                raise CancelledError
-            assert call is not None
-            value = context.run(call)
-        except BaseException as error:
-            failure = error
-        try:
-            self._loop.call_soon_threadsafe(self._thread_ended, attempt, value, failure, context)
-        except RuntimeError:
-            # The loop was closed while the thread ran; nobody waits any more.
-            return
-
-    def _thread_ended(
-        self, attempt: Attempt, value: Any, failure: BaseException | None, context: Context
-    ) -> None:
-        if failure is not None or not _is_awaitable(value):
-            self._ended(attempt, value, failure)
-        elif not attempt.live:
-            _discard(value)
-            self._ended(attempt, None, None)
-        else:
-            # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
-            attempt.begun = False
-            attempt.task = self._loop.create_task(
-                self._await(attempt, value), name=attempt.slot.name, context=context
-            )
-
-    async def _await(self, attempt: Attempt, awaitable: Any) -> None:
-        attempt.begun = True
-        running.set(attempt)
-        try:
-            if attempt.asked is not NOTHING:
-                _discard(awaitable)
-                raise CancelledError
-            value = await awaitable
-        except BaseException as error:
-            self._raised(attempt, error)
-        else:
-            self._ended(attempt, value, None)
-
-    def _raised(self, attempt: Attempt, error: BaseException) -> None:
-        # By its type: an error may lie about its class, or break when asked.
-        if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
-            # The loop is gone and the interpreter clears up; there is nobody left to tell.
-            raise error
-        self._ended(attempt, None, error)
+        self._substrate.children.keep(0)
 
     def _ended(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
         """Note that the code of an attempt is really gone."""
@@ -235,10 +159,10 @@ class Slots:
         slot.runs += 1
         self._busy_for += now - attempt.began
         self._runs += 1
-        if slot.index < self._size:
+        if len(self.all) <= self._size:
             self._idle.append(slot)
         else:
-            self._retire()
+            self.all.remove(slot)
         if outcome is None and attempt.asked is not HARD_STOP and not was_stuck:
             slot.completed += 1
             self._owner.completed(attempt, value, now)
@@ -247,8 +171,15 @@ class Slots:
             self._owner.recovered(attempt, now)
         else:
             outcome = outcome or timed_out(attempt.work.id, HARD_TIMEOUT)
-            slot.failed += isinstance(outcome, Failed)
+            if isinstance(outcome, Failed):
+                self._count_failure(attempt, outcome)
             self._owner.failed(attempt, outcome, now)
+
+    def _count_failure(self, attempt: Attempt, outcome: Failed) -> None:
+        attempt.slot.failed += 1
+        self.failed += 1
+        if type(outcome.error) is JobLost:
+            self._owner.vanished(attempt, str(outcome.error))
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""
@@ -257,12 +188,12 @@ class Slots:
         hard = attempt.asked is Asked.HARD_STOP
         outcome = timed_out(attempt.work.id, HARD_TIMEOUT) if hard else Cancelled()
         attempt.slot.failed += hard
+        self.failed += hard
         self._owner.gave_up(attempt, outcome, now)
 
     def _ask(self, attempt: Attempt, asked: Asked, message: str) -> None:
         attempt.asked = asked
-        if attempt.begun and attempt.task is not None:
-            attempt.task.cancel(message)
+        self._substrate.ask(attempt, message)
 
     def _look_for_late(self, now: float) -> None:
         """Deal with the jobs that are past a deadline, and find the next one.
@@ -281,7 +212,10 @@ class Slots:
         attempt.due_at = NEVER
         terms = attempt.work.terms
         if attempt.asked >= Asked.CANCEL:
-            self._give_up(attempt, now)
+            if self._substrate.kill(attempt):
+                attempt.due_at = now + HARD_STOP_GRACE
+            else:
+                self._give_up(attempt, now)
         elif terms.soft is None or attempt.asked is Asked.SOFT_STOP:
             attempt.due_at = now + HARD_STOP_GRACE
             self._owner.marked(attempt, HARD_TIMEOUT)
@@ -302,16 +236,3 @@ def _judge(attempt: Attempt, error: BaseException) -> Outcome:
         return judge_error(error, attempt.asked, job_id)
     except BaseException:
         return unreadable(job_id)
-
-
-def _is_awaitable(value: object) -> bool:
-    try:
-        return isawaitable(value)
-    except BaseException:
-        return False
-
-
-def _discard(awaitable: Any) -> None:
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()

@@ -10,19 +10,10 @@ from msgspec import Struct
 
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
+from poolhand.pool.health import WorkerHealth, workers
 from poolhand.rules.job import Job
 
 MOST_JOBS = 100
-
-
-class WorkerSnapshot(Struct, frozen=True):
-    """One slot: what it does and has done."""
-
-    state: str
-    completed: int
-    failed: int
-    avg_time: float | None
-    job: str | None
 
 
 class PoolStats(Struct, frozen=True):
@@ -68,7 +59,7 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     scope: str = "session"
     scope_id: str | None = None
     durable: bool = False
-    workers: dict[str, WorkerSnapshot]
+    workers: dict[str, WorkerHealth]
     jobs: tuple[Job, ...]
     config: PoolConfig
 
@@ -101,7 +92,7 @@ def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot
         draining=engine.intake.closed,
         queue=str(config.queue),
         backpressure=str(config.backpressure),
-        workers=_workers(engine),
+        workers=workers(engine, tuple(engine.slots.all), engine.clock.now()),
         jobs=tuple(islice(_jobs(engine), MOST_JOBS)),
         config=config,
     )
@@ -113,19 +104,6 @@ def stats(engine: Engine) -> PoolStats:
     return PoolStats(
         engine.desk.waiting, tally.submitted, tally.completed, tally.failed, engine.active
     )
-
-
-def _workers(engine: Engine) -> dict[str, WorkerSnapshot]:
-    return {
-        slot.id: WorkerSnapshot(
-            slot.state.value,
-            slot.completed,
-            slot.failed,
-            slot.busy_for / slot.runs if slot.runs else None,
-            None if slot.attempt is None else slot.attempt.work.id,
-        )
-        for slot in engine.slots.all
-    }
 
 
 def _jobs(engine: Engine) -> Iterator[Job]:

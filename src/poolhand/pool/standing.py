@@ -18,6 +18,9 @@ def explain_work(engine: Engine, work: Work) -> Explanation:
     job = work.snapshot()
     holder = desk.sessions.holder(job)
     due_at = desk.due_of(work) if job.status is Status.SCHEDULED else None
+    now = engine.clock.now()
+    ran = now - work.began if job.status is Status.RUNNING else None
+    hard = work.terms.hard
     return explain(
         Standing(
             job=job,
@@ -26,23 +29,25 @@ def explain_work(engine: Engine, work: Work) -> Explanation:
             parked=work.place is desk.parked,
             ahead=_ahead(engine, work),
             average=engine.slots.average_seconds(),
-            due_in=None if due_at is None else due_at - engine.clock.now(),
+            due_in=None if due_at is None else due_at - now,
             holder=None if holder is None else holder.id,
             max_per_key=engine.config.max_per_key,
+            stuck=engine.slots.stuck,
+            ran=ran,
+            left=None if ran is None or hard is None else max(0.0, hard - ran),
         )
     )
 
 
 def _ahead(engine: Engine, work: Work) -> int | None:
     desk, job = engine.desk, work.job
-    if work.place is desk.parked:
-        return None
-    if job.status is Status.QUEUED:
-        return desk.ahead_of(work)
-    if job.status is not Status.BLOCKED:
-        return None
-    if job.blocked_on == "key" and desk.gates is not None:
-        return desk.gates.ahead_of(work)
+    if work.place is not desk.parked:
+        if job.status is Status.QUEUED:
+            return desk.ahead_of(work)
+        if job.status is not Status.BLOCKED:
+            return None
+        if job.blocked_on == "key" and desk.gates is not None:
+            return desk.gates.ahead_of(work)
     count = 0
     one = work.before
     while one is not None:

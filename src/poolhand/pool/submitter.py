@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
+from poolhand.pool.mapping import map_items
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import Work
@@ -17,6 +18,7 @@ from poolhand.rules.backpressure import Bounded
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class _Unset:
@@ -83,6 +85,60 @@ class Submitter:
         if work.place is engine.desk.parked:
             await has_place(engine, work)
         return await work
+
+    @overload
+    async def map(
+        self,
+        fn: Callable[[A], Awaitable[T]],
+        items: Iterable[A] | AsyncIterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self,
+        fn: Callable[[A], T],
+        items: Iterable[A] | AsyncIterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self,
+        fn: Callable[[A], Awaitable[T]],
+        items: Iterable[A] | AsyncIterable[A],
+        *,
+        return_exceptions: bool,
+    ) -> list[T | BaseException]: ...
+
+    @overload
+    async def map(
+        self,
+        fn: Callable[[A], T],
+        items: Iterable[A] | AsyncIterable[A],
+        *,
+        return_exceptions: bool,
+    ) -> list[T | BaseException]: ...
+
+    async def map(
+        self,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Run `fn(item)` for every item, each as a job; return the values in the order of items.
+
+        Items are taken as there is room: at most twice as many jobs as the pool has slots are in it
+        at a time, and never more than its queue can hold, so the items may be many or without end.
+        The first failure ends it: no further item is taken, its jobs that wait or run are cancelled
+        and over, an async generator is closed, then the error is raised; so it is when the caller
+        is cancelled or `items` raises. With `return_exceptions` errors stand in the place of
+        values, those of a pool that refuses a job included. An idempotency key cannot go with it.
+        """
+        return await map_items(self, fn, items, return_exceptions)
 
     def with_options(
         self,

@@ -97,7 +97,7 @@ class Work(Entry, Ticket[Any]):
 
     def __init__(
         self,
-        call: Callable[[], Any],
+        call: Callable[[], Any] | bytes,
         run_in: str,
         terms: Terms,
         host: Host,
@@ -110,7 +110,7 @@ class Work(Entry, Ticket[Any]):
         self.seq = 0
         self.ready_at = self.since = now
         self.before = self.after = self.place = None
-        self.call: Callable[[], Any] | None = call
+        self.call: Callable[[], Any] | bytes | None = call
         self.run_in = run_in
         self.terms = terms
         self.host = host
@@ -245,8 +245,12 @@ _NO_JOBS = (
 )
 
 
+# Where plain functions run that ask for this.
+_PLAIN = {None: "thread", "loop": "sync", "thread": "thread", "process": "process"}
+
+
 def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
-    """Return where a callable runs: "async" or "sync" on the loop, or in a "thread".
+    """Return where a callable runs: "async" or "sync" on the loop, in a "thread" or a "process".
 
     `wanted` is what this submit asks for, `usual` what the pool does; async functions always run
     on the loop, and only a submit that asks for something else by itself is told so.
@@ -257,10 +261,10 @@ def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) 
     if kind is None or kind & _GENERATORS:
         is_async = _is_async(fn)
     if not is_async:
-        return "sync" if wanted == "loop" else "thread"
-    if wanted == "thread" and usual != "thread":
+        return _PLAIN[wanted]
+    if wanted != usual and wanted in ("thread", "process"):
         raise UsageError(
-            f"{name_of(fn)} is async and runs on the loop; run_in='thread' is for plain functions"
+            f"{name_of(fn)} is async and runs on the loop; run_in={wanted!r} is for plain functions"
         )
     return "async"
 

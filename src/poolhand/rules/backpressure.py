@@ -111,6 +111,17 @@ def _has_place(depth: int, facts: Facts) -> bool:
     return within and (facts.at_once or facts.waiting < depth)
 
 
+def capacity(policy: Policy) -> int | None:
+    """Return how many jobs may wait, None without a bound."""
+    match policy:
+        case Unbounded():
+            return None
+        case FailFast():
+            return 0
+        case RingBuffer(max_depth=depth) | Bounded(max_depth=depth):
+            return depth
+
+
 def evicts(policy: Policy) -> bool:
     """Tell whether this policy ever pushes a waiting job out."""
     return isinstance(policy, RingBuffer) or (

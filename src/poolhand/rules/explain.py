@@ -10,7 +10,8 @@ from poolhand.rules.job import Job, Status
 class Standing(Struct, frozen=True):
     """What an explanation is made from.
 
-    `ahead` counts those that go before it, `average` the seconds one job takes, where known.
+    `ahead` counts those that go before it, `average` the seconds one job takes, where known. Of a
+    running job, `ran` are the seconds it has run so far, `left` those until its hard timeout.
     """
 
     job: Job
@@ -22,6 +23,9 @@ class Standing(Struct, frozen=True):
     due_in: float | None = None
     holder: str | None = None
     max_per_key: int | None = None
+    stuck: int = 0
+    ran: float | None = None
+    left: float | None = None
 
 
 class Explanation(Struct, frozen=True):
@@ -40,7 +44,7 @@ def explain(standing: Standing) -> Explanation:
     """Say why a job waits and for about how long."""
     job = standing.job
     if standing.parked:
-        return Explanation("pool_full", "its submitter waits: the pool is full")
+        return _parked(standing)
     match job.status:
         case Status.SCHEDULED:
             return _scheduled(standing)
@@ -63,7 +67,7 @@ def explain(standing: Standing) -> Explanation:
         case Status.QUEUED:
             return _queued(standing)
         case Status.RUNNING:
-            return Explanation("running", f"it runs: attempt {job.attempts}")
+            return _running(standing)
         case _:
             return Explanation("over", f"it is over: {job.status.value}")
 
@@ -71,6 +75,24 @@ def explain(standing: Standing) -> Explanation:
 def next_free(average: float | None, slots: int | None) -> float | None:
     """Estimate the seconds until a slot comes free where all are busy."""
     return None if average is None else average / (slots or 1)
+
+
+def _parked(standing: Standing) -> Explanation:
+    ahead = standing.ahead or 0
+    each = next_free(standing.average, standing.slots)
+    seconds = None if standing.paused else _times(each, ahead + 1)
+    return Explanation(
+        "pool_full",
+        f"its submitter waits: the pool is full, {_others(ahead)} before it{_about(seconds)}",
+        ahead,
+        seconds,
+    )
+
+
+def _running(standing: Standing) -> Explanation:
+    ran = "" if standing.ran is None else f", for {standing.ran:.1f} s"
+    left = "" if standing.left is None else f", {standing.left:.1f} s until its hard timeout"
+    return Explanation("running", f"it runs: attempt {standing.job.attempts}{ran}{left}")
 
 
 def _scheduled(standing: Standing) -> Explanation:
@@ -85,15 +107,21 @@ def _queued(standing: Standing) -> Explanation:
     if standing.paused:
         return Explanation("paused", "the pool is paused; resume it", standing.ahead)
     ahead = standing.ahead or 0
-    seconds = _rounds(standing.average, ahead, standing.slots)
-    estimate = "" if seconds is None else f", about {seconds:.1f} s"
-    slots = "" if standing.slots is None else f" for one of {standing.slots} slots"
+    # A stuck slot comes free at no time that could be told.
+    slots = None if standing.slots is None else standing.slots - standing.stuck
+    seconds = _rounds(standing.average, ahead, slots)
+    whom = "" if standing.slots is None else f" for one of {standing.slots} slots"
+    stuck = f" ({standing.stuck} of them stuck)" if standing.stuck else ""
     return Explanation(
         "behind_others" if ahead else "pool_cap",
-        f"it waits{slots}, {_others(ahead)} before it{estimate}",
+        f"it waits{whom}{stuck}, {_others(ahead)} before it{_about(seconds)}",
         ahead,
         seconds,
     )
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {seconds:.1f} s"
 
 
 def _others(count: int | None) -> str:
@@ -106,6 +134,6 @@ def _times(average: float | None, count: int) -> float | None:
 
 def _rounds(average: float | None, ahead: int | None, width: int | None) -> float | None:
     """Estimate the wait behind `ahead` others where `width` are served at a time."""
-    if average is None or width is None:
+    if average is None or not width:
         return None
     return average * ((ahead or 0) // width + 1)

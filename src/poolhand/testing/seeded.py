@@ -50,6 +50,10 @@ class SeededRuntime(Runtime):
         """Make `call` on the loop, in one piece, after up to 50 ms of virtual time."""
         self.loop.call_outside(self.random.uniform(0, MAX_THREAD_SECONDS), call)
 
+    def watch(self, call: Callable[[], None]) -> bool:
+        """Leave the loop unwatched: its time stands still while a callback runs."""
+        return False
+
 
 def run_seeded(
     main: Callable[[SeededRuntime], Awaitable[T]],

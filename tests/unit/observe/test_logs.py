@@ -120,7 +120,7 @@ def test_numbers_are_short_and_zero_is_a_number(page: Page) -> None:
     events.emit(PoolResized("p", 1, 12))
     assert page.lines == [
         "drain slow pool=p waiting=0 running=3 seconds_left=0.333333",
-        "pool resized pool=p before=1 after=12",
+        "pool resized pool=p before=1 after=12 why=asked",
     ]
 
 
@@ -155,7 +155,7 @@ def test_lines_go_to_the_poolhand_logger_unless_told_otherwise(
         end()
         events.emit(PoolResized("p", 2, 3))
     assert [(record.name, record.getMessage()) for record in caplog.records] == [
-        ("poolhand", "pool resized pool=p before=1 after=2")
+        ("poolhand", "pool resized pool=p before=1 after=2 why=asked")
     ]
 
 

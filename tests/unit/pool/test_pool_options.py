@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from poolhand import (
+    Autoscale,
     Job,
     JobRejected,
     JobTimedOut,
@@ -79,11 +80,15 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "timeout": AMOUNT,
     "soft_timeout": AMOUNT,
     "retry": ("a Retry(…), or None", [3, True, "3", {"attempts": 3}, Retry]),
-    "run_in": ("'loop', 'thread'", ["", "threads", "Loop", 5, True, ["loop"], {"loop": 1}]),
+    "run_in": (
+        "'loop', 'thread', 'process'",
+        ["", "threads", "Loop", 5, True, ["loop"], {"loop": 1}],
+    ),
     "history": (WHOLE[0], [*WHOLE[1], 10**30]),
     "max_keys": WHOLE,
     "key_ttl": SECONDS,
     "max_per_key": (COUNT[0], COUNT[1]),
+    "autoscale": ("an Autoscale(…), or None", [True, 5, "2..50", {"min": 2}, Autoscale]),
     "stale_after": (AMOUNT[0], [*AMOUNT[1], None]),
     "drain_timeout": SECONDS,
     "cancel_grace": SECONDS,
@@ -116,7 +121,7 @@ def test_every_option_of_a_pool_is_in_this_table() -> None:
     with pytest.raises(UsageError) as caught:
         make(wrong=1)
     listed = str(caught.value).partition("there are ")[2].split(", ")
-    later = {"scope_id", "pipeline_id", "store", "dir", "autoscale"}
+    later = {"scope_id", "pipeline_id", "store", "dir"}
     assert {*listed, "name"} == BAD.keys() | later
 
 
@@ -131,14 +136,14 @@ def test_all_faults_are_told_at_once() -> None:
             retry=3,
             history=-1,
             colour="red",
-            run_in="process",
+            run_in="fork",
             scope="tenant",
             autoscale=True,
         )
     text = str(caught.value)
     for part in (
         "name=' '", "max_concurrent=0", "queue='random'", "backpressure=5", "timeout=-1",
-        "retry=3", "history=-1", "'colour'", "run_in='process'", "scope='tenant'", "autoscale",
+        "retry=3", "history=-1", "'colour'", "run_in='fork'", "scope='tenant'", "autoscale",
     ):  # fmt: skip
         assert part in text
 
@@ -155,7 +160,6 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"run_in": "process"}, ["run_in='process'", "not in this version"]),
         ({"scope": "pipeline"}, ["scope='pipeline'", "not in this version"]),
         ({"scope": "pipeline", "scope_id": "p"}, ["scope='pipeline'", "not in this version"]),
         ({"scope": "pipeline", "dir": "pools"}, ["scope='pipeline'", "not in this version"]),
@@ -166,8 +170,6 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
         ({"pipeline_id": "p"}, ["pipeline_id='p'", "not in this version"]),
         ({"store": "sqlite:///x.db"}, ["store='sqlite:///x.db'", "not in this version"]),
         ({"dir": "pools"}, ["dir='pools'", "not in this version"]),
-        ({"autoscale": True}, ["autoscale", "not in this version"]),
-        ({"autoscale": {"min": 2}}, ["autoscale", "not in this version"]),
     ],
     ids=str,
 )
@@ -186,8 +188,6 @@ def test_later_options_may_be_given_as_their_defaults() -> None:
         pipeline_id=None,
         store=None,
         dir=None,
-        autoscale=None,
-        run_in=None,
     )
 
 

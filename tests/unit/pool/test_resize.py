@@ -63,7 +63,7 @@ async def test_surplus_slots_retire_when_they_get_idle(runtime: SeededRuntime) -
         await wait(short)
         assert long.status is Status.RUNNING
         await wait(long)
-        assert sorted(pool.snapshot().workers) == ["worker-000", "worker-001"]
+        assert len(pool.snapshot().workers) == 2
         tickets = [await pool.submit(asyncio.sleep, 1) for _ in range(6)]
         assert pool.stats().in_flight == 2
         await wait(tickets)

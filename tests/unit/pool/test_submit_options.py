@@ -59,7 +59,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "timeout": AMOUNT,
     "soft_timeout": AMOUNT,
     "retry": ("a Retry(…), or None", [3, True, "3", {}, Retry]),
-    "run_in": ("'loop', 'thread'", ["", "threads", 5, True, ["loop"]]),
+    "run_in": ("'loop', 'thread', 'process'", ["", "threads", 5, True, ["loop"]]),
     "delay": ("seconds, 0 or more", [-1, NAN, INF, True, "5", [1], HUGE, timedelta(seconds=1)]),
     "run_at": ("a datetime with a time zone", [NAIVE, 5, "2030-01-01", True, timedelta(1)]),
     "expires": (AMOUNT[0], [*AMOUNT[1], timedelta(seconds=1), datetime(2030, 1, 1, tzinfo=UTC)]),
@@ -135,8 +135,8 @@ async def test_a_bad_option_leaves_no_job_and_no_view(runtime: SeededRuntime) ->
 
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
-        view(Pool(), priority="high", tenant="", timeout=0, colour="red", run_in="process")
-    for part in ("priority='high'", "tenant=''", "timeout=0", "'colour'", "run_in='process'"):
+        view(Pool(), priority="high", tenant="", timeout=0, colour="red", run_in="fork")
+    for part in ("priority='high'", "tenant=''", "timeout=0", "'colour'", "run_in='fork'"):
         assert part in str(caught.value)
 
 
@@ -168,7 +168,6 @@ async def test_the_strategys_own_field_is_an_option_of_that_pool(
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"run_in": "process"}, ["run_in='process'", "not in this version"]),
         ({"on_busy": "reject"}, ["on_busy", "not in this version"]),
         ({"on_crash": "fail"}, ["on_crash", "not in this version"]),
     ],

@@ -459,7 +459,7 @@ async def test_explain_of_a_job_that_runs_or_is_over_says_that(runtime: SeededRu
     async with Pool(runtime=runtime) as pool:
         async with occupied(pool) as (ticket,):
             assert (await why(ticket)).reason == "running"
-            assert (await why(ticket)).text == "it runs: attempt 1"
+            assert (await why(ticket)).text == "it runs: attempt 1, for 0.0 s"
         assert (await why(ticket)).reason == "over"
         assert (await why(ticket)).text == "it is over: completed"
         failed = await pool.submit(raise_mine, "x")

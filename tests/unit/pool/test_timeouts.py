@@ -313,7 +313,7 @@ async def test_a_job_that_ignores_its_timeout_leaves_its_slot_stuck_until_it_end
 
         seen = pool.snapshot()
         assert (seen.active, seen.stuck, seen.queued, seen.max_concurrent) == (0, 1, 1, 1)
-        assert seen.workers["worker-000"].state == "stuck"
+        assert seen.workers["worker-000"].stuck
         assert behind.status is Status.QUEUED
         (stuck,) = heard.of(SlotStuck)
         assert (stuck.job.id, stuck.slot) == (ticket.id, "worker-000")

@@ -77,7 +77,33 @@ def test_what_is_overdue_comes_in_no_time() -> None:
 def test_a_submitter_that_waits_is_told_so_whatever_its_job_says() -> None:
     found = explain(Standing(new_job(), 4, parked=True))
     assert found.reason == "pool_full"
-    assert "full" in found.text
+    assert found.text == "its submitter waits: the pool is full, nobody before it"
+    assert found.seconds is None
+
+
+def test_a_submitter_that_waits_learns_its_place_in_line_and_for_about_how_long() -> None:
+    found = explain(Standing(new_job(), 4, parked=True, ahead=3, average=2.0))
+    assert (found.ahead, found.seconds) == (3, 2.0)
+    assert found.text.endswith("3 others before it, about 2.0 s")
+    paused = explain(Standing(new_job(), 4, parked=True, paused=True, ahead=3, average=2.0))
+    assert paused.seconds is None
+
+
+def test_stuck_slots_are_named_and_not_counted_on() -> None:
+    found = explain(Standing(new_job(), 4, stuck=3, ahead=2, average=1.0))
+    assert found.text == (
+        "it waits for one of 4 slots (3 of them stuck), 2 others before it, about 3.0 s"
+    )
+    assert explain(Standing(new_job(), 4, stuck=4, ahead=2, average=1.0)).seconds is None
+
+
+def test_a_running_job_tells_for_how_long_and_how_much_time_is_left() -> None:
+    running = new_job(status=Status.RUNNING, attempts=2)
+    assert explain(Standing(running, 4)).text == "it runs: attempt 2"
+    assert explain(Standing(running, 4, ran=1.25)).text == "it runs: attempt 2, for 1.2 s"
+    assert explain(Standing(running, 4, ran=1.0, left=9.0)).text == (
+        "it runs: attempt 2, for 1.0 s, 9.0 s until its hard timeout"
+    )
 
 
 def test_a_running_job_names_its_attempt() -> None:

@@ -1,0 +1,44 @@
+"""Tracing: every job as OpenTelemetry spans, for those who have it installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from poolhand.errors import UsageError
+from poolhand.observe.events import EVENTS, Events
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+
+def trace_events(
+    tracer_provider: TracerProvider | None = None, *, events: Events | None = None
+) -> Callable[[], None]:
+    """Trace every job of every pool; returns the way to end that, open spans included.
+
+    Without a provider it is the one that is set for the process.
+    """
+    try:
+        # Here, so that nobody pays for it who does not trace.
+        from poolhand.observe.spans import Spans
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f'trace_events needs OpenTelemetry ({error}): pip install "poolhand[otel]"'
+        ) from error
+    bus = events or EVENTS
+    spans = Spans(tracer_provider)
+    # Listening first: a job that begins in between must be heard to end.
+    unsubscribe = bus.subscribe(spans.hear)
+    try:
+        untrace = bus.trace(spans)
+    except BaseException:
+        unsubscribe()
+        raise
+
+    def end() -> None:
+        untrace()
+        unsubscribe()
+        spans.close()
+
+    return end

@@ -1,0 +1,272 @@
+"""The agent pool: a pool for those who come with an agent object."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from poolhand.errors import UsageError
+from poolhand.observe.events import Events
+from poolhand.pool.config import CHECKS as POOL_CHECKS
+from poolhand.pool.config import is_kept
+from poolhand.pool.drain import DrainReport
+from poolhand.pool.fault import error_of, fault_of
+from poolhand.pool.pool import Pool
+from poolhand.pool.registry import get_pool
+from poolhand.pool.snapshot import PoolSnapshot
+from poolhand.pool.submitter import Submitter
+from poolhand.pool.ticket import Ticket, wait
+from poolhand.pool.turn import Turn, is_factory, steps
+from poolhand.pool.work import Work
+from poolhand.rules.backpressure import bounded, fail_fast
+from poolhand.rules.checks import is_text
+from poolhand.rules.job import Job, Status
+from poolhand.rules.sizing import Autoscale
+from poolhand.runtime import Runtime
+
+KEPT = 1_000
+DRAIN_SECONDS = 60.0
+
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_workers": POOL_CHECKS["max_concurrent"],
+    "max_queue_size": (is_kept, POOL_CHECKS["history"][1]),
+    "agent_factory": (is_factory, "a function or a class that returns an agent"),
+    "session_id": (is_text, "a non-blank text"),
+    "block": (lambda value: isinstance(value, bool), "True or False"),
+}
+# Options of a pool that have another word here.
+OTHERWISE = {
+    "max_concurrent": "num_workers=…",
+    "backpressure": "max_queue_size=…",
+    "autoscale": "`await pool.auto_scale(…)`",
+}
+# The settings of an Autoscale, as `auto_scale` calls them.
+SCALE_WORDS = {
+    "min": "min_workers",
+    "max": "max_workers",
+    "up_at": "scale_up_threshold",
+    "down_at": "scale_down_threshold",
+    "interval": "check_interval",
+}
+
+
+class AgentPool:
+    """A pool of `num_workers` slots that makes an agent for each job, runs it and closes it.
+
+    `agent_factory()` makes an agent, `agent.run(session_id=…, payload=…)` is the job, `aclose()` or
+    `close()`, if it has one, ends it whatever happened. Each may be async or plain, and plain code
+    does not block the loop: an agent whose `run` is plain is made, run and closed in one thread. An
+    agent whose `run` is async lives on the loop, but a factory that is a plain function is called
+    in a thread; one that needs the running loop is written `async def`.
+
+    Turns of one session run one at a time in submit order. Up to `max_queue_size` jobs wait; with 0
+    none does, and what finds no free slot is refused with NoFreeSlot. Further options are those of
+    a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 10,
+        max_queue_size: int = 100,
+        agent_factory: Callable[[], Any] | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        *,
+        runtime: Runtime | None = None,
+        events: Events | None = None,
+        **options: Any,
+    ) -> None:
+        faults = _faults(
+            num_workers=num_workers, max_queue_size=max_queue_size, agent_factory=agent_factory
+        )
+        faults += [
+            f"{word!r} is no option of an agent pool; use {other}"
+            for word, other in OTHERWISE.items()
+            if word in options
+        ]
+        options = {"drain_timeout": DRAIN_SECONDS, **options, "timeout": timeout}
+        if not faults:
+            options["max_concurrent"] = num_workers
+            options["backpressure"] = bounded(max_queue_size) if max_queue_size else fail_fast()
+        self._runtime = runtime or Runtime()
+        self._events = events
+        self._options = options
+        try:
+            # Also when something is wrong already: all faults are told at once.
+            self._pool = self._make_pool(name)
+        except UsageError as error:
+            faults.append(str(error))
+        if faults or agent_factory is None:
+            raise UsageError("AgentPool: " + "; ".join(faults))
+        self._factory = agent_factory
+        self._started = False
+        self._live: dict[str, Ticket[Any]] = {}
+        self._over: OrderedDict[str, Ticket[Any]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<AgentPool {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._pool.name
+
+    @property
+    def pool(self) -> Pool:
+        """The pool behind this face; another one after a new start."""
+        return self._pool
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def start(self) -> Self:
+        """Open the pool; doing so twice is harmless, and after a drain it starts afresh."""
+        if self._started and get_pool(self._pool.id) is None:
+            self._pool = self._make_pool(self.name)
+            for job_id in list(self._live):
+                self._retire(job_id)
+        await self._pool.start()
+        self._started = True
+        return self
+
+    async def submit(self, session_id: str, payload: Any, *, block: bool = True) -> dict[str, Any]:
+        """Run an agent and wait: status "success" with its `result`, or "error" with its `error`.
+
+        On a full pool it waits for a place, or with `block=False` raises PoolFull. When the caller
+        is cancelled, the job runs on.
+        """
+        view = self._view(session_id, block)
+        if block:
+            ticket = await view.submit(self._run_agent, session_id, payload)
+        else:
+            ticket = view.submit_nowait(self._run_agent, session_id, payload)
+        self._keep(ticket)
+        job = await wait(ticket)
+        status = "success" if job.status is Status.COMPLETED else "error"
+        return {"status": status, **_ending(job)}
+
+    async def submit_nowait(self, session_id: str, payload: Any) -> str:
+        """Hand in a job and return its id, for `get`; a full pool raises PoolFull."""
+        ticket = self._view(session_id).submit_nowait(self._run_agent, session_id, payload)
+        self._keep(ticket)
+        return ticket.id
+
+    def get(self, job_id: str) -> dict[str, Any] | None:
+        """Return the status of a job, and its `result` or `error` when it is over.
+
+        Known are all jobs that wait or run and the latest 1,000 that are over; None for others.
+        """
+        ticket = self._find(job_id)
+        if ticket is None:
+            return None
+        job = ticket.snapshot()
+        found = {"job_id": job.id, "status": job.status.value}
+        return {**found, **_ending(job)} if job.status.terminal else found
+
+    async def cancel(self, job_id: str) -> bool:
+        """Cancel a job and wait until it is over; tell whether it ended cancelled."""
+        ticket = self._find(job_id)
+        return ticket is not None and await ticket.cancel()
+
+    def health_check(self) -> dict[str, Any]:
+        """Return the health of the pool as JSON knows it."""
+        return msgspec.json.decode(msgspec.json.encode(self._pool.health()), type=dict[str, Any])
+
+    def snapshot(self) -> PoolSnapshot:
+        """Return everything about the pool at this instant."""
+        return self._pool.snapshot()
+
+    async def auto_scale(
+        self,
+        min_workers: int = 2,
+        max_workers: int = 50,
+        scale_up_threshold: float = 0.8,
+        scale_down_threshold: float = 0.3,
+        check_interval: float = 10.0,
+    ) -> None:
+        """Let the started pool choose its own size from now on; returns at once."""
+        try:
+            settings = Autoscale(
+                min=min_workers,
+                max=max_workers,
+                up_at=scale_up_threshold,
+                down_at=scale_down_threshold,
+                interval=check_interval,
+            )
+        except UsageError as error:
+            raise UsageError(_in_scale_words(str(error))) from None
+        self._pool.set_autoscale(settings)
+
+    async def drain(self, timeout: float = DRAIN_SECONDS) -> DrainReport:
+        """Stop within `timeout` seconds: refuse what is new, finish what is there, and report."""
+        return await self._pool.drain(timeout)
+
+    def _make_pool(self, name: str | None) -> Pool:
+        return Pool(name, runtime=self._runtime, events=self._events, **self._options)
+
+    async def _run_agent(self, session_id: str, payload: Any) -> Any:
+        return await Turn(steps(self._factory, session_id, payload), self._runtime).run()
+
+    def _view(self, session_id: str, block: bool = True) -> Submitter:
+        faults = _faults(session_id=session_id, block=block)
+        if faults:
+            raise UsageError(f"AgentPool {self.name!r}, submit: " + "; ".join(faults))
+        return self._pool.with_options(session=session_id)
+
+    def _find(self, job_id: str) -> Ticket[Any] | None:
+        return self._live.get(job_id) or self._over.get(job_id)
+
+    def _keep(self, ticket: Ticket[Any]) -> None:
+        """Let a job be found by its id until `KEPT` others have ended after it."""
+        assert isinstance(ticket, Work)
+        job_id = ticket.id
+        self._live[job_id] = ticket
+        if ticket.over:
+            self._retire(job_id)
+        else:
+            ticket.add_waiter().add_done_callback(lambda _: self._retire(job_id))
+
+    def _retire(self, job_id: str) -> None:
+        ticket = self._live.pop(job_id, None)
+        if ticket is not None:
+            self._over[job_id] = ticket
+            if len(self._over) > KEPT:
+                self._over.popitem(last=False)
+
+
+def _ending(job: Job) -> dict[str, Any]:
+    """Return how a job ended: with its result, or with an error as text."""
+    if job.status is Status.COMPLETED:
+        return {"result": job.result}
+    error = None if job.status is Status.FAILED else error_of(job, None)
+    fault = job.error if error is None else fault_of(error)
+    assert fault is not None
+    kind = fault.type.rpartition(".")[2]
+    return {"error": f"{kind}: {fault.message}" if fault.message else kind}
+
+
+def _faults(**given: Any) -> list[str]:
+    return [
+        f"{name}={value!r} is not allowed; it must be {CHECKS[name][1]}"
+        for name, value in given.items()
+        if not CHECKS[name][0](value)
+    ]
+
+
+def _in_scale_words(text: str) -> str:
+    """Return what an Autoscale says of its settings in the words of `auto_scale`."""
+    words = rf"\b({'|'.join(SCALE_WORDS)})(?==)"
+    text = re.sub(words, lambda found: SCALE_WORDS[found[0]], text)
+    return text.replace("Autoscale", "auto_scale", 1)

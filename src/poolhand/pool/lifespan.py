@@ -1,0 +1,66 @@
+"""The lifespan of a pool inside a web application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from poolhand.errors import UsageError
+from poolhand.pool.agent_pool import AgentPool
+from poolhand.pool.pool import Pool
+from poolhand.pool.submitter import UNSET
+from poolhand.rules.checks import is_seconds
+from poolhand.rules.sizing import Autoscale
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+
+def pool_lifespan(
+    pool: Pool | AgentPool, *, drain_timeout: float = 30.0, autoscale: Autoscale | None = UNSET
+) -> Lifespan:
+    """Return a lifespan for FastAPI or Starlette that starts the pool and drains it at the end.
+
+    An AgentPool scales itself as by `auto_scale()`, a Pool as its own option says; `autoscale`
+    gives other settings, None keeps the size. An AgentPool can go through it again and again.
+    """
+    _check(pool, drain_timeout, autoscale)
+
+    @asynccontextmanager
+    async def lifespan(app: object) -> AsyncIterator[None]:
+        await pool.start()
+        try:
+            if autoscale is not UNSET:
+                beneath = pool.pool if isinstance(pool, AgentPool) else pool
+                beneath.set_autoscale(autoscale)
+            elif isinstance(pool, AgentPool):
+                await pool.auto_scale()
+            yield
+        finally:
+            await _drained(pool, drain_timeout)
+
+    return lifespan
+
+
+async def _drained(pool: Pool | AgentPool, timeout: float) -> None:
+    try:
+        await pool.drain(timeout)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        # Told twice: stop now, but leave no task and no caller behind.
+        await pool.drain(0)
+        raise
+
+
+def _check(pool: Any, drain_timeout: Any, autoscale: Any) -> None:
+    faults = []
+    if not isinstance(pool, Pool | AgentPool):
+        faults.append(f"pool={pool!r} is not allowed; it must be a Pool or an AgentPool")
+    if not is_seconds(drain_timeout):
+        faults.append(f"drain_timeout={drain_timeout!r} is not allowed; give seconds, 0 or more")
+    if not (autoscale is UNSET or autoscale is None or isinstance(autoscale, Autoscale)):
+        faults.append(
+            f"autoscale={autoscale!r} is not allowed; it must be an Autoscale(…), or None"
+        )
+    if faults:
+        raise UsageError("pool_lifespan: " + "; ".join(faults))

@@ -1,0 +1,251 @@
+"""Mapping: one job per item, a window of them in the pool at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Future, Task
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+)
+from functools import partial
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from poolhand.context import running
+from poolhand.errors import Deadlock, PoolhandError, UsageError
+from poolhand.pool.attempt import Attempt
+from poolhand.pool.work import COMPLETED, Work, name_of, where_to_run
+from poolhand.rules.backpressure import capacity
+
+if TYPE_CHECKING:
+    from poolhand.pool.submitter import Submitter
+
+A = TypeVar("A")
+Items = Iterable[A] | AsyncIterable[A]
+
+
+async def map_items(
+    submitter: Submitter, fn: Callable[[Any], Any], items: Items[Any], return_exceptions: bool
+) -> list[Any]:
+    """Check the arguments of a `map` and run it."""
+    engine = submitter._engine()
+    engine.check_here()
+    options = submitter._terms.options
+    faults = map_faults(fn, items, return_exceptions, options.run_in, submitter._config.run_in)
+    if options.idempotency_key is not None:
+        faults.append(
+            f"idempotency_key={options.idempotency_key!r} is not allowed; a key stands for one job "
+            "and every item has its own: submit them one by one, each with its key"
+        )
+    if faults:
+        raise UsageError(f"Pool {engine.config.name!r}, map: " + "; ".join(faults))
+    return await Batch(submitter, fn, return_exceptions).run(items)
+
+
+def map_faults(
+    fn: object,
+    items: object,
+    return_exceptions: object,
+    wanted: str | None = None,
+    usual: str | None = None,
+) -> list[str]:
+    """Say what is wrong with the arguments of a map; `wanted` and `usual` as in where_to_run."""
+    faults = call_faults("fn", fn, "a function of one item", wanted, usual)
+    if iscoroutine(items):
+        items.close()
+        faults.append(f"items is the coroutine {name_of(items)}(…); await it and give what it has")
+    elif not isinstance(items, Iterable | AsyncIterable) and not hasattr(items, "__getitem__"):
+        faults.append(f"items={items!r} is not allowed; it must be an iterable or async iterable")
+    if not isinstance(return_exceptions, bool):
+        faults.append(
+            f"return_exceptions={return_exceptions!r} is not allowed; it must be True or False"
+        )
+    return faults
+
+
+def call_faults(
+    option: str, fn: Any, allowed: str, wanted: str | None = None, usual: str | None = None
+) -> list[str]:
+    """Say what keeps a callable from being run as a job."""
+    if iscoroutine(fn):
+        fn.close()
+        name = name_of(fn)
+        return [f"{option} is the coroutine {name}(…); give the function itself: {name}"]
+    if not callable(fn):
+        return [f"{option}={fn!r} is not allowed; it must be {allowed}"]
+    try:
+        where_to_run(fn, wanted, usual)
+    except UsageError as error:
+        return [f"{option}: {error}"]
+    return []
+
+
+def ask_to_stop(works: Collection[Work]) -> None:
+    """Cancel jobs; those that wait are over at once."""
+    # The youngest first: none of those that wait gets the slot of one that stops.
+    for work in reversed(list(works)):
+        work.host.cancel(work)
+
+
+async def settled(works: Collection[Work]) -> None:
+    """Wait until jobs are over that were asked to stop."""
+    for work in works:
+        await work._settled(limited=True)
+
+
+class Batch:
+    """The jobs of one map: an item is taken when the window has room for its job.
+
+    A task of its own feeds the pool, so that the first failure can end it wherever it waits: for an
+    item, for a place or for a job.
+    """
+
+    def __init__(
+        self, submitter: Submitter, fn: Callable[[Any], Any], return_exceptions: bool
+    ) -> None:
+        self._submit = submitter.submit
+        self._engine = submitter._engine()
+        self._fn = fn
+        self._keeps_errors = return_exceptions
+        self._results: list[Any] = []
+        self._open: dict[Work, int] = {}
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._news: Future[None] | None = None
+        self._feeder: Task[None] | None = None
+
+    async def run(self, items: Items[Any]) -> list[Any]:
+        """Return the outcomes in the order of the items, or raise the first failure."""
+        name = f"{self._engine.config.name}-map"
+        feeder = self._feeder = self._engine.loop.create_task(self._feed(items), name=name)
+        cancelled: CancelledError | None = None
+        while not feeder.done():
+            try:
+                await asyncio.wait([feeder])
+            except CancelledError as error:
+                # Told once more, the feeder gives up waiting for jobs that are slow to stop.
+                cancelled = error
+                self._stop(feeder)
+        of_items = CancelledError() if feeder.cancelled() else feeder.exception()
+        for failure in (cancelled, self._failure, of_items):
+            if failure is not None:
+                raise failure
+        return self._results
+
+    def _stop(self, feeder: Task[None]) -> None:
+        # At once, not when the feeder has its turn: until then others of its jobs could start.
+        self._stopping = True
+        ask_to_stop(self._open)
+        feeder.cancel()
+
+    async def _feed(self, items: Items[Any]) -> None:
+        source = aiter(items) if isinstance(items, AsyncIterable) else _each(items)
+        try:
+            await self._hand_in_all(source)
+        finally:
+            self._stopping = True
+            left = list(self._open)
+            ask_to_stop(left)
+            try:
+                if isinstance(source, AsyncGenerator):
+                    await source.aclose()
+            finally:
+                await settled(left)
+
+    async def _hand_in_all(self, source: AsyncIterator[Any]) -> None:
+        async for item in source:
+            # A source may swallow the cancellation that was to end it.
+            if not self._stopping:
+                await self._hand_in(item)
+            while not self._stopping and not self._has_room():
+                await self._next_end()
+            if self._stopping:
+                return
+        while self._open and not self._stopping:
+            await self._next_end()
+
+    async def _hand_in(self, item: object) -> None:
+        index = len(self._results)
+        self._results.append(None)
+        try:
+            work = cast(Work, await self._submit(self._fn, item))
+        except PoolhandError as error:
+            self._failed(index, error)
+        else:
+            if not work.over:
+                self._open[work] = index
+                work.add_waiter().add_done_callback(partial(self._over, work))
+                return
+            self._note(index, work)
+        if not self._stopping:
+            # Nothing had to be waited for: without a pause an endless source would hold the loop.
+            await asyncio.sleep(0)
+
+    def _has_room(self) -> bool:
+        """Tell whether one job more would neither fill the pool nor be in the way of the others.
+
+        What fills a queue may be blocked: by a session, a cap per key, a pause.
+        """
+        desk = self._engine.desk
+        slots = max(1, (desk.slots or 1) - self._engine.slots.stuck)
+        depth = capacity(desk.policy)
+        own = len(self._open)
+        if own >= slots + min(slots, slots if depth is None else depth):
+            return False
+        if not depth or desk.waiting < depth or own < depth:
+            return True
+        return sum(not isinstance(work.place, Attempt) for work in self._open) < depth
+
+    async def _next_end(self) -> None:
+        """Wait until a job is over, for the oldest of them in the eyes of its own pool."""
+        news = self._news = self._engine.loop.create_future()
+        if running.get() is None:
+            await news
+            return
+        oldest = next(iter(self._open))
+        try:
+            with self._engine.awaiting(oldest, news):
+                await news
+        except Deadlock as error:
+            if oldest in self._open:
+                await self._give_up(oldest, error)
+
+    async def _give_up(self, work: Work, error: Deadlock) -> None:
+        self._failed(self._open[work], error)
+        if self._keeps_errors:
+            # Its outcome is told: it must neither run nor be told again.
+            del self._open[work]
+            await work.cancel()
+
+    def _over(self, work: Work, _: Future[None]) -> None:
+        was_stopping = self._stopping
+        index = self._open.pop(work, None)
+        if index is not None:
+            self._note(index, work)
+        if self._stopping and not was_stopping and self._feeder is not None:
+            self._stop(self._feeder)
+        elif self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _note(self, index: int, work: Work) -> None:
+        if work.failure is not None:
+            self._failed(index, work.failure[0])
+        else:
+            self._results[index] = work.value if work.stage is COMPLETED else work.job.result
+
+    def _failed(self, index: int, error: BaseException) -> None:
+        if self._keeps_errors:
+            self._results[index] = error
+        elif not self._stopping:
+            self._failure = error
+            self._stopping = True
+
+
+async def _each(items: Iterable[Any]) -> AsyncIterator[Any]:
+    for item in items:
+        yield item

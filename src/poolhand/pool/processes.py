@@ -1,0 +1,317 @@
+"""Processes: the children in which CPU work runs, one job at a time each."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from functools import partial
+from multiprocessing import connection, get_context, resource_tracker
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize, is_exiting
+from threading import Lock
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.errors import JobFailed, JobLost, UsageError
+from poolhand.pool.child import BYE, LOOK_SECONDS, Answer, Luggage, serve, unpack
+from poolhand.pool.fault import fault_of, remote
+from poolhand.rules.job import Job
+from poolhand.runtime import Runtime
+
+BYE_SECONDS = 2.0
+
+
+class Phase(StrEnum):
+    """What a child does; an idle one has said that it is ready for an order."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class Lost(Exception):
+    """A child died, with this exit code, in this phase; an idle one had not begun the order."""
+
+    def __init__(self, pid: int, code: int | None, phase: Phase) -> None:
+        super().__init__(pid, code, phase)
+        self.pid = pid
+        self.code = code
+        self.phase = phase
+
+
+class Errand(Struct, frozen=True):
+    """A packed call, with what its code may see of itself."""
+
+    job: Job
+    submitter: str
+    call: bytes
+    luggage: Luggage | None
+
+
+class Child:
+    """A spawned process with a pipe; all but `ask` and `kill` block and belong to one thread."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        context = get_context("spawn")
+        self._orders, theirs = context.Pipe()
+        heard, self._wishes = context.Pipe(duplex=False)
+        self._phase = Phase.STARTING
+        self._serves: int | None = None
+        self._served = 0
+        self._killed = False
+        self._lock = Lock()
+        with theirs, heard, _deaf_to_ctrl_c():
+            self._process = runtime.spawn(serve, (theirs, heard), name)
+        # Not atexit: multiprocessing would wait for this child first, or not come there at all.
+        self._at_exit = Finalize(self, _kill, (self._process,), exitpriority=0)
+        if is_exiting():
+            self.end()
+
+    @property
+    def pid(self) -> int:
+        return _pid(self._process)
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether this child is at its first order."""
+        return self._served <= 1
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether this child can be given another order."""
+        return self._phase is Phase.IDLE and not self._killed
+
+    def come_up(self) -> None:
+        """Wait until the process has started; raises Lost when it dies."""
+        if self._phase is Phase.STARTING:
+            self._receive()
+            self._phase = Phase.IDLE
+
+    def run(self, errand: Errand) -> Answer:
+        """Have a call made and return what came of it; raises Lost when the child dies."""
+        header = pickle.dumps((self._serves, errand.job, errand.submitter, errand.luggage))
+        with suppress(OSError):
+            self._orders.send_bytes(header)
+            self._orders.send_bytes(errand.call)
+        self._receive()
+        self._phase = Phase.BUSY
+        answer: Answer = unpack(self._receive())
+        self._phase = Phase.IDLE
+        return answer
+
+    def take(self) -> int:
+        """Begin an order; until `leave` it can be asked to stop, and killed, by this number."""
+        with self._lock:
+            self._served += 1
+            self._serves = self._served
+            return self._served
+
+    def leave(self) -> None:
+        with self._lock:
+            self._serves = None
+
+    def ask(self, order: int) -> None:
+        """Tell the job of this order that it should stop."""
+        with self._lock, suppress(OSError):
+            if self._serves == order:
+                self._wishes.send(order)
+
+    def kill(self, order: int) -> None:
+        """End the child, unless it has gone on to another order."""
+        with self._lock:
+            if self._serves == order:
+                self.end()
+
+    def end(self) -> None:
+        """Kill the child and what its job has started."""
+        self._killed = True
+        _kill(self._process)
+
+    def close(self) -> None:
+        """Let an idle child go; kill it if it does not."""
+        with suppress(OSError):
+            self._orders.send_bytes(BYE)
+        self._process.join(BYE_SECONDS)
+        if self._process.exitcode is None:
+            self.end()
+        self._clear_away()
+
+    def bury(self) -> None:
+        """Leave nothing of the child behind, nor of what its job has started."""
+        self.end()
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        self._process.join()
+        self._at_exit.cancel()
+        self._orders.close()
+        self._wishes.close()
+
+    def _receive(self) -> bytes:
+        while not connection.wait([self._orders, self._process.sentinel], LOOK_SECONDS):
+            # A process that the job has started may hold both open after the child has died.
+            if not self._process.is_alive():
+                break
+        try:
+            if self._orders.poll():
+                return self._orders.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        self._process.join(LOOK_SECONDS)
+        raise Lost(self.pid, self._process.exitcode, self._phase)
+
+
+def _pid(process: BaseProcess) -> int:
+    assert process.pid is not None
+    return process.pid
+
+
+def _kill(process: BaseProcess) -> None:
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(_pid(process), signal.SIGKILL)
+    process.kill()
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Start a process that does not die of Ctrl-C before it can say that it is not meant."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Started by the first process otherwise, it would open the ears of this thread again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Children:
+    """The children of one pool: made when needed, kept for the next job, at most one a slot."""
+
+    def __init__(self, pool: str, runtime: Runtime) -> None:
+        self._pool = pool
+        self._runtime = runtime
+        self._lock = Lock()
+        self._idle: list[Child] = []
+        self._keep = 0
+        self._living = 0
+        self._made = 0
+
+    def take(self) -> Child:
+        """Return a child that has nothing to do; may take as long as a process takes to start."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            self._living += 1
+            self._made += 1
+            name = f"{self._pool}-process-{self._made:03d}"
+        try:
+            return Child(self._runtime, name)
+        except BaseException:
+            with self._lock:
+                self._living -= 1
+            raise
+
+    def give_back(self, child: Child) -> None:
+        """Keep a child for the next job, if it can serve on and that many are wanted."""
+        child.leave()
+        with self._lock:
+            kept = child.is_fit and self._living <= self._keep
+            if kept:
+                self._idle.append(child)
+            else:
+                self._living -= 1
+        if not child.is_fit:
+            child.bury()
+        elif not kept:
+            self._let_go(child)
+
+    def keep(self, count: int) -> None:
+        """Have at most so many children from now on; busy ones too many go when they are idle."""
+        with self._lock:
+            self._keep = count
+            surplus = min(len(self._idle), self._living - count)
+            gone = [self._idle.pop() for _ in range(surplus)]
+            self._living -= len(gone)
+        for child in gone:
+            self._let_go(child)
+
+    def _let_go(self, child: Child) -> None:
+        try:
+            self._runtime.in_thread(child.close, f"{self._pool}-close")
+        except Exception:
+            # No thread is to be had that could wait for it.
+            child.end()
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """Make a call into bytes for a child."""
+    try:
+        return pickle.dumps(partial(fn, *args, **kwargs))
+    except Exception as error:
+        name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        raise UsageError(
+            f"run_in='process': the call of {name} cannot be sent to another process ({error}); "
+            "use a function at the top level of a module, and arguments that are data"
+        ) from error
+
+
+def value_of(answer: Answer, job_id: str) -> Any:
+    """Return the value a child sent, or raise the error its job raised."""
+    succeeded, content, fault = answer
+    if succeeded:
+        return _value(content, job_id)
+    assert fault is not None
+    error: BaseException | None = None
+    with suppress(BaseException):
+        error = unpack(content) if content else None
+    if not isinstance(error, BaseException):
+        text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
+        error = JobFailed(text, job_id=job_id)
+    raise remote(error, fault.traceback)
+
+
+def _value(content: bytes, job_id: str) -> Any:
+    try:
+        return unpack(content)
+    except BaseException as error:
+        fault = fault_of(error)
+        text = (
+            f"job {job_id} returned what cannot be made again outside of its process "
+            f"({fault.type}: {fault.message}); return data"
+        )
+        raise JobFailed(text, job_id=job_id) from error
+
+
+def lost(job_id: str, loss: Lost) -> JobLost:
+    """Return what the callers of a job get whose child died."""
+    text = f"job {job_id} was lost: its process {loss.pid} {_ending(loss.code)}"
+    if loss.phase is Phase.STARTING:
+        text += " before it was up"
+        if loss.code is not None and loss.code >= 0:
+            text += _HINT
+    return JobLost(text, job_id=job_id)
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+_HINT = (
+    "; a script that uses process slots keeps what it does under `if __name__ == '__main__':`, "
+    "because each process imports it"
+)

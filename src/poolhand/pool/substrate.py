@@ -1,0 +1,228 @@
+"""The substrate: what the code of a job runs on, the loop, a thread or a process."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
+from inspect import isawaitable
+from threading import current_thread
+from typing import Any
+
+from poolhand.context import running
+from poolhand.observe.events import Events
+from poolhand.pool.attempt import NOTHING, Attempt
+from poolhand.pool.child import Answer
+from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, lost, value_of
+from poolhand.pool.work import Work
+from poolhand.rules.outcome import Asked
+from poolhand.runtime import Runtime
+
+Ended = Callable[[Attempt, Any, BaseException | None], None]
+
+
+class Substrate:
+    """Runs attempts, in the context they are given, and says when their code is really gone."""
+
+    def __init__(
+        self,
+        pool: str,
+        loop: AbstractEventLoop,
+        runtime: Runtime,
+        events: Events,
+        ended: Ended,
+    ) -> None:
+        self.children = Children(pool, runtime)
+        self._loop = loop
+        self._runtime = runtime
+        self._events = events
+        self._ended = ended
+        # A task factory may run a task while it is made, in the middle of our books.
+        self._eager = loop.get_task_factory() is not None
+
+    def run(self, attempt: Attempt, context: Context) -> None:
+        """Begin to run an attempt; its end is told later, never from within this call."""
+        run_in = attempt.work.run_in
+        if run_in == "thread":
+            self._start_thread(attempt, partial(self._in_thread, attempt, context))
+        elif run_in == "process":
+            errand = self._errand(attempt, context)
+            self._start_thread(attempt, partial(self._in_process, attempt, errand))
+        elif self._eager:
+            self._loop.call_soon(self._create_task, attempt, context)
+        else:
+            attempt.task = self._loop.create_task(
+                self._on_loop(attempt, attempt.work), name=attempt.slot.name, context=context
+            )
+
+    def ask(self, attempt: Attempt, message: str) -> None:
+        """Pass on to the code of an attempt that it should stop."""
+        if attempt.begun and attempt.task is not None:
+            attempt.task.cancel(message)
+        elif attempt.asked is Asked.HARD_STOP:
+            self.kill(attempt)
+        elif (order := attempt.order) is not None:
+            # Read once: its thread may take it away meanwhile.
+            child, number = order
+            child.ask(number)
+
+    def kill(self, attempt: Attempt) -> bool:
+        """End the code of an attempt by force; tell whether that was possible and not yet done."""
+        if attempt.killed or attempt.work.run_in != "process":
+            return False
+        # First: the thread that sees the child die asks for it.
+        attempt.killed = True
+        if (order := attempt.order) is not None:
+            child, number = order
+            child.kill(number)
+        return True
+
+    def _create_task(self, attempt: Attempt, context: Context) -> None:
+        coroutine = self._on_loop(attempt, attempt.work)
+        task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
+        if not task.done():
+            attempt.task = task
+
+    def _start_thread(self, attempt: Attempt, call: Callable[[], None]) -> None:
+        try:
+            self._runtime.in_thread(call, attempt.slot.name)
+        except Exception as error:
+            # No thread is to be had: that is the job's misfortune, not that of whoever called here.
+            self._loop.call_soon(self._ended, attempt, None, error)
+
+    async def _on_loop(self, attempt: Attempt, work: Work) -> None:
+        attempt.begun = True
+        running.set(attempt)
+        try:
+            if attempt.asked is not NOTHING:
+                # Cancelling a task that has not begun would have ended it without a trace.
+                raise CancelledError
+            value = work.call()  # type: ignore[misc, operator]
+            if work.run_in == "async" or isawaitable(value):
+                value = await value
+        except BaseException as error:
+            self._raised(attempt, error)
+        else:
+            self._ended(attempt, value, None)
+
+    def _in_thread(self, attempt: Attempt, context: Context) -> None:
+        call: Any = attempt.work.call
+        attempt.begun = True
+        attempt.thread = current_thread()
+        context.run(running.set, attempt)
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            if attempt.asked is not NOTHING:
+                raise CancelledError
+            value = context.run(call)
+        except BaseException as error:
+            failure = error
+        attempt.thread = None
+        self._report(self._thread_ended, attempt, value, failure, context)
+
+    def _errand(self, attempt: Attempt, context: Context) -> Errand:
+        work, tracer = attempt.work, self._events.tracer
+        assert isinstance(work.call, bytes)
+        luggage = None if tracer is None else tracer.luggage(context)
+        return Errand(work.snapshot(), attempt.submitter, work.call, luggage)
+
+    def _in_process(self, attempt: Attempt, errand: Errand) -> None:
+        attempt.begun = True
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            if attempt.asked is not NOTHING:
+                raise CancelledError
+            value = self._in_child(attempt, errand)
+        except Lost as loss:
+            failure = CancelledError() if attempt.killed else lost(attempt.work.id, loss)
+        except BaseException as error:
+            failure = error
+        self._report(self._ended, attempt, value, failure)
+
+    def _in_child(self, attempt: Attempt, errand: Errand) -> Any:
+        """Have the call made by a child; by the next one if it has died while it was idle."""
+        answer: Answer | None = None
+        while answer is None:
+            child = self.children.take()
+            attempt.order = order = child, child.take()
+            try:
+                answer = self._by_order(attempt, order, errand)
+            except Lost as loss:
+                if loss.phase is not Phase.IDLE or child.is_new:
+                    raise
+            finally:
+                attempt.order = None
+                self.children.give_back(child)
+        return value_of(answer, attempt.work.id)
+
+    def _by_order(self, attempt: Attempt, order: tuple[Child, int], errand: Errand) -> Answer:
+        child, number = order
+        child.come_up()
+        if attempt.asked >= Asked.CANCEL:
+            raise CancelledError
+        if attempt.asked is not NOTHING:
+            # It may have been asked before there was an order.
+            child.ask(number)
+        return child.run(errand)
+
+    def _report(self, call: Callable[..., None], *details: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *details)
+        except RuntimeError:
+            # The loop was closed while the thread ran; nobody waits any more.
+            return
+
+    def _thread_ended(
+        self, attempt: Attempt, value: Any, failure: BaseException | None, context: Context
+    ) -> None:
+        if failure is not None or not _is_awaitable(value):
+            self._ended(attempt, value, failure)
+        elif not attempt.live:
+            _discard(value)
+            self._ended(attempt, None, None)
+        else:
+            # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
+            attempt.begun = False
+            attempt.task = self._loop.create_task(
+                self._await(attempt, value), name=attempt.slot.name, context=context
+            )
+
+    async def _await(self, attempt: Attempt, awaitable: Any) -> None:
+        attempt.begun = True
+        running.set(attempt)
+        try:
+            if attempt.asked is not NOTHING:
+                _discard(awaitable)
+                raise CancelledError
+            value = await awaitable
+        except BaseException as error:
+            self._raised(attempt, error)
+        else:
+            self._ended(attempt, value, None)
+
+    def _raised(self, attempt: Attempt, error: BaseException) -> None:
+        # By its type: an error may lie about its class, or break when asked.
+        if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
+            # The loop is gone and the interpreter clears up; there is nobody left to tell.
+            raise error
+        self._ended(attempt, None, error)
+
+
+# The frames that call the code of a job: a look at the stack finds the job by them.
+FRAMES_OF_JOBS = frozenset({Substrate._on_loop.__code__, Substrate._await.__code__})
+
+
+def _is_awaitable(value: object) -> bool:
+    try:
+        return isawaitable(value)
+    except BaseException:
+        return False
+
+
+def _discard(awaitable: Any) -> None:
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

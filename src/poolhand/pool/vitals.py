@@ -1,0 +1,60 @@
+"""Vital signs: whether the code of a running job still does anything."""
+
+from __future__ import annotations
+
+from threading import get_ident
+
+from poolhand.pool.attempt import STUCK, Attempt, Slot
+from poolhand.pool.engine import Engine
+from poolhand.runtime import Runtime
+
+
+def look_for_life(engine: Engine, now: float) -> None:
+    """Note which threads and processes have used the processor since the last look."""
+    for slot in tuple(engine.slots.all):
+        if slot.attempt is not None:
+            _feel_pulse(slot.attempt, engine.runtime, now)
+
+
+def silent_for(engine: Engine, slot: Slot, now: float) -> float:
+    """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
+    attempt = slot.attempt
+    if attempt is None or attempt.sign is None or _is_on_loop(attempt):
+        return 0.0 if get_ident() == engine.thread else engine.watch.silence(now)
+    # Another thread that asks at the same time may have seen it later than we did.
+    return max(0.0, now - attempt.sign[1])
+
+
+def is_stale(engine: Engine, slot: Slot, now: float) -> bool:
+    """Tell whether a busy slot is beyond its job's deadline or, without one, shows no life."""
+    attempt = slot.attempt
+    if attempt is None:
+        return False
+    if slot.state is STUCK:
+        return True
+    hard = attempt.work.terms.hard
+    if hard is not None:
+        return now > attempt.began + hard + SLACK
+    return silent_for(engine, slot, now) >= engine.config.stale_after
+
+
+SLACK = 1.0  # a deadline that has just passed is being dealt with
+
+
+def _is_on_loop(attempt: Attempt) -> bool:
+    # A loop that runs its tasks while it makes them has blocked code in no task yet.
+    return attempt.task is not None or attempt.work.run_in in ("async", "sync")
+
+
+def _feel_pulse(attempt: Attempt, runtime: Runtime, now: float) -> None:
+    used = _processor_time(attempt, runtime)
+    if used is None or attempt.sign is None or attempt.sign[0] != used:
+        # Where nothing can be known, nothing is held against it.
+        attempt.sign = (used, now)
+
+
+def _processor_time(attempt: Attempt, runtime: Runtime) -> float | None:
+    thread, order = attempt.thread, attempt.order
+    if order is not None:
+        return runtime.cpu_of_process(order[0].pid)
+    return None if thread is None else runtime.cpu_of_thread(thread)

@@ -1,0 +1,152 @@
+"""The watchdog of an event loop: notices when the loop does not turn, and who keeps it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
+from threading import Event as Flag
+from threading import current_thread
+from types import FrameType
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from poolhand.observe.events import LoopBlocked
+from poolhand.pool.attempt import Attempt
+from poolhand.pool.substrate import FRAMES_OF_JOBS
+from poolhand.pool.ticker import Ticker
+from poolhand.runtime import Runtime
+
+if TYPE_CHECKING:
+    from poolhand.pool.engine import Engine
+
+PULSE = 0.05
+BLOCKED = 0.1
+MOST_FRAMES = 30
+# Where asyncio's own loop waits, and where one stands that has no Python code of its own (uvloop).
+WAITING = frozenset({"selectors", "asyncio.runners"})
+
+# By the ids of what each holds. Its pools hold it: with them a loop that was left goes as well.
+_watchdogs: WeakValueDictionary[tuple[int, int], Watchdog] = WeakValueDictionary()
+
+
+class Watchdog:
+    """One for each loop (and runtime), shared by its pools: the loop gives a pulse, we listen.
+
+    A block is told once, while it lasts: its end is not ours to wait for. Code that never lets go
+    of the interpreter stops the thread as well, and is told when it does.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, runtime: Runtime) -> None:
+        self._loop = loop
+        self._now = runtime.monotonic
+        self._runtime = runtime
+        self._thread = current_thread()
+        self._pools: list[Engine] = []
+        self._pulse_at = self._looked_at = self._stood_at = self._now()
+        self._worked = self._processor_time()
+        self._told = False
+        self._ticker: Ticker | None = None
+        self._over = Flag()
+
+    @classmethod
+    def of(cls, loop: AbstractEventLoop, runtime: Runtime) -> Watchdog:
+        """Return the watchdog of a loop."""
+        return _watchdogs.setdefault((id(loop), id(runtime)), cls(loop, runtime))
+
+    def join(self, pool: Engine) -> Watchdog:
+        """Watch for a pool, until it leaves."""
+        self._pools.append(pool)
+        if self._ticker is None and self._is_listening():
+            self._ticker = Ticker(self._loop, PULSE, self._pulse)
+        return self
+
+    def leave(self, pool: Engine) -> None:
+        """Watch no longer for a pool; with the last one the watch is over."""
+        if pool not in self._pools:
+            return
+        self._pools.remove(pool)
+        if not self._pools:
+            # The next pool of this loop may run it on another thread: it gets a new watchdog.
+            _watchdogs.pop((id(self._loop), id(self._runtime)), None)
+            self._over.set()
+            if self._ticker is not None:
+                self._ticker.stop()
+                self._ticker = None
+
+    def silence(self, now: float) -> float:
+        """Return how long ago the loop last turned."""
+        return 0.0 if self._ticker is None else max(0.0, now - self._pulse_at)
+
+    def look(self, now: float) -> None:
+        """Tell of a loop that does not turn, once for each time that it does not."""
+        worked, self._worked = self._worked, self._processor_time()
+        late, self._looked_at = now - self._looked_at >= BLOCKED, now
+        if not self._loop.is_running():
+            self._stood_at = now
+        seconds = now - max(self._pulse_at, self._stood_at)
+        if seconds < BLOCKED:
+            self._told = False
+        elif late and self._worked - worked < BLOCKED:
+            # We were held up, and not by the loop: nothing was learned about it.
+            return
+        elif not self._told and any(pool.events.live for pool in self._pools):
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            if frame is not None and not _waits(frame):
+                self._told = True
+                self._tell(frame, seconds)
+
+    def _is_listening(self) -> bool:
+        try:
+            return self._runtime.watch(self._watch)
+        except RuntimeError:
+            # No thread is to be had: a pool can do its work unwatched.
+            return False
+
+    def _processor_time(self) -> float:
+        return self._runtime.cpu_of_thread(self._thread) or 0.0
+
+    def _pulse(self) -> None:
+        self._pulse_at = self._now()
+
+    def _watch(self) -> None:
+        while not self._over.wait(PULSE) and not self._loop.is_closed():
+            self.look(self._now())
+
+    def _tell(self, frame: FrameType, seconds: float) -> None:
+        attempt: Attempt | None = None
+        frames = []
+        for one in _frames(frame):
+            attempt = _attempt(one)
+            if attempt is not None:
+                break
+            frames.append(one)
+        shown = reversed(frames[:MOST_FRAMES])
+        lines = traceback.StackSummary.extract((one, one.f_lineno) for one in shown)
+        job = None if attempt is None else attempt.work.snapshot()
+        for pool in self._concerned(attempt):
+            pool.events.emit(LoopBlocked(pool.config.name, job, seconds, "".join(lines.format())))
+
+    def _concerned(self, attempt: Attempt | None) -> list[Engine]:
+        """Return whose listeners are told: those of the job's pool, else everybody's once."""
+        host = None if attempt is None else attempt.work.host
+        everybody = {pool.events: pool for pool in self._pools}.values()
+        return [pool for pool in self._pools if pool is host] or list(everybody)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _attempt(frame: FrameType) -> Attempt | None:
+    """Return the attempt whose code this frame has called, if it has."""
+    found = frame.f_locals.get("attempt") if frame.f_code in FRAMES_OF_JOBS else None
+    return found if isinstance(found, Attempt) else None
+
+
+def _waits(frame: FrameType) -> bool:
+    """Tell whether a loop only waits for something to happen."""
+    return frame.f_globals.get("__name__") in WAITING
