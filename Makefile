@@ -16,10 +16,10 @@ TYPED := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check fmt lint types soak bench bench-pool clean
+.PHONY: help setup demo test check fmt lint types soak bench bench-pool bench-lag bench-processes clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## build .venv with everything pinned; quick when nothing changed
 	@$(MAKE_VENV) .venv requirements/dev.txt
@@ -50,11 +50,19 @@ soak: setup ## property tests and seeded schedules with fresh seeds (MINUTES=10)
 	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
-bench: bench-pool ## all benchmarks
+bench: bench-pool bench-lag bench-processes ## all benchmarks
 
 bench-pool: ## CPU and memory per job, beside what else there is
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/pool.py $(ARGS)
+
+bench-lag: ## how late the event loop is while a pool works
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/lag.py $(ARGS)
+
+bench-processes: ## what a process job costs, and what the death of a child does
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/processes.py $(ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

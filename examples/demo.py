@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 NEEDS = {"poolhand", "msgspec", "rich"}
@@ -23,12 +22,9 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    given = flags.parse(sys.argv[1:])
-    if hasattr(signal, "SIGPIPE"):
-        # `demo.py | head` ends quietly, as other commands do.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    return run.run(given)
+    return run.run(flags.parse(sys.argv[1:]))
 
 
+# The processes of the pool import this file as well.
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from dataclasses import dataclass
+from zlib import crc32
 
-from poolhand import Retry, RetryLater
+from poolhand import Autoscale, Retry, RetryLater, current_job
 from stage.plan import Habit, Turn
+
+PASSAGES = 1_500
+DIMENSIONS = 64
+BLOCKS_FOR = 0.15
 
 
 class ToolFailed(Exception):
@@ -48,6 +55,11 @@ class Pace:
             give_up_on=(BadRequest,),
         )
 
+    def autoscale(self, slots: int, most: int) -> Autoscale:
+        return Autoscale(
+            min=slots, max=most, interval=self.seconds(0.5), cooldown=self.seconds(1.0)
+        )
+
 
 async def think(turn: Turn, pace: Pace) -> str:
     """Answer one turn: a job on the event loop."""
@@ -69,6 +81,26 @@ def call_tool(turn: Turn, pace: Pace) -> str:
     return f"answer {turn.number}, by a tool"
 
 
+def rank(turn: Turn, pace: Pace) -> str:
+    """Answer one turn from the nearest of many passages: CPU work, which runs in a process."""
+    job = current_job()
+    if turn.habit is Habit.KILLED and job is not None and job.attempts == 1:
+        # What the kernel does to a process when the machine runs out of memory.
+        os.kill(os.getpid(), signal.SIGKILL)
+    question = _embed(f"question {turn.number}")
+    passages = range(max(1, round(pace.seconds(PASSAGES))))
+    best = max(passages, key=lambda number: _likeness(question, _embed(f"passage {number}")))
+    return f"answer {turn.number}, from passage {best}"
+
+
+def _embed(text: str) -> list[float]:
+    return [crc32(text.encode(), dimension) / 2**31 - 1 for dimension in range(DIMENSIONS)]
+
+
+def _likeness(one: list[float], other: list[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
 async def _act(turn: Turn, pace: Pace) -> None:
     """Do what is special about a turn."""
     first = turn.attempts == 1
@@ -79,6 +111,8 @@ async def _act(turn: Turn, pace: Pace) -> None:
             raise ToolFailed("[blink]the archive is gone[/blink]")
         case Habit.BROKEN:
             raise BadRequest("the prompt is empty")
+        case Habit.BLOCKS:
+            _read_page()
         case Habit.LIMITED if first:
             raise RetryLater(pace.seconds(0.5), "rate limit of the provider")
         case Habit.DAWDLES if first:
@@ -89,6 +123,11 @@ async def _act(turn: Turn, pace: Pace) -> None:
             await asyncio.sleep(pace.patience * 4)
         case _:
             pass
+
+
+def _read_page() -> None:
+    """Wait as a client without async does: until it returns, nobody else on the loop gets on."""
+    time.sleep(BLOCKS_FOR)
 
 
 async def _until_told(seconds: float) -> None:

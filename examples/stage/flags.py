@@ -17,12 +17,16 @@ class Flags:
     """What the user asked for, checked."""
 
     once: bool = False
-    seconds: float = 12.0
-    sessions: int = 240
+    seconds: float = 16.0
+    sessions: int = 320
     tenants: int = 5
     slots: int = 12
     seed: int = 1984
     speed: float = 1.0
+
+    @property
+    def most_slots(self) -> int:
+        return 2 * self.slots
 
 
 def parse(words: Sequence[str]) -> Flags:
@@ -81,7 +85,8 @@ def _add_counts(parser: argparse.ArgumentParser, default: Flags) -> None:
         metavar="N",
         type=_between(1, 256, int),
         default=default.slots,
-        help="how many jobs run at a time (default: %(default)s)",
+        help="slots to begin with; under load the pool grows to twice as many"
+        " (default: %(default)s)",
     )
 
 

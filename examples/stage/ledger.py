@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from poolhand import Event, Job, Status
 from poolhand.observe.events import (
@@ -16,19 +18,24 @@ from poolhand.observe.events import (
     JobRetried,
     JobStarted,
     JobSubmitted,
+    LoopBlocked,
+    PoolResized,
     SlotFreed,
     SlotStuck,
     SubmitterParked,
+    WorkerVanished,
 )
 from stage.plan import Session
 
 RECENT = 5.0  # seconds that "now" means for rates and shares
 BUCKET = 0.5
 KEPT_WAITS = 5_000
-KEPT_NEWS = 50
+KEPT_NEWS = 200
+HEADLINE_SECONDS = 4.0
 BAD = "bad"
 GOOD = "good"
 PLAIN = "plain"
+FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
 
 
 @dataclass(slots=True)
@@ -59,6 +66,21 @@ class News:
     tenant: str
     text: str
     tone: str = PLAIN
+    headline: bool = False
+
+
+@dataclass(slots=True)
+class Incidents:
+    """What happened to the pool rather than to a tenant; `resized` is the latest change of size."""
+
+    grown: int = 0
+    shrunk: int = 0
+    most_slots: int = 0
+    resized: str = ""
+    blocked: int = 0
+    blocker: str = ""
+    killed: int = 0
+    recovered: int = 0
 
 
 class Ledger:
@@ -67,12 +89,15 @@ class Ledger:
     def __init__(self, tenants: Iterable[str]) -> None:
         self.tenants = {name: Figures() for name in tenants}
         self.news: deque[News] = deque(maxlen=KEPT_NEWS)
+        self.headlines: deque[News] = deque(maxlen=KEPT_NEWS)
+        self.incidents = Incidents()
         self.round = 0
         self.planned = 0
         self.began = time.monotonic()
         self.slots: dict[str, tuple[Job, float]] = {}
         self._titles: dict[str, str] = {}
         self._running: set[str] = set()
+        self._orphans: set[str] = set()
         self._starts: deque[tuple[float, str]] = deque()
         self._buckets: Counter[int] = Counter()
         self._parked_at = 0.0
@@ -100,6 +125,14 @@ class Ledger:
         """Return how many turns ended in each of the latest half seconds, oldest first."""
         last = int(self.elapsed / BUCKET)
         return [self._buckets[bucket] for bucket in range(last - length, last)]
+
+    def latest(self, count: int) -> list[News]:
+        """Return the latest news, in which headlines keep their place for a few seconds."""
+        news = list(self.news)
+        since = self.elapsed - HEADLINE_SECONDS
+        kept = [one for one in news if one.headline and one.at > since][-((count + 1) // 2) :]
+        others = [one for one in reversed(news) if one not in kept][: count - len(kept)]
+        return sorted([*kept, *others], key=lambda one: one.at)
 
     def shares(self) -> dict[str, float]:
         """Return which part of the turns that began lately was whose."""
@@ -164,6 +197,30 @@ class Ledger:
             case DrainSlow(seconds_left=left):
                 self._tell("", f"the drain is slow, {left:.1f} s left", BAD)
             case _:
+                self._hear_incident(event)
+
+    def _hear_incident(self, event: Event) -> None:
+        incidents = self.incidents
+        match event:
+            case PoolResized(before=before, after=after, why=why):
+                incidents.grown += after > before
+                incidents.shrunk += after < before
+                incidents.most_slots = max(incidents.most_slots, before, after)
+                incidents.resized = f"{before} → {after} slots: {why}"
+                self._headline("", incidents.resized, GOOD)
+            case LoopBlocked(job=job, seconds=seconds, stack=stack):
+                # Told by the thread of the watchdog, while the loop stands still.
+                who, tenant = ("no job", "") if job is None else (str(job.session), job.key)
+                incidents.blocked += 1
+                incidents.blocker = who
+                text = f"{who} blocks the event loop, {seconds:.2f} s by now: {_place(stack)}"
+                self._headline(tenant, text, BAD)
+            case WorkerVanished(job=job, why=why):
+                incidents.killed += 1
+                self._orphans.add(job.id)
+                reason = why.partition(" was lost: ")[2] or why
+                self._headline(job.key, f"{job.session}: {reason}", BAD)
+            case _:
                 pass
 
     def _start(self, job: Job, slot: str) -> None:
@@ -183,6 +240,9 @@ class Ledger:
         figures.waiting += 1
         self._running.discard(job.id)
         why = job.error.message if job.error is not None else "asked for it"
+        if job.id in self._orphans:
+            self._headline(job.key, f"{job.session} runs again, in another process")
+            return
         if "timeout" in why:
             why = "timed out"
         self._tell_of(job, f"runs again: {why}")
@@ -198,7 +258,12 @@ class Ledger:
         self._buckets[int(self.elapsed / BUCKET)] += 1
         if len(self._buckets) > 1_000:
             del self._buckets[min(self._buckets)]
-        if job.status is Status.FAILED:
+        if job.id in self._orphans:
+            self._orphans.remove(job.id)
+            self.incidents.recovered += job.status is Status.COMPLETED
+            text = f"{job.session} {job.status.value} at attempt {job.attempts}"
+            self._headline(job.key, text, GOOD if job.status is Status.COMPLETED else BAD)
+        elif job.status is Status.FAILED:
             why = job.error.message if job.error is not None else "no reason given"
             self._tell_of(job, f"failed: {why}", BAD)
         elif job.status is not Status.COMPLETED:
@@ -219,3 +284,18 @@ class Ledger:
 
     def _tell(self, tenant: str, text: str, tone: str = PLAIN) -> None:
         self.news.append(News(self.elapsed, tenant, text, tone))
+
+    def _headline(self, tenant: str, text: str, tone: str = PLAIN) -> None:
+        """Tell what is worth a line in a pipe as well."""
+        news = News(self.elapsed, tenant, text, tone, headline=True)
+        self.news.append(news)
+        self.headlines.append(news)
+
+
+def _place(stack: str) -> str:
+    """Return the innermost line of a stack: file, line and function."""
+    frames = FRAME.findall(stack)
+    if not frames:
+        return "somewhere"
+    path, line, function = frames[-1]
+    return f"{function}, {Path(path).name} line {line}"

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 from types import TracebackType
 from typing import Self
 
+from stage.printable import printable
 from stage.state import State
 
 
+def say(text: str) -> None:
+    """Print a line; when nobody reads any more, end quietly, as other commands do."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        if not hasattr(signal, "SIGPIPE"):
+            raise
+        # Not from the start: the pipe to a child that has died would end everything, too.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
+
+
 class Lines:
-    """Prints one line now and then."""
+    """Prints one line now and then, and the headlines of the meantime before it."""
 
     interval = 1.0
 
@@ -25,15 +39,22 @@ class Lines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        pass
+        self._headlines()
 
     def paint(self) -> None:
+        self._headlines()
         state = self._state
         line = f"{state.ledger.elapsed:6.1f} s  {state.progress()}"
         if not state.draining:
             now = state.pool.snapshot()
             line += (
-                f"; {now.active} running, {now.queued} queued, {now.blocked} blocked,"
+                f"; {state.health()}; {now.queued} queued, {now.blocked} blocked,"
                 f" {now.scheduled} scheduled, {now.failed} failed"
             )
-        print(line, flush=True)
+        say(line)
+
+    def _headlines(self) -> None:
+        headlines = self._state.ledger.headlines
+        while headlines:
+            news = headlines.popleft()
+            say(f"{news.at:6.1f} s  * {printable(f'{news.tenant} {news.text}'.strip())}")

@@ -50,6 +50,9 @@ class Habit(StrEnum):
 
     ANSWERS = "thinks, then answers"
     TOOL = "calls a blocking tool in a thread"
+    RANKS = "ranks passages, CPU work, in a process"
+    KILLED = "ranks passages; its process is killed once"
+    BLOCKS = "blocks the event loop by mistake"
     STUMBLES = "fails once, then answers"
     LIMITED = "hits the rate limit once, then answers"
     DOUBLED = "is sent twice with one idempotency key"
@@ -61,8 +64,12 @@ class Habit(StrEnum):
     HANGS = "calls a tool once that outlives its hard timeout"
 
 
+ONCE_A_ROUND = 0.0  # every habit is dealt at least once
 SHARES = {
     Habit.TOOL: 0.10,
+    Habit.RANKS: 0.06,
+    Habit.KILLED: ONCE_A_ROUND,
+    Habit.BLOCKS: ONCE_A_ROUND,
     Habit.STUMBLES: 0.05,
     Habit.LIMITED: 0.04,
     Habit.DOUBLED: 0.03,

@@ -11,12 +11,13 @@ from typing import Protocol
 
 from rich.console import Console
 
-from poolhand import DrainReport, Pool, bounded, fair_round_robin, subscribe
+from poolhand import DrainReport, Event, Pool, bounded, fair_round_robin, subscribe
+from poolhand.observe.events import PoolResized
 from stage import summary
 from stage.agents import Pace
 from stage.flags import Flags
 from stage.ledger import Ledger
-from stage.lines import Lines
+from stage.lines import Lines, say
 from stage.plan import tenants
 from stage.screen import Screen
 from stage.state import State
@@ -25,6 +26,7 @@ from stage.traffic import Traffic
 DRAIN_SECONDS = 10.0
 QUEUE_PER_SLOT = 5
 STOPPED_NOW = 130
+LULL = 30.0  # seconds at most; an idle pool is back at its first size after a few
 
 
 class View(Protocol):
@@ -44,7 +46,16 @@ class Run:
         self.traffic = Traffic(pool, self.ledger, flags)
         self._pool = pool
         self._interrupted = asyncio.Event()
+        self._small = asyncio.Event()
+        self._small.set()
         self._hurry: Task[DrainReport] | None = None
+
+    def hear(self, event: Event) -> None:
+        """Take in one event of the pool."""
+        self.ledger.hear(event)
+        if isinstance(event, PoolResized):
+            is_small = event.after == self.state.flags.slots
+            (self._small.set if is_small else self._small.clear)()
 
     def interrupt(self) -> None:
         """Drain; when told again, stop now."""
@@ -61,6 +72,7 @@ class Run:
             painter = tasks.create_task(_paint(view))
             interrupted = tasks.create_task(self._interrupted.wait())
             await asyncio.wait({work, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_small(interrupted)
             interrupted.cancel()
             self.traffic.stop()
             if self._interrupted.is_set():
@@ -70,6 +82,14 @@ class Run:
             await work
             painter.cancel()
         return report
+
+    async def _until_small(self, interrupted: Task[bool]) -> None:
+        """Wait until a pool that has grown has shrunk again, unless somebody interrupts."""
+        small = asyncio.create_task(self._small.wait())
+        most = max(LULL, Pace(self.state.flags.speed).seconds(LULL))
+        either = {small, interrupted}
+        await asyncio.wait(either, timeout=most, return_when=asyncio.FIRST_COMPLETED)
+        small.cancel()
 
 
 async def _paint(view: View) -> None:
@@ -84,10 +104,9 @@ def run(flags: Flags) -> int:
 
 
 async def _run(flags: Flags) -> int:
-    print(
+    say(
         f"{flags.sessions} sessions of {flags.tenants} tenants in one fair pool of {flags.slots} "
-        "slots, offline. Ctrl-C drains.",
-        flush=True,
+        f"slots.\nUnder load it grows to {flags.most_slots} by itself. Offline; Ctrl-C drains."
     )
     pace = Pace(flags.speed)
     pool = Pool(
@@ -98,9 +117,10 @@ async def _run(flags: Flags) -> int:
         soft_timeout=pace.soft_timeout,
         timeout=pace.timeout,
         retry=pace.retry,
+        autoscale=pace.autoscale(flags.slots, flags.most_slots),
     )
     run = Run(flags, pool)
-    unsubscribe = subscribe(run.ledger.hear)
+    unsubscribe = subscribe(run.hear)
     _on_signals(run)
     try:
         async with pool:
@@ -108,7 +128,7 @@ async def _run(flags: Flags) -> int:
     finally:
         unsubscribe()
     summary.show(report, run.traffic, run.ledger)
-    print("What to read next: README.md", flush=True)
+    say("What to read next: README.md")
     if not summary.conserved(report, run.traffic, run.ledger):
         return 1
     return STOPPED_NOW if run.state.stopping_now else 0

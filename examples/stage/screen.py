@@ -18,7 +18,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from poolhand import PoolSnapshot, Status
+from poolhand import PoolSnapshot, Status, WorkerHealth
+from stage.agents import rank
 from stage.ledger import BAD, GOOD, Figures, News
 from stage.plan import NOISY
 from stage.printable import clock, printable, seconds
@@ -26,13 +27,13 @@ from stage.state import State
 
 COLOURS = ("yellow", "cyan", "green", "magenta", "blue", "bright_cyan")
 SPARKS = "▁▂▃▄▅▆▇█"
-MARKS = {"busy": ("●", "green"), "stuck": ("✖", "bold red")}
 POOL_WIDTH = 26
 POOL_ROWS = 6
 SLOT_WIDTH = 24
 BORDER = 2
 MOST_NEWS = 10
 NARROW = 60
+HEADER_ROWS = 3
 ROOMY_COUNTS = ("waiting", "running", "done", "failed")
 NARROW_COUNTS = ("wait", "run", "done", "fail")
 
@@ -70,13 +71,14 @@ class Screen:
         """Return what fits: the header, then the tenants, then the pool, then the news."""
         now = self._state.pool.snapshot()
         parts: list[RenderableType] = [self._header(width)]
-        left = height - 2
+        left = height - HEADER_ROWS
         tenants = min(len(self._state.ledger.tenants), left - 1 - BORDER)
         if tenants > 0:
             parts.append(self._tenants(width, tenants))
             left -= tenants + 1 + BORDER
         if left >= POOL_ROWS + BORDER:
-            rows, columns = self._slot_grid(width, left, now.max_concurrent)
+            # As large as the pool may become: the rest stays in its place while it grows.
+            rows, columns = self._slot_grid(width, left, self._state.flags.most_slots)
             parts.append(self._machine(now, width, rows, columns))
             left -= rows + BORDER
         if left > BORDER:
@@ -98,6 +100,9 @@ class Screen:
         head.append(progress, "bold yellow" if state.draining else "")
         if not state.draining:
             head.append("; Ctrl-C drains", "dim")
+        head.append(f"\n{state.health()}")
+        if state.ledger.incidents.resized:
+            head.append(f"; {state.ledger.incidents.resized}", "dim")
         return head
 
     def _tenants(self, width: int, rows: int) -> Panel:
@@ -171,27 +176,27 @@ class Screen:
             grid.add_column(width=cell, no_wrap=True, overflow="ellipsis")
         for row in range(min(rows, len(shown))):
             line = shown[row::rows]
-            grid.add_row(*(self._slot(name, now.workers[name].state) for name in line))
+            grid.add_row(*(self._slot(name, now.workers[name]) for name in line))
         hidden = len(names) - len(shown)
         title = Text(f"slots ({hidden} more not shown)" if hidden else "slots")
         return Panel(grid, title=title, height=rows + BORDER, border_style="dim")
 
-    def _slot(self, name: str, state: str) -> Text:
-        mark, style = MARKS.get(state, ("○", "dim"))
+    def _slot(self, name: str, worker: WorkerHealth) -> Text:
         text = Text(f"{name} ", no_wrap=True, overflow="ellipsis")
-        text.append(mark, style)
         known = self._state.ledger.slots.get(name)
-        if state == "idle" or known is None:
-            text.append(f" {state}", "dim")
+        if worker.job is None or known is None:
+            text.append(f"○ {worker.state}", "dim")
             return text
         job, began = known
+        mark = "◆" if job.name == rank.__name__ else "●"
+        text.append("✖" if worker.stuck else mark, "bold red" if worker.stuck else "green")
         what = self._state.ledger.title(job) or "over, its code runs on"
         text.append(f" {printable(what)}", self._colours.get(job.key, ""))
         text.append(f" {seconds(time.monotonic() - began)}", "dim")
         return text
 
     def _news(self, rows: int) -> Panel:
-        latest = list(self._state.ledger.news)[-rows:]
+        latest = self._state.ledger.latest(rows)
         lines = Text("\n", no_wrap=True, overflow="ellipsis").join(map(self._line, latest))
         lines.no_wrap, lines.overflow = True, "ellipsis"
         return Panel(lines, title=Text("news"), height=rows + BORDER, border_style="dim")

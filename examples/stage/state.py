@@ -39,6 +39,12 @@ class State:
         of = "" if self.flags.once else f"round {ledger.round}, "
         return f"{of}{ledger.ended}/{ledger.planned} turns, {rate:.0f}/s, {eta}"
 
+    def health(self) -> str:
+        """Return a few words: how many slots there are, how busy, and whether any seems dead."""
+        health = self.pool.health()
+        stale = len(health.stale_workers)
+        return f"{health.pool_size} slots {health.utilization:.0%} busy, {stale} stale"
+
     def _drain_progress(self, until: float) -> str:
         stats = self.pool.stats()
         if self.stopping_now:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poolhand import DrainReport, Status
-from stage.ledger import Figures, Ledger
+from stage.ledger import Figures, Incidents, Ledger
 from stage.plan import NOISY
 from stage.printable import printable, seconds
 from stage.traffic import Traffic
@@ -106,6 +106,7 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
         if name != NOISY and (wait := figures.wait(0.95)) is not None
     ]
     yield f"sent twice, run once: {total.doubled} turns"
+    yield from _incidents(ledger.incidents)
     if total.refused:
         yield f"refused while draining: {total.refused} submits, of which nothing is left"
     noisy = ledger.tenants[NOISY].wait(0.95)
@@ -114,6 +115,18 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
             f"{NOISY} sent everything at once and waited up to {seconds(noisy)} (p95), "
             f"the others up to {seconds(max(quiet))}"
         )
+
+
+def _incidents(incidents: Incidents) -> Iterator[str]:
+    if incidents.grown:
+        yield (
+            f"changes of size: {incidents.grown} up, to {incidents.most_slots} slots, "
+            f"{incidents.shrunk} down"
+        )
+    if incidents.blocked:
+        yield f"event loop blocked: {incidents.blocked}, the last time by {incidents.blocker}"
+    if incidents.killed:
+        yield f"processes killed: {incidents.killed}, their jobs completed: {incidents.recovered}"
 
 
 def _ends(report: DrainReport) -> Counter[Status]:

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 
 from poolhand import Draining, Pool, Status, Ticket, wait
-from stage.agents import Pace, call_tool, think
+from stage.agents import Pace, call_tool, rank, think
 from stage.flags import Flags
 from stage.ledger import Ledger
 from stage.plan import Habit, Session, Turn, make_round
@@ -16,6 +16,8 @@ from stage.plan import Habit, Session, Turn, make_round
 IMPORTERS = 3
 STILL_OPEN = 0.1
 IN_A_THREAD = {Habit.TOOL, Habit.HANGS}
+IN_A_PROCESS = {Habit.RANKS, Habit.KILLED}
+PROCESS_SECONDS = 30.0  # the first job of a process waits until it is up
 
 
 class Traffic:
@@ -129,6 +131,11 @@ class Traffic:
             idempotency_key=f"{session.id}/{turn.number}",
         )
         try:
+            if turn.habit in IN_A_PROCESS:
+                apart = view.with_options(
+                    run_in="process", timeout=PROCESS_SECONDS, soft_timeout=None
+                )
+                return await apart.submit(rank, turn, self._pace)
             if turn.habit in IN_A_THREAD:
                 return await view.submit(call_tool, turn, self._pace)
             return await view.submit(think, turn, self._pace)

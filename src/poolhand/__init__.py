@@ -2,6 +2,7 @@
 
 from poolhand.context import stop_requested
 from poolhand.errors import (
+    BadSignature,
     Deadlock,
     Directive,
     Draining,
@@ -19,7 +20,11 @@ from poolhand.errors import (
     Refused,
     RetryLater,
     Snooze,
+    TooLarge,
+    Undecodable,
+    UnknownVersion,
     UsageError,
+    WireError,
 )
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
@@ -55,6 +60,7 @@ __all__ = [
     "AgentRequest",
     "Autoscale",
     "Backpressure",
+    "BadSignature",
     "Deadlock",
     "Directive",
     "DrainReport",
@@ -86,7 +92,11 @@ __all__ = [
     "Snooze",
     "Status",
     "Ticket",
+    "TooLarge",
+    "Undecodable",
+    "UnknownVersion",
     "UsageError",
+    "WireError",
     "WorkerHealth",
     "__version__",
     "agent_fanout",

@@ -14,6 +14,11 @@ PoolhandError
 │   ├── JobExpired        it waited longer than `expires`
 │   ├── JobLost           the process that ran it died
 │   └── Deadlock          it waits for a job of its own pool that can never start
+├── WireError             a value and its bytes that do not go together
+│   ├── TooLarge          more bytes or more levels than the limits allow
+│   ├── Undecodable       bytes that hold no value of the wanted type
+│   ├── BadSignature      unsigned, altered, expired, or signed with an unknown key
+│   └── UnknownVersion    written by a newer poolhand
 └── Directive             what a job raises on purpose
     ├── RetryLater        run me again after that many seconds
     ├── Snooze            run me again at that time; this attempt does not count
@@ -140,6 +145,41 @@ class JobLost(JobError):
     """The process that ran a job died before the job was over."""
 
     code = "PH-JOB-007"
+
+
+class WireError(PoolhandError):
+    """A payload that cannot travel, or that arrived as it must not be read."""
+
+    code = "PH-WIR-000"
+
+
+class TooLarge(WireError):
+    """A payload goes beyond `limit`; `size` says by how much, where that is known."""
+
+    code = "PH-WIR-001"
+
+    def __init__(self, message: str, *, limit: int, size: int | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.size = size
+
+
+class Undecodable(WireError):
+    """Bytes are damaged, of another kind, or not of the wanted type."""
+
+    code = "PH-WIR-002"
+
+
+class BadSignature(WireError):
+    """Bytes are not signed by a key that is known here, or not any more."""
+
+    code = "PH-WIR-003"
+
+
+class UnknownVersion(WireError):
+    """Bytes have a format that only a newer poolhand can read."""
+
+    code = "PH-WIR-004"
 
 
 class Directive(PoolhandError):

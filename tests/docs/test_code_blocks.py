@@ -90,18 +90,16 @@ def run(script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def pages() -> list[Path]:
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+def pages(root: Path) -> list[Path]:
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
-def all_scripts() -> list[Script]:
+def all_scripts(root: Path = REPOSITORY) -> list[Script]:
     return [
         script
-        for page in pages()
+        for page in pages(root)
         if page.exists()
-        for script in scripts(
-            page.relative_to(REPOSITORY).as_posix(), page.read_text(encoding="utf-8")
-        )
+        for script in scripts(page.relative_to(root).as_posix(), page.read_text(encoding="utf-8"))
     ]
 
 
@@ -114,6 +112,13 @@ def test_the_block_runs(script: Script, tmp_path: Path) -> None:
 
 def test_the_readme_shows_code() -> None:
     assert [script for script in all_scripts() if script.page == "README.md"]
+
+
+def test_every_guide_shows_code_and_stands_in_the_index() -> None:
+    guides = {page.name for page in (REPOSITORY / "docs" / "howto").glob("*.md")} - {"README.md"}
+    index = (REPOSITORY / "docs" / "howto" / "README.md").read_text(encoding="utf-8")
+    shown = {Path(one.page).name for one in all_scripts() if one.page.startswith("docs/howto/")}
+    assert guides == shown == set(re.findall(r"\]\(([\w-]+\.md)\)", index))
 
 
 # The collector itself
@@ -190,3 +195,27 @@ def test_a_block_that_fails_is_told_by_the_line_of_its_page(
 def test_a_continued_block_knows_the_one_before(tmp_path: Path) -> None:
     first, _ = scripts("page.md", PAGE)
     assert run(first, tmp_path).returncode == 0
+
+
+def test_a_block_that_fails_is_found_in_a_folder_of_docs(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "howto" / "page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("# Title\n\n```python\nassert 1 + 1 == 3\n```\n", encoding="utf-8")
+    (script,) = all_scripts(tmp_path)
+    assert str(script) == "docs/howto/page.md:3"
+    assert "AssertionError" in run(script, tmp_path).stderr
+
+
+def test_a_block_can_have_processes_that_import_it(tmp_path: Path) -> None:
+    code = """\
+from multiprocessing import get_context
+
+def double(n):
+    return 2 * n
+
+if __name__ == "__main__":
+    with get_context("spawn").Pool(1) as processes:
+        assert processes.map(double, [1, 2]) == [2, 4]
+"""
+    (script,) = scripts("docs/how-to.md", f"```python\n{code}```\n")
+    assert run(script, tmp_path).returncode == 0

@@ -25,9 +25,8 @@ NICE_SHARE = st.integers(1, 20).map(lambda n: n / 20)
 @st.composite
 def autoscales(draw: st.DrawFn, below_full: bool = False) -> Autoscale:
     """Any settings; with `below_full` only those for which a pool that is all busy is high."""
-    low, high = sorted(draw(st.lists(SHARE | NICE_SHARE, min_size=2, max_size=2, unique=True)))
-    if below_full and high == 1:
-        low, high = low / 2, 0.99
+    shares = (SHARE | NICE_SHARE).filter(lambda share: share < 1 or not below_full)
+    low, high = sorted(draw(st.lists(shares, min_size=2, max_size=2, unique=True)))
     fewest = draw(st.integers(1, 10))
     interval = draw(st.sampled_from([0.1, 1.0, 10.0]))
     return Autoscale(

@@ -13,21 +13,26 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 import pytest
 from rich.console import Console
 
 from poolhand import DrainReport, Pool, Status, wait
-from poolhand.observe.events import Events
+from poolhand.observe.events import Events, PoolResized
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = [sys.executable, str(EXAMPLES / "demo.py")]
 QUICK = ["--sessions", "40", "--seconds", "8", "--speed", "12"]
+CROWDED = [*QUICK, "--slots", "4"]
+RESIZE = re.compile(r"(\d+) → (\d+) slots: (?:utilisation|queue fill) \d\.\d\d")
+HEALTH = re.compile(r"\d+ slots \d+% busy, \d+ stale")
 SECONDS = 50
 COLUMNS, ROWS = 80, 24
 STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -50,12 +55,12 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def started(*flags: str) -> Iterator[subprocess.Popen[str]]:
+def started(*flags: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """The demo while it runs, its output in a pipe; ended in any case."""
     pipe = subprocess.PIPE
     command = [*DEMO, *flags]
     with subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=environment()
+        command, stdout=pipe, stderr=pipe, text=True, env=environment(**variables)
     ) as process:
         try:
             yield process
@@ -121,6 +126,68 @@ def test_one_round_ends_by_itself_and_accounts_for_every_job() -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.fixture(scope="module")
+def crowded() -> str:
+    """What one round in a pool that is too small for it writes into a pipe."""
+    done = run("--once", *CROWDED)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert expect_balanced(done.stdout)["lost"] == 0
+    return done.stdout
+
+
+def headlines(output: str) -> list[str]:
+    """What is told beside the line of every second."""
+    return re.findall(r"^ *[\d.]+ s  \* (.+)$", output, re.MULTILINE)
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, habit: str) -> str:
+    """Tenant and session of the one turn that has this habit."""
+    flags, plan = stage(monkeypatch, "flags", "plan")
+    sessions = plan.make_round(flags.parse(["--once", *CROWDED]), 1)
+    (found,) = [one for one in sessions for turn in one.turns if turn.habit is plan.Habit[habit]]
+    return f"{found.tenant} {found.id}"
+
+
+def test_a_pool_under_load_grows_and_then_shrinks_again_and_says_why(crowded: str) -> None:
+    changes = [match for line in headlines(crowded) if (match := RESIZE.fullmatch(line))]
+    sizes = [(int(change[1]), int(change[2])) for change in changes]
+    (before, _), *_, (_, after) = sizes
+    assert before == after == 4
+    assert all(one[1] == other[0] for one, other in pairwise(sizes))
+    assert all(4 <= size <= 8 for change in sizes for size in change)
+    up = sum(one < other for one, other in sizes)
+    most = max(map(max, sizes))
+    assert f"changes of size: {up} up, to {most} slots, {len(sizes) - up} down" in crowded
+
+
+def test_the_watchdog_names_the_job_that_blocks_the_event_loop(
+    crowded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = planned(monkeypatch, "BLOCKS")
+    blocks = [line for line in headlines(crowded) if line.startswith(f"{who} blocks the event")]
+    assert blocks, headlines(crowded)
+    assert re.search(r"loop, \d\.\d\d s by now: _read_page, agents\.py line \d+$", blocks[0])
+    assert re.search(r"^event loop blocked: [1-9]", crowded, re.MULTILINE)
+
+
+def test_the_job_of_a_killed_process_runs_again_and_completes(
+    crowded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = planned(monkeypatch, "KILLED")
+    told = [line for line in headlines(crowded) if line.startswith(who)]
+    killed, again, completed = (line for line in told if "blocks the event loop" not in line)
+    assert re.fullmatch(rf"{who}: its process \d+ was killed by SIGKILL", killed)
+    assert again == f"{who} runs again, in another process"
+    assert completed == f"{who} completed at attempt 2"
+    assert "processes killed: 1, their jobs completed: 1" in crowded
+
+
+def test_every_line_of_a_pipe_says_how_the_pool_is(crowded: str) -> None:
+    lines = [line for line in crowded.splitlines() if " turns, " in line]
+    assert lines
+    assert all(HEALTH.search(line) for line in lines)
+
+
 def test_ctrl_c_drains_and_ends_well() -> None:
     with started("--sessions", "40", "--seconds", "8", "--speed", "4") as demo:
         read_until(demo.stdout, r"round \d+, [1-9]\d*/")
@@ -129,6 +196,16 @@ def test_ctrl_c_drains_and_ends_well() -> None:
     assert (demo.returncode, errors) == (0, "")
     assert "draining: " in output
     assert expect_balanced(output)["rejected"] == 0
+
+
+def test_ctrl_c_does_not_wait_for_a_grown_pool_to_shrink() -> None:
+    # At this speed an idle pool would be given a minute for that.
+    with started("--slots", "1", "--speed", "0.5", "--seconds", "2") as demo:
+        read_until(demo.stdout, "1 → 2 slots: ")
+        demo.send_signal(signal.SIGINT)
+        output, errors = demo.communicate(timeout=SECONDS)
+    assert (demo.returncode, errors) == (0, "")
+    expect_balanced(output)
 
 
 def test_a_second_ctrl_c_stops_now() -> None:
@@ -140,6 +217,40 @@ def test_a_second_ctrl_c_stops_now() -> None:
         output, errors = demo.communicate(timeout=SECONDS)
     assert (demo.returncode, errors) == (130, "")
     assert expect_balanced(output)["rejected"] > 0
+
+
+def marked(mark: str) -> set[str]:
+    """The living processes that were started with this variable, or by one that was."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.add(path.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs the /proc of Linux")
+def test_ctrl_c_leaves_no_process_behind() -> None:
+    mark = f"demo-{uuid4()}"
+    with started("--sessions", "40", "--seconds", "60", "--speed", "8", MARK=mark) as demo:
+        read_until(demo.stdout, "completed at attempt 2")
+        assert len(marked(mark)) > 2  # itself, who tracks its resources, and a process slot
+        demo.send_signal(signal.SIGINT)
+        output, errors = demo.communicate(timeout=SECONDS)
+    assert (demo.returncode, errors) == (0, "")
+    expect_balanced(output)
+    assert marked(mark) == set()
+
+
+def test_it_ends_quietly_when_nobody_reads_any_more() -> None:
+    with started(*QUICK) as demo:
+        read_until(demo.stdout, "runs again, in another process")
+        assert demo.stdout is not None
+        demo.stdout.close()
+        assert demo.stderr is not None
+        # Its processes have it, too: it is at its end when the last of them is gone.
+        assert demo.stderr.read() == ""
+        assert demo.wait(SECONDS) == -signal.SIGPIPE
 
 
 @pytest.mark.parametrize(
@@ -224,9 +335,32 @@ def test_the_live_view_fits_its_terminal(columns: int, rows: int) -> None:
 
 def test_the_live_view_shows_tenants_pool_slots_and_news() -> None:
     _, written = in_a_terminal("--once", *QUICK, columns=COLUMNS, rows=ROWS)
-    picture = "\n".join(frames(written)[-1])
+    # A pool that has shrunk may have kept another slot than the twelfth.
+    picture = "\n".join(frames(written)[0])
     for text in ("initech", "umbrella", "wait p50", "active", "worker-000", "worker-011", "news"):
         assert text in picture
+
+
+def test_the_live_view_shows_how_the_pool_is_and_why_its_size_changed() -> None:
+    _, written = in_a_terminal("--once", *CROWDED, columns=COLUMNS, rows=ROWS)
+    lines = [picture[2] for picture in frames(written)]
+    assert all(HEALTH.match(line) for line in lines)
+    assert any(RESIZE.search(line) for line in lines)
+
+
+def test_headlines_stay_in_view_while_other_news_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledgers, plan = stage(monkeypatch, "ledger", "plan")
+    ledger = ledgers.Ledger(["initech"])
+    ledger.hear(PoolResized("demo", 4, 5, "utilisation 1.00"))
+    for number in range(20):
+        session = plan.Session(f"s{number}", "initech", "user-01", "", 0.0, False)
+        ledger.note_double(session)
+    for count, others in ((1, []), (2, ["s19"]), (3, ["s18", "s19"])):
+        first, *rest = ledger.latest(count)
+        assert first.text == "4 → 5 slots: utilisation 1.00"
+        assert [news.text.split()[0] for news in rest] == others
+    ledger.began -= 60
+    assert [news.text.split()[0] for news in ledger.latest(2)] == ["s18", "s19"]
 
 
 async def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(

@@ -14,6 +14,7 @@ import pytest
 import poolhand
 from poolhand import errors
 from poolhand.errors import (
+    BadSignature,
     Deadlock,
     Directive,
     Draining,
@@ -31,7 +32,11 @@ from poolhand.errors import (
     Refused,
     RetryLater,
     Snooze,
+    TooLarge,
+    Undecodable,
+    UnknownVersion,
     UsageError,
+    WireError,
 )
 
 CODES = {
@@ -49,6 +54,11 @@ CODES = {
     JobRejected: "PH-JOB-004",
     JobExpired: "PH-JOB-005",
     Deadlock: "PH-JOB-006",
+    WireError: "PH-WIR-000",
+    TooLarge: "PH-WIR-001",
+    Undecodable: "PH-WIR-002",
+    BadSignature: "PH-WIR-003",
+    UnknownVersion: "PH-WIR-004",
     Directive: "PH-DIR-000",
     RetryLater: "PH-DIR-001",
     Snooze: "PH-DIR-002",
@@ -67,6 +77,10 @@ MADE = [
     JobRejected("rejected", job_id="j1", reason="drain_timeout", policy="draining"),
     JobExpired("expired", job_id="j1"),
     Deadlock("deadlock", job_id="j1"),
+    TooLarge("300 bytes", size=300, limit=256),
+    Undecodable("garbage"),
+    BadSignature("altered"),
+    UnknownVersion("version 7"),
     RetryLater(5, "the server is busy"),
     RetryLater(5),
     Snooze(5, "it is night"),

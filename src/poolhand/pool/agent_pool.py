@@ -15,7 +15,7 @@ from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
 from poolhand.pool.config import is_kept
 from poolhand.pool.drain import DrainReport
-from poolhand.pool.fault import error_of, fault_of
+from poolhand.pool.fault import ending_of
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
 from poolhand.pool.snapshot import PoolSnapshot
@@ -248,13 +248,8 @@ class AgentPool:
 
 def _ending(job: Job) -> dict[str, Any]:
     """Return how a job ended: with its result, or with an error as text."""
-    if job.status is Status.COMPLETED:
-        return {"result": job.result}
-    error = None if job.status is Status.FAILED else error_of(job, None)
-    fault = job.error if error is None else fault_of(error)
-    assert fault is not None
-    kind = fault.type.rpartition(".")[2]
-    return {"error": f"{kind}: {fault.message}" if fault.message else kind}
+    error = ending_of(job)
+    return {"result": job.result} if error is None else {"error": error}
 
 
 def _faults(**given: Any) -> list[str]:

@@ -145,7 +145,6 @@ def _pack(succeeded: bool, content: bytes, fault: Fault | None = None) -> bytes:
 def _pack_error(error: BaseException) -> bytes:
     try:
         packed = pickle.dumps(error)
-        unpack(packed)  # Many errors can be packed and not be made again.
     except BaseException:
         packed = b""
     return _pack(False, packed, fault_of(error))

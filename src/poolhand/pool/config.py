@@ -21,7 +21,7 @@ from poolhand.rules.checks import (
 )
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
-from poolhand.rules.sizing import Autoscale
+from poolhand.rules.sizing import SLOTS_ALLOWED, Autoscale, are_slots
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -75,8 +75,6 @@ class PoolConfig(Struct, frozen=True):
     on_dead: OnDead | None = None
 
 
-MOST_SLOTS = 100_000
-SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
 MOST_KEPT = 100_000_000
 
 
@@ -88,7 +86,7 @@ Check = tuple[Callable[[Any], bool], str]
 
 CHECKS: dict[str, Check] = {
     "name": (is_text, "a non-blank text"),
-    "max_concurrent": (lambda value: is_count(value) and value <= MOST_SLOTS, SLOTS_ALLOWED),
+    "max_concurrent": (are_slots, SLOTS_ALLOWED),
     "queue": (
         lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),
         "fifo(), lifo(), priority(), fair_round_robin() or one of these names",

@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from poolhand.errors import UsageError
 from poolhand.pool import config
-from poolhand.pool.fault import error_of, fault_of
-from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults, settled
+from poolhand.pool.fault import ending_of
+from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
 from poolhand.pool.pool import Pool
 from poolhand.pool.work import Work, name_of
 from poolhand.rules.checks import is_amount, is_text, optional
@@ -134,8 +134,8 @@ async def agent_fanout(
         try:
             await _all_over(pool, works, slots)
         except BaseException:
+            # Leaving the pool waits until they have.
             ask_to_stop(works)
-            await settled(works)
             raise
     return [_result(labels[index], index, work.snapshot()) for index, work in enumerate(works)]
 
@@ -162,20 +162,8 @@ def _result(label: str, index: int, job: Job) -> FanoutResult:
         status=job.status.value,
         ok=job.status is Status.COMPLETED,
         result=job.result,
-        error=_error_text(job),
+        error=ending_of(job),
     )
-
-
-def _error_text(job: Job) -> str | None:
-    if job.status is Status.COMPLETED:
-        return None
-    fault = job.error
-    if job.status is not Status.FAILED or fault is None:
-        error = error_of(job, None)
-        assert error is not None
-        fault = fault_of(error)
-    name = fault.type.rpartition(".")[2]
-    return f"{name}: {fault.message}" if fault.message else name
 
 
 def label_of(call: object) -> str:

@@ -55,6 +55,17 @@ def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
             return None
 
 
+def ending_of(job: Job) -> str | None:
+    """Return as one line what the callers of a job that is over get, None for a value."""
+    if job.status is Status.COMPLETED:
+        return None
+    error = None if job.status is Status.FAILED else error_of(job, None)
+    fault = job.error if error is None else fault_of(error)
+    assert fault is not None
+    name = fault.type.rpartition(".")[2]
+    return f"{name}: {fault.message}" if fault.message else name
+
+
 def _traceback(error: BaseException) -> str:
     try:
         if type(error.__cause__) is RemoteTraceback:

@@ -9,8 +9,8 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Collection,
     Iterable,
+    Reversible,
 )
 from functools import partial
 from inspect import iscoroutine
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from poolhand.context import running
 from poolhand.errors import Deadlock, PoolhandError, UsageError
 from poolhand.pool.attempt import Attempt
-from poolhand.pool.work import COMPLETED, Work, name_of, where_to_run
+from poolhand.pool.work import Work, name_of, where_to_run
 from poolhand.rules.backpressure import capacity
 
 if TYPE_CHECKING:
@@ -85,17 +85,11 @@ def call_faults(
     return []
 
 
-def ask_to_stop(works: Collection[Work]) -> None:
+def ask_to_stop(works: Reversible[Work]) -> None:
     """Cancel jobs; those that wait are over at once."""
-    # The youngest first: none of those that wait gets the slot of one that stops.
-    for work in reversed(list(works)):
+    # The youngest first: none of them takes what one that goes before it leaves.
+    for work in reversed(works):
         work.host.cancel(work)
-
-
-async def settled(works: Collection[Work]) -> None:
-    """Wait until jobs are over that were asked to stop."""
-    for work in works:
-        await work._settled(limited=True)
 
 
 class Batch:
@@ -155,7 +149,8 @@ class Batch:
                 if isinstance(source, AsyncGenerator):
                     await source.aclose()
             finally:
-                await settled(left)
+                for work in left:
+                    await work._settled(limited=True)
 
     async def _hand_in_all(self, source: AsyncIterator[Any]) -> None:
         async for item in source:
@@ -187,9 +182,9 @@ class Batch:
             await asyncio.sleep(0)
 
     def _has_room(self) -> bool:
-        """Tell whether one job more would neither fill the pool nor be in the way of the others.
+        """Tell whether the window has room and the queue is not full of this map's own jobs.
 
-        What fills a queue may be blocked: by a session, a cap per key, a pause.
+        Fewer than the window fill it when they are blocked: by a session, a cap per key, a pause.
         """
         desk = self._engine.desk
         slots = max(1, (desk.slots or 1) - self._engine.slots.stuck)
@@ -236,7 +231,7 @@ class Batch:
         if work.failure is not None:
             self._failed(index, work.failure[0])
         else:
-            self._results[index] = work.value if work.stage is COMPLETED else work.job.result
+            self._results[index] = work.value
 
     def _failed(self, index: int, error: BaseException) -> None:
         if self._keeps_errors:

@@ -27,7 +27,7 @@ BYE_SECONDS = 2.0
 
 
 class Phase(StrEnum):
-    """What a child does; an idle one has said that it is ready for an order."""
+    """What a child does; a busy one has said that it begins an order."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -35,7 +35,7 @@ class Phase(StrEnum):
 
 
 class Lost(Exception):
-    """A child died, with this exit code, in this phase; an idle one had not begun the order."""
+    """A child died, with this exit code, in this phase; only a busy one had begun its order."""
 
     def __init__(self, pid: int, code: int | None, phase: Phase) -> None:
         super().__init__(pid, code, phase)
@@ -63,18 +63,16 @@ class Child:
         self._phase = Phase.STARTING
         self._serves: int | None = None
         self._served = 0
-        self._killed = False
+        self._dead = False
         self._lock = Lock()
         with theirs, heard, _deaf_to_ctrl_c():
             self._process = runtime.spawn(serve, (theirs, heard), name)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
         # Not atexit: multiprocessing would wait for this child first, or not come there at all.
-        self._at_exit = Finalize(self, _kill, (self._process,), exitpriority=0)
+        self._at_exit = Finalize(self, _kill, (self._process, self.pid), exitpriority=0)
         if is_exiting():
             self.end()
-
-    @property
-    def pid(self) -> int:
-        return _pid(self._process)
 
     @property
     def is_new(self) -> bool:
@@ -84,7 +82,7 @@ class Child:
     @property
     def is_fit(self) -> bool:
         """Tell whether this child can be given another order."""
-        return self._phase is Phase.IDLE and not self._killed
+        return self._phase is not Phase.BUSY and not self._dead
 
     def come_up(self) -> None:
         """Wait until the process has started; raises Lost when it dies."""
@@ -129,8 +127,8 @@ class Child:
 
     def end(self) -> None:
         """Kill the child and what its job has started."""
-        self._killed = True
-        _kill(self._process)
+        self._dead = True
+        _kill(self._process, self.pid)
 
     def close(self) -> None:
         """Let an idle child go; kill it if it does not."""
@@ -162,19 +160,15 @@ class Child:
                 return self._orders.recv_bytes()
         except (EOFError, OSError):
             pass
+        self._dead = True
         self._process.join(LOOK_SECONDS)
         raise Lost(self.pid, self._process.exitcode, self._phase)
 
 
-def _pid(process: BaseProcess) -> int:
-    assert process.pid is not None
-    return process.pid
-
-
-def _kill(process: BaseProcess) -> None:
+def _kill(process: BaseProcess, pid: int) -> None:
     if os.name == "posix":
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(_pid(process), signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
     process.kill()
 
 
@@ -264,31 +258,35 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
         ) from error
 
 
-def value_of(answer: Answer, job_id: str) -> Any:
-    """Return the value a child sent, or raise the error its job raised."""
+def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]:
+    """Return the value a child sent, or what its job raised.
+
+    Not raised: an error that is kept would hold the frames of this side, and the child with them.
+    """
     succeeded, content, fault = answer
-    if succeeded:
-        return _value(content, job_id)
-    assert fault is not None
-    error: BaseException | None = None
-    with suppress(BaseException):
-        error = unpack(content) if content else None
-    if not isinstance(error, BaseException):
-        text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
-        error = JobFailed(text, job_id=job_id)
-    raise remote(error, fault.traceback)
-
-
-def _value(content: bytes, job_id: str) -> Any:
+    value: Any = None
     try:
-        return unpack(content)
+        value = unpack(content) if content else None
     except BaseException as error:
-        fault = fault_of(error)
-        text = (
-            f"job {job_id} returned what cannot be made again outside of its process "
-            f"({fault.type}: {fault.message}); return data"
-        )
-        raise JobFailed(text, job_id=job_id) from error
+        if succeeded:
+            return None, _unreadable(error, job_id)
+    if succeeded:
+        return value, None
+    assert fault is not None
+    if not isinstance(value, BaseException):
+        # Many errors can be packed and not be made again.
+        text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
+        value = JobFailed(text, job_id=job_id)
+    return None, remote(value, fault.traceback)
+
+
+def _unreadable(error: BaseException, job_id: str) -> JobFailed:
+    fault = fault_of(error)
+    text = (
+        f"job {job_id} returned what cannot be made again outside of its process "
+        f"({fault.type}: {fault.message}); return data"
+    )
+    return JobFailed(text, job_id=job_id)
 
 
 def lost(job_id: str, loss: Lost) -> JobLost:

@@ -36,7 +36,7 @@ class SlotOwner(Protocol):
 
     `completed` and `failed` come with the slot already free; after `gave_up` the slot is stuck,
     and `recovered` follows when its code has ended. `vanished` comes before `failed` when what ran
-    the attempt is gone.
+    the attempt is gone, `done` when deadlines were looked through.
     """
 
     def marked(self, attempt: Attempt, mark: str) -> None: ...
@@ -50,6 +50,8 @@ class SlotOwner(Protocol):
     def recovered(self, attempt: Attempt, now: float) -> None: ...
 
     def vanished(self, attempt: Attempt, why: str) -> None: ...
+
+    def done(self) -> None: ...
 
 
 class Slots:
@@ -207,6 +209,7 @@ class Slots:
         following = min((slot.attempt.due_at for slot in self.all if slot.attempt), default=NEVER)
         if following < NEVER:
             self._alarm.set(max(following, now + LATE))
+        self._owner.done()
 
     def _pass_deadline(self, attempt: Attempt, now: float) -> None:
         attempt.due_at = NEVER

@@ -14,7 +14,7 @@ from poolhand.context import running
 from poolhand.observe.events import Events
 from poolhand.pool.attempt import NOTHING, Attempt
 from poolhand.pool.child import Answer
-from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, lost, value_of
+from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, contents_of, lost
 from poolhand.pool.work import Work
 from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
@@ -135,15 +135,15 @@ class Substrate:
         try:
             if attempt.asked is not NOTHING:
                 raise CancelledError
-            value = self._in_child(attempt, errand)
+            value, failure = self._in_child(attempt, errand)
         except Lost as loss:
             failure = CancelledError() if attempt.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             failure = error
         self._report(self._ended, attempt, value, failure)
 
-    def _in_child(self, attempt: Attempt, errand: Errand) -> Any:
-        """Have the call made by a child; by the next one if it has died while it was idle."""
+    def _in_child(self, attempt: Attempt, errand: Errand) -> tuple[Any, BaseException | None]:
+        """Have the call made by a child; by the next one if it has died before, idle."""
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()
@@ -151,18 +151,19 @@ class Substrate:
             try:
                 answer = self._by_order(attempt, order, errand)
             except Lost as loss:
-                if loss.phase is not Phase.IDLE or child.is_new:
+                if loss.phase is Phase.BUSY or child.is_new:
                     raise
             finally:
                 attempt.order = None
                 self.children.give_back(child)
-        return value_of(answer, attempt.work.id)
+        return contents_of(answer, attempt.work.id)
 
     def _by_order(self, attempt: Attempt, order: tuple[Child, int], errand: Errand) -> Answer:
         child, number = order
+        # Before as well: a kill that found no order has ended nothing.
+        _check_wanted(attempt)
         child.come_up()
-        if attempt.asked >= Asked.CANCEL:
-            raise CancelledError
+        _check_wanted(attempt)
         if attempt.asked is not NOTHING:
             # It may have been asked before there was an order.
             child.ask(number)
@@ -213,6 +214,11 @@ class Substrate:
 
 # The frames that call the code of a job: a look at the stack finds the job by them.
 FRAMES_OF_JOBS = frozenset({Substrate._on_loop.__code__, Substrate._await.__code__})
+
+
+def _check_wanted(attempt: Attempt) -> None:
+    if attempt.asked >= Asked.CANCEL:
+        raise CancelledError
 
 
 def _is_awaitable(value: object) -> bool:

@@ -58,7 +58,7 @@ class Watchdog:
     def join(self, pool: Engine) -> Watchdog:
         """Watch for a pool, until it leaves."""
         self._pools.append(pool)
-        if self._ticker is None and self._is_listening():
+        if self._ticker is None and self._listen():
             self._ticker = Ticker(self._loop, PULSE, self._pulse)
         return self
 
@@ -97,7 +97,8 @@ class Watchdog:
                 self._told = True
                 self._tell(frame, seconds)
 
-    def _is_listening(self) -> bool:
+    def _listen(self) -> bool:
+        """Begin to listen; False where nobody can, or has to."""
         try:
             return self._runtime.watch(self._watch)
         except RuntimeError:

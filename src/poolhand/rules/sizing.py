@@ -21,7 +21,7 @@ BACKLOG_PER_WORKER = 2
 HIGH_SAMPLES = 2
 
 
-def _are_slots(value: Any) -> bool:
+def are_slots(value: Any) -> bool:
     return is_count(value) and value <= MOST_SLOTS
 
 
@@ -30,8 +30,8 @@ def _is_share(value: Any) -> bool:
 
 
 CHECKS: dict[str, tuple[Predicate, str]] = {
-    "min": (_are_slots, SLOTS_ALLOWED),
-    "max": (_are_slots, SLOTS_ALLOWED),
+    "min": (are_slots, SLOTS_ALLOWED),
+    "max": (are_slots, SLOTS_ALLOWED),
     "up_at": (_is_share, SHARE_ALLOWED),
     "down_at": (_is_share, SHARE_ALLOWED),
     "queue_up_at": (_is_share, SHARE_ALLOWED),

@@ -218,7 +218,7 @@ class Life:
         self.made = 0
         self.closes: list[int] = []
 
-    def agent(self, run: str, close: str) -> Any:
+    def agent(self, runtime: SeededRuntime, run: str, close: str) -> Any:
         """Return an agent whose methods are async, plain, or plain and return a coroutine."""
         number, self.made = self.made, self.made + 1
 
@@ -247,7 +247,7 @@ class Life:
             members |= {"aclose": staticmethod(ends[kind]), "close": staticmethod(ends[kind])}
         return type("Made", (), members)()
 
-    def factory(self, kind: str, *words: str) -> Callable[[], Any]:
+    def factory(self, kind: str, *words: Any) -> Callable[[], Any]:
         async def make() -> Any:
             await asyncio.sleep(0)
             return self.agent(*words)
@@ -281,7 +281,8 @@ async def test_an_agent_of_any_make_gives_its_result_and_is_closed_once(
 ) -> None:
     for close in CLOSES:
         life = Life()
-        async with AgentPool(agent_factory=life.factory(make, run, close), runtime=runtime) as pool:
+        factory = life.factory(make, runtime, run, close)
+        async with AgentPool(agent_factory=factory, runtime=runtime) as pool:
             assert await pool.submit("s", 0.01) == {"status": "success", "result": "s"}
             assert life.closes == [0]
             answer = await pool.submit("s", -1)
@@ -299,7 +300,7 @@ async def test_an_agent_is_closed_once_whenever_its_job_is_stopped(
     life = Life()
     words: dict[str, Any] = {"cancel_grace": 0.02, "runtime": runtime}
     for close, limit in product(CLOSES, (0.04, 0.2)):
-        factory = life.factory(make, run, close)
+        factory = life.factory(make, runtime, run, close)
         async with AgentPool(2, 100, factory, timeout=limit, **words) as pool:
             ids = [await pool.submit_nowait(f"s{number}", 0.03) for number in range(4)]
             await asyncio.sleep(runtime.random.uniform(0, 0.08))
@@ -534,12 +535,16 @@ async def test_a_pool_does_not_start_while_it_drains(runtime: SeededRuntime) -> 
         assert pool.get(job) == {"job_id": job, "status": "completed", "result": 1}
 
 
-def test_a_pool_can_live_on_one_loop_after_another() -> None:
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_pool_can_live_on_one_loop_after_another(drains: bool) -> None:
     pool = AgentPool(agent_factory=Echo)
 
     async def main() -> Any:
-        async with pool:
-            return await pool.submit("s", 1)
+        await pool.start()
+        answer = await pool.submit("s", 1)
+        if drains:
+            await pool.drain()
+        return answer
 
     for _ in range(3):
         assert asyncio.run(main()) == {"status": "success", "result": "s: 1"}

@@ -25,7 +25,7 @@ from poolhand import (
 from poolhand.observe.events import DrainStarted, Event, JobEnded, JobStarted, PoolResized
 from poolhand.rules.backpressure import Policy, unbounded
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import Heard, occupied, park, seeded, until
+from tests.unit.pool.support import SEEDS, Heard, occupied, park, seeded, until
 
 WHY = re.compile(r"utilisation \d+\.\d\d|backlog \d+ for \d+ workers?|queue fill \d+\.\d\d")
 QUICK = Autoscale(min=2, max=12, interval=0.1, cooldown=0, idle_after=1)
@@ -227,7 +227,7 @@ async def test_a_pool_sizes_itself_on_a_real_loop() -> None:
 async def test_a_thousand_random_scale_downs_cancel_and_lose_no_job(
     runtime: SeededRuntime,
 ) -> None:
-    downs = 1000 // 5  # for each seed
+    downs = 1000 // len(SEEDS)
     ledger = Ledger(12, 1, 12)
     tickets: dict[int, Ticket[int]] = {}
     ran: list[int] = []

@@ -159,8 +159,16 @@ async def test_a_request_may_ask_to_be_run_again(runtime: SeededRuntime) -> None
             raise RetryLater(1)
         return "there"
 
+    async def give_up_in_the_end() -> None:
+        await third_time()
+        raise asyncio.CancelledError
+
     (result,) = await agent_fanout([third_time], runtime=runtime)
     assert (result["status"], result["result"], result["error"]) == ("completed", "there", None)
+    tries.clear()
+    (result,) = await agent_fanout([give_up_in_the_end], runtime=runtime)
+    assert result["status"] == "cancelled"
+    assert (result["error"] or "").startswith("JobCancelled: ")
 
 
 async def test_no_requests_give_no_results() -> None:

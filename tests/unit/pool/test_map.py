@@ -32,6 +32,7 @@ from poolhand import (
     unbounded,
     wait,
 )
+from poolhand.observe.events import JobStarted
 from poolhand.pool.submitter import Submitter
 from poolhand.rules.backpressure import Policy
 from poolhand.testing import SeededRuntime
@@ -635,6 +636,24 @@ async def test_cancelling_the_caller_cancels_its_jobs(
 
 
 @seeded
+async def test_none_of_its_jobs_starts_because_another_is_cancelled(
+    runtime: SeededRuntime,
+) -> None:
+    async def try_later(_: int) -> None:
+        raise RetryLater(100)
+
+    heard = Heard()
+    async with Pool(max_concurrent=2, runtime=runtime, events=heard.events) as pool:
+        view = pool.with_options(session="one at a time", retry=Retry())
+        task = asyncio.create_task(view.map(try_later, range(3)))
+        await until(lambda: pool.snapshot().scheduled == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(heard.of(JobStarted)) == 1
+
+
+@seeded
 async def test_a_caller_may_be_cancelled_at_any_moment(runtime: SeededRuntime) -> None:
     stage = Stage(runtime)
     for steps in range(40):
@@ -832,6 +851,7 @@ async def test_items_that_swallow_their_cancellation_are_not_run(runtime: Seeded
     async with Pool(max_concurrent=2, runtime=runtime) as pool:
         with pytest.raises(LookupError):
             await pool.map(note, stubborn())
+        assert pool.snapshot().total == 1
         task = asyncio.create_task(pool.map(lambda item: forever(item), stubborn()))
         await until(lambda: pool.snapshot().active == 1)
         task.cancel()
@@ -938,6 +958,22 @@ async def test_a_job_that_is_waited_for_in_a_circle_is_stopped(runtime: SeededRu
         tickets = [pool.submit_nowait(outer)]
         assert {type(value) for value in await tickets[0]} <= {Deadlock, type(None)}
         await until(lambda: pool.size() == 0)
+
+
+@seeded
+async def test_a_deadlock_that_is_overtaken_is_none(runtime: SeededRuntime) -> None:
+    async def outer() -> list[Any]:
+        return await pool.map(Stage(runtime).work, range(3), return_exceptions=True)
+
+    for steps in range(15):
+        async with Pool(runtime=runtime) as pool:
+            ticket = await pool.submit(outer)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for job in list(pool._engine().desk):
+                await job.cancel()
+            kinds = {type(value) for value in await ticket}
+            assert kinds <= {Deadlock, JobCancelled}
 
 
 # Without a pool
@@ -1076,9 +1112,16 @@ async def test_a_key_cannot_stand_for_many_jobs() -> None:
 
 
 async def test_a_pool_that_is_not_started_or_elsewhere_says_so() -> None:
+    async def in_another_loop() -> None:
+        async with asyncio.timeout(5):
+            await pool.map(forever, ())
+
     pool = Pool("idle")
     with pytest.raises(UsageError, match="not started"):
         await pool.map(forever, range(3))
+    async with pool:
+        with pytest.raises(UsageError, match="belong to another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(in_another_loop()))
 
 
 async def test_where_to_run_is_checked_before_anything_is_submitted() -> None:

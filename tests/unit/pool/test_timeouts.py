@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
 
 from poolhand import JobTimedOut, Pool, Retry, Status, stop_requested, wait
-from poolhand.observe.events import JobEnded, JobMarked, SlotFreed, SlotStuck
+from poolhand.observe.events import Events, JobEnded, JobMarked, SlotFreed, SlotStuck
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded
 
@@ -431,3 +432,12 @@ async def test_however_a_stuck_job_ends_its_slot_comes_back(
         assert ticket.status is Status.FAILED
         seen = pool.snapshot()
         assert (seen.failed, seen.completed, seen.cancelled) == (1, 1, 0)
+
+
+async def test_a_soft_timeout_of_a_thread_is_told_when_it_happens() -> None:
+    told = threading.Event()
+    events = Events()
+    events.subscribe(lambda event: told.set() if isinstance(event, JobMarked) else None)
+    async with Pool(soft_timeout=0.05, events=events) as pool:
+        # Nothing else happens in this pool: only the mark itself lets its job go on.
+        assert await pool.run(told.wait)

@@ -1,7 +1,4 @@
-"""The traps that earlier systems of this kind fell into, one test each.
-
-Heartbeats and the retiring of idle workers by an autoscaler come with those parts.
-"""
+"""The traps that earlier systems of this kind fell into, one test each."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 
 from poolhand import (
+    Autoscale,
     Draining,
     JobCancelled,
     JobFailed,
@@ -28,6 +26,7 @@ from poolhand import (
     ring_buffer,
     wait,
 )
+from poolhand.observe.events import Events
 from poolhand.rules.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import park, seeded
@@ -67,6 +66,39 @@ async def test_trap_idle_workers_retire_together(runtime: SeededRuntime) -> None
         tickets = [await pool.submit(asyncio.sleep, 1) for _ in range(3)]
         assert pool.stats().in_flight == 3
         await wait(tickets)
+
+
+@seeded
+async def test_trap_all_idle_workers_retire_together_below_the_minimum(
+    runtime: SeededRuntime,
+) -> None:
+    # As greedy as it can be: one idle sample, all at once, and no pause in between.
+    scale = Autoscale(min=3, max=20, interval=1, step=1.0, cooldown=0, idle_after=1)
+    sizes: list[int] = []
+    events = Events()
+    events.subscribe(lambda _: sizes.append(len(pool.snapshot().workers)))
+    async with Pool(autoscale=scale, events=events, runtime=runtime) as pool:
+        for _ in range(3):
+            await wait([await pool.submit(asyncio.sleep, 9) for _ in range(60)])
+            await asyncio.sleep(10)
+            assert len(pool.snapshot().workers) == 3
+            tickets = [await pool.submit(asyncio.sleep, 0.5) for _ in range(3)]
+            assert pool.stats().in_flight == 3
+            await wait(tickets)
+    assert (min(sizes), max(sizes)) == (3, 20)
+
+
+@seeded
+async def test_trap_the_heartbeat_moves_only_between_jobs(runtime: SeededRuntime) -> None:
+    async with Pool(max_concurrent=2, stale_after=120, runtime=runtime) as pool:
+        ticket = await pool.submit(asyncio.sleep, 3600)
+        for _ in range(59):
+            await asyncio.sleep(60)
+            seen = pool.health()
+            assert seen.stale_workers == ()
+            assert {worker.last_heartbeat_ago for worker in seen.workers.values()} == {0}
+        assert ticket.status is Status.RUNNING
+        await wait(ticket)
 
 
 @seeded

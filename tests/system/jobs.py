@@ -1,0 +1,182 @@
+"""Jobs that run in children, which import them from here."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from contextvars import ContextVar
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from poolhand import Job, Snooze, current_job, stop_requested
+
+COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
+
+
+def echo(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
+def look() -> tuple[Job | None, bool]:
+    return current_job(), stop_requested()
+
+
+def colour(new: str) -> str:
+    """Return the colour of this context and change it."""
+    before = COLOUR.get()
+    COLOUR.set(new)
+    return before
+
+
+# Errors and results, some of which cannot travel
+
+
+class Quota(Exception):
+    """An error with an attribute of its own."""
+
+    def __init__(self, message: str, left: int = 0) -> None:
+        super().__init__(message)
+        self.left = left
+
+
+class TwoParts(Exception):
+    """An error that can be packed and not be made again."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code} {text}")
+
+
+class Shy:
+    """A value that can be packed and not be made again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise LookupError("not here")
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def fail_with_quota() -> None:
+    raise Quota("spent", left=7)
+
+
+def fail_in_two_parts() -> None:
+    raise TwoParts(7, "out of paper")
+
+
+def fail_locally() -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("nobody else knows me")
+
+
+def return_lambda() -> Any:
+    return lambda: None
+
+
+def return_shy() -> Shy:
+    return Shy()
+
+
+# Jobs that end badly, or not
+
+
+def exit_now(code: int) -> None:
+    os._exit(code)
+
+
+def send_self(number: int) -> None:
+    os.kill(os.getpid(), number)
+    signal.pause()
+
+
+def count(path: str) -> int:
+    """Return how often this was called with the same path."""
+    with Path(path).open("a") as file:
+        file.write(".")
+    return Path(path).stat().st_size
+
+
+def die_once(path: str) -> int:
+    """Die at the first call."""
+    calls = count(path)
+    if calls == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return calls
+
+
+def fail_once(path: str, error: BaseException) -> int:
+    """Raise at the first call."""
+    calls = count(path)
+    if calls == 1:
+        raise error
+    return calls
+
+
+def snooze_once(path: str) -> int:
+    return fail_once(path, Snooze(0.0))
+
+
+# Jobs that tell a test where they are; see `Wire` there
+
+
+def report(wire: str, *pids: int) -> int:
+    """Tell the test the pid of this process, and others."""
+    with Path(wire, "news").open("w") as news:
+        news.write(" ".join(map(str, (os.getpid(), *pids))) + "\n")
+    return os.getpid()
+
+
+def hold(wire: str) -> int:
+    """Work until the test lets go."""
+    report(wire)
+    with Path(wire, "leave").open("rb", buffering=0) as leave:
+        leave.read(1)
+    return os.getpid()
+
+
+def be_polite(wire: str) -> str:
+    """Work until asked to stop."""
+    report(wire)
+    pause = Event()
+    while not stop_requested():
+        pause.wait(0.001)
+    return "stopped by itself"
+
+
+def be_stubborn(wire: str) -> None:
+    """Never stop."""
+    report(wire)
+    while True:
+        signal.pause()
+
+
+def hold_interpreter(wire: str) -> None:
+    """Never stop, nor let another thread of this process run."""
+    report(wire)
+    re.match(r"(a+)+$", "a" * 200 + "b")
+
+
+def be_stubborn_with_company(wire: str) -> None:
+    """Never stop, and have started a program that does not stop either."""
+    company = subprocess.Popen(["sleep", "1000"])
+    report(wire, company.pid)
+    signal.pause()
+
+
+def leave_fork_behind(wire: str) -> None:
+    """Die, and leave a process behind that has the pipes of this one."""
+    fork = os.fork()
+    if not fork:
+        signal.pause()
+    report(wire, fork)
+    os._exit(3)
