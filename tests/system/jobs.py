@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from poolhand import Job, Snooze, current_job, stop_requested
+from poolhand import Job, Pool, Snooze, current_job, stop_requested
 
 COLOUR: ContextVar[str] = ContextVar("COLOUR", default="none")
 
@@ -22,6 +23,16 @@ def echo(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def look() -> tuple[Job | None, bool]:
     return current_job(), stop_requested()
+
+
+def nest(wire: str) -> None:
+    """Run a pool in this process, with a child of its own that does not stop."""
+
+    async def main() -> None:
+        async with Pool(run_in="process") as pool:
+            await pool.run(be_stubborn, wire)
+
+    asyncio.run(main())
 
 
 def colour(new: str) -> str:

@@ -465,6 +465,14 @@ async def test_a_cancelled_job_that_does_not_stop_is_killed_with_what_it_has_sta
         assert (seen.active, seen.stuck, seen.cancelled) == (0, 0, 1)
 
 
+async def test_a_job_in_a_process_may_have_a_pool_whose_children_die_with_it(wire: Wire) -> None:
+    async with Pool(run_in="process", cancel_grace=0) as pool:
+        ticket = await pool.submit(jobs.nest, wire.path)
+        grandchild = await wire.pid()
+        assert await ticket.cancel()
+        await gone(grandchild)
+
+
 @pytest.fixture
 def slow_start(main: ModuleType, wire: Wire, tmp_path: Path) -> None:
     """Children report that they start and go on when they are let go."""

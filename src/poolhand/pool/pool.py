@@ -95,6 +95,7 @@ class Pool(Submitter):
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
+            registry.check_free(self.name)
             engine = Engine(self._config, self.id, loop, self._runtime, self._events)
             registry.register(self)
             self._live = engine

@@ -20,6 +20,7 @@ from msgspec import Struct
 from poolhand.errors import JobFailed, JobLost, UsageError
 from poolhand.pool.child import BYE, LOOK_SECONDS, Answer, Luggage, serve, unpack
 from poolhand.pool.fault import fault_of, remote
+from poolhand.pool.work import name_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
 
@@ -65,8 +66,13 @@ class Child:
         self._served = 0
         self._dead = False
         self._lock = Lock()
-        with theirs, heard, _deaf_to_ctrl_c():
-            self._process = runtime.spawn(serve, (theirs, heard), name)
+        try:
+            with theirs, heard, _deaf_to_ctrl_c():
+                self._process = runtime.spawn(serve, (theirs, heard), name)
+        except BaseException:
+            # Now, not when its error is forgotten: there may be no process for want of files.
+            self._close_pipes()
+            raise
         assert self._process.pid is not None
         self.pid = self._process.pid
         # Not atexit: multiprocessing would wait for this child first, or not come there at all.
@@ -147,6 +153,9 @@ class Child:
     def _clear_away(self) -> None:
         self._process.join()
         self._at_exit.cancel()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         self._orders.close()
         self._wishes.close()
 
@@ -251,10 +260,9 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
     try:
         return pickle.dumps(partial(fn, *args, **kwargs))
     except Exception as error:
-        name = getattr(fn, "__qualname__", None) or type(fn).__name__
         raise UsageError(
-            f"run_in='process': the call of {name} cannot be sent to another process ({error}); "
-            "use a function at the top level of a module, and arguments that are data"
+            f"run_in='process': the call of {name_of(fn)} cannot be sent to another process "
+            f"({error}); use a function at the top level of a module, and arguments that are data"
         ) from error
 
 

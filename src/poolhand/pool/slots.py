@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError
-from itertools import count
+from itertools import count, islice
 from typing import Any, Protocol
 
 from poolhand.errors import JobLost
@@ -87,13 +87,14 @@ class Slots:
     def resize(self, size: int) -> None:
         """Have `size` slots; idle ones go first, busy ones too many go when they are idle."""
         self._size = size
-        free = (index for index in count() if index not in {slot.index for slot in self.all})
-        while len(self.all) < size:
-            self.all.append(Slot(next(free), self._pool))
-        self.all.sort(key=lambda slot: slot.index)
-        for slot in [one for one in reversed(self.all) if one.state is IDLE]:
-            if len(self.all) > size:
-                self.all.remove(slot)
+        taken = {slot.index for slot in self.all}
+        free = (index for index in count() if index not in taken)
+        new = [Slot(next(free), self._pool) for _ in range(size - len(self.all))]
+        idle = (slot for slot in reversed(self.all) if slot.state is IDLE)
+        gone = set(islice(idle, max(0, len(self.all) - size)))
+        stay = [slot for slot in [*self.all, *new] if slot not in gone]
+        # A list of its own: another thread may be looking through the old one.
+        self.all = sorted(stay, key=lambda slot: slot.index)
         self._idle = [slot for slot in reversed(self.all) if slot.state is IDLE]
         self._substrate.children.keep(size)
 
@@ -139,7 +140,7 @@ class Slots:
 
     def reclaim(self) -> None:
         """Free the slots whose task was ended by others before it could begin."""
-        for slot in self.all:
+        for slot in tuple(self.all):
             attempt = slot.attempt
             if attempt is not None and attempt.task is not None and attempt.task.done():
                 self._owner.vanished(attempt, "its task was ended by somebody else")

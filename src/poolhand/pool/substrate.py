@@ -143,7 +143,7 @@ class Substrate:
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(self, attempt: Attempt, errand: Errand) -> tuple[Any, BaseException | None]:
-        """Have the call made by a child; by the next one if it has died before, idle."""
+        """Have the call made by a child; by another one if that has died since its last job."""
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()

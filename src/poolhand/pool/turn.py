@@ -10,6 +10,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from inspect import isawaitable
+from threading import current_thread
 from typing import Any, NamedTuple
 
 from poolhand.context import running, stop_requested
@@ -101,7 +102,7 @@ class Turn:
 
     async def _in_thread(self, step: Call, inside: Attempt) -> Call | Over:
         ended: Future[Callable[[], Call | Over]] = asyncio.get_running_loop().create_future()
-        work = partial(copy_context().run, self._plainly, step)
+        work = partial(copy_context().run, self._plainly, step, inside)
         try:
             self._runtime.in_thread(partial(_carry_out, work, ended), inside.slot.name)
         except Exception as error:
@@ -126,8 +127,15 @@ class Turn:
                     raise
                 heard, self._told = inside.asked, told
 
-    def _plainly(self, step: Call) -> Call | Over:
+    def _plainly(self, step: Call, inside: Attempt) -> Call | Over:
         """Take steps in this thread until one belongs on the loop or none is left."""
+        inside.thread = current_thread()
+        try:
+            return self._taken(step)
+        finally:
+            inside.thread = None
+
+    def _taken(self, step: Call) -> Call | Over:
         following: Call | Over = step
         while isinstance(following, Call) and following.in_thread:
             try:

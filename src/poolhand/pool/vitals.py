@@ -42,6 +42,9 @@ SLACK = 1.0  # a deadline that has just passed is being dealt with
 
 
 def _is_on_loop(attempt: Attempt) -> bool:
+    if attempt.thread is not None:
+        # Also when a task waits for it, as that of an agent whose code is plain does.
+        return False
     # A loop that runs its tasks while it makes them has blocked code in no task yet.
     return attempt.task is not None or attempt.work.run_in in ("async", "sync")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from asyncio import AbstractEventLoop
-from collections.abc import Iterator
 from threading import Event as Flag
 from threading import current_thread
 from types import FrameType
@@ -34,8 +33,9 @@ _watchdogs: WeakValueDictionary[tuple[int, int], Watchdog] = WeakValueDictionary
 class Watchdog:
     """One for each loop (and runtime), shared by its pools: the loop gives a pulse, we listen.
 
-    A block is told once, while it lasts: its end is not ours to wait for. Code that never lets go
-    of the interpreter stops the thread as well, and is told when it does.
+    A block is told once, while it lasts: its end is not ours to wait for. A job that goes on to
+    block where another one ended is told too. Code that never lets go of the interpreter stops the
+    thread as well, and is told when it does.
     """
 
     def __init__(self, loop: AbstractEventLoop, runtime: Runtime) -> None:
@@ -46,7 +46,9 @@ class Watchdog:
         self._pools: list[Engine] = []
         self._pulse_at = self._looked_at = self._stood_at = self._now()
         self._worked = self._processor_time()
-        self._told = False
+        self._told: list[Attempt | None] = []
+        self._suspect: Attempt | None = None
+        self._suspected_at = 0.0
         self._ticker: Ticker | None = None
         self._over = Flag()
 
@@ -80,22 +82,21 @@ class Watchdog:
         return 0.0 if self._ticker is None else max(0.0, now - self._pulse_at)
 
     def look(self, now: float) -> None:
-        """Tell of a loop that does not turn, once for each time that it does not."""
+        """Tell of a loop that does not turn, once for each that keeps it from turning."""
         worked, self._worked = self._worked, self._processor_time()
         late, self._looked_at = now - self._looked_at >= BLOCKED, now
         if not self._loop.is_running():
             self._stood_at = now
         seconds = now - max(self._pulse_at, self._stood_at)
         if seconds < BLOCKED:
-            self._told = False
+            self._told, self._suspect = [], None
         elif late and self._worked - worked < BLOCKED:
             # We were held up, and not by the loop: nothing was learned about it.
             return
-        elif not self._told and any(pool.events.live for pool in self._pools):
+        elif any(pool.events.live for pool in self._pools):
             frame = sys._current_frames().get(self._thread.ident or 0)
             if frame is not None and not _waits(frame):
-                self._told = True
-                self._tell(frame, seconds)
+                self._blame(frame, seconds, now)
 
     def _listen(self) -> bool:
         """Begin to listen; False where nobody can, or has to."""
@@ -115,14 +116,15 @@ class Watchdog:
         while not self._over.wait(PULSE) and not self._loop.is_closed():
             self.look(self._now())
 
-    def _tell(self, frame: FrameType, seconds: float) -> None:
-        attempt: Attempt | None = None
-        frames = []
-        for one in _frames(frame):
-            attempt = _attempt(one)
-            if attempt is not None:
-                break
-            frames.append(one)
+    def _blame(self, frame: FrameType, seconds: float, now: float) -> None:
+        """Tell who keeps the loop, unless that is known or it has only just begun to."""
+        attempt, frames = _culprit(frame)
+        if attempt is not self._suspect:
+            self._suspect, self._suspected_at = attempt, now
+        follows = bool(self._told) and now - self._suspected_at < BLOCKED
+        if attempt in self._told or follows:
+            return
+        self._told.append(attempt)
         shown = reversed(frames[:MOST_FRAMES])
         lines = traceback.StackSummary.extract((one, one.f_lineno) for one in shown)
         job = None if attempt is None else attempt.work.snapshot()
@@ -136,16 +138,16 @@ class Watchdog:
         return [pool for pool in self._pools if pool is host] or list(everybody)
 
 
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+def _culprit(frame: FrameType | None) -> tuple[Attempt | None, list[FrameType]]:
+    """Return the attempt whose code runs in this frame, None when it is none's, and that code."""
+    frames: list[FrameType] = []
     while frame is not None:
-        yield frame
+        if frame.f_code in FRAMES_OF_JOBS:
+            found = frame.f_locals.get("attempt")
+            return (found if isinstance(found, Attempt) else None), frames
+        frames.append(frame)
         frame = frame.f_back
-
-
-def _attempt(frame: FrameType) -> Attempt | None:
-    """Return the attempt whose code this frame has called, if it has."""
-    found = frame.f_locals.get("attempt") if frame.f_code in FRAMES_OF_JOBS else None
-    return found if isinstance(found, Attempt) else None
+    return None, frames
 
 
 def _waits(frame: FrameType) -> bool:

@@ -10,7 +10,7 @@ from poolhand import Pool, Status, UsageError, bounded, fail_fast, wait
 from poolhand.errors import NoFreeSlot
 from poolhand.observe.events import PoolResized
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import Heard, park, seeded
+from tests.unit.pool.support import Heard, park, seeded, until
 
 
 @seeded
@@ -166,3 +166,30 @@ async def test_a_draining_pool_can_be_resized_to_get_done_sooner(runtime: Seeded
     report = await draining
     assert report.completed == 10
     assert report.seconds <= 2
+
+
+@seeded
+async def test_slots_whose_tasks_all_vanished_are_all_taken_back_at_once(
+    runtime: SeededRuntime,
+) -> None:
+    async with Pool(max_concurrent=4, runtime=runtime) as pool:
+        tickets = [pool.submit_nowait(asyncio.sleep, 1) for _ in range(4)]
+        workers = [one for one in asyncio.all_tasks() if one.get_name().startswith(pool.name)]
+        for task in workers:
+            task.cancel()
+        await until(lambda: all(task.done() for task in workers))
+        await pool.resize(1)
+        began = runtime.monotonic()
+        report = await pool.drain(30)
+        assert runtime.monotonic() - began < 1
+        assert (report.cancelled, report.stuck) == (4, 0)
+        assert [ticket.status for ticket in tickets] == [Status.CANCELLED] * 4
+
+
+@seeded
+async def test_a_pool_of_very_many_slots_is_resized_in_one_go(runtime: SeededRuntime) -> None:
+    async with Pool(max_concurrent=100_000, runtime=runtime) as pool:
+        await pool.resize(10)
+        assert len(pool.health().workers) == 10
+        await pool.resize(100_000)
+        assert list(pool.health().workers)[-1] == "worker-99999"

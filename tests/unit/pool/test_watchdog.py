@@ -24,6 +24,7 @@ from tests.unit.pool.support import until
 
 NewLoop = Callable[[], AbstractEventLoop]
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+NOBODYS = "in_nobodys_name"
 on_every_loop = pytest.mark.parametrize("new_loop", LOOPS, ids=["asyncio", "uvloop"])
 
 
@@ -51,9 +52,12 @@ class Ear:
         self.events.subscribe(self.note)
 
     def note(self, event: Event) -> None:
-        if isinstance(event, LoopBlocked):
-            self.told.append(event)
-            self.threads.add(threading.current_thread().name)
+        if not isinstance(event, LoopBlocked):
+            return
+        self.told.append(event)
+        self.threads.add(threading.current_thread().name)
+        # On a machine that has much to do, a loop may stand still for a moment by nobody's doing.
+        if event.job is not None or NOBODYS in event.stack:
             self.heard.put(event)
 
     def of(self, ticket: Ticket[Any]) -> list[LoopBlocked]:
@@ -142,7 +146,6 @@ def test_each_incident_is_told_once(new_loop: NewLoop) -> None:
     async def main() -> None:
         async with Pool(events=ear.events, runtime=runtime) as pool:
             for _ in range(2):
-                await until(lambda: not watchdog_of(pool)._told)
                 ticket = await pool.submit(blocking)
                 await ticket
                 assert len(ear.of(ticket)) == 1
@@ -163,7 +166,8 @@ def test_a_block_that_is_no_jobs_is_told_once_to_all_who_listen(new_loop: NewLoo
         def pool(ear: Ear) -> Pool:
             return Pool(events=ear.events, runtime=runtime)
 
-        async with pool(shared), pool(shared), pool(other), pool(shared):
+        async with pool(shared) as first, pool(shared), pool(other), pool(shared):
+            await until(lambda: not watchdog_of(first)._told)
             in_nobodys_name()
 
     run(new_loop, main)
@@ -329,6 +333,33 @@ async def test_a_loop_that_has_turned_is_told_of_again() -> None:
             await until(lambda: watchdog_of(pool).silence(runtime.time) == 0)
             runtime.look(pool, 0.05)
             await until(lambda: watchdog_of(pool).silence(runtime.time) == 0)
+
+
+async def test_jobs_that_block_one_after_the_other_are_each_told() -> None:
+    ear, runtime = Ear(), ByHand()
+
+    def blocking() -> None:
+        for _ in range(5):
+            runtime.look(pool, 0.06)
+
+    async with Pool(max_concurrent=3, events=ear.events, runtime=runtime) as pool:
+        onloop = pool.with_options(run_in="loop")
+        tickets = [onloop.submit_nowait(blocking) for _ in range(3)]
+        await wait(tickets)
+    assert [len(ear.of(ticket)) for ticket in tickets] == [1, 1, 1]
+
+
+async def test_of_many_short_calls_in_one_turn_only_one_is_told() -> None:
+    ear, runtime = Ear(), ByHand()
+
+    def short() -> None:
+        runtime.look(pool, 0.03)
+        runtime.look(pool, 0.03)
+
+    async with Pool(max_concurrent=20, events=ear.events, runtime=runtime) as pool:
+        onloop = pool.with_options(run_in="loop")
+        await wait([onloop.submit_nowait(short) for _ in range(20)])
+    assert len(ear.at(short)) == 1
 
 
 async def test_a_busy_loop_that_turns_is_not_blocked() -> None:

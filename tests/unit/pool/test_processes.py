@@ -1,0 +1,229 @@
+"""What can be said of process slots without starting a process: refusals and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+
+from poolhand import JobFailed, Pool, UsageError, bounded
+from poolhand.observe.events import JobSubmitted
+from poolhand.pool.child import Answer, unpack
+from poolhand.pool.processes import Lost, Phase, contents_of, lost, pack
+from poolhand.rules.job import Fault
+from poolhand.runtime import Runtime
+from poolhand.testing import SeededRuntime
+from tests.unit.pool.support import Heard, occupied, seeded
+
+NOWHERE = Fault("other.Error", "of its own kind", "  File there, in that")
+
+
+class Packed:
+    """A value that is made again by a call of one's own."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any) -> None:
+        self._made_by = call, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made_by
+
+
+def _local_function() -> Callable[[], int]:
+    def local() -> int:
+        return 1
+
+    return local
+
+
+def _generator() -> Any:
+    return (number for number in range(3))
+
+
+# Refused at submit
+
+
+@pytest.mark.parametrize(
+    ("fn", "make", "name"),
+    [
+        (lambda: None, tuple, "<lambda>"),
+        (partial(lambda: None), tuple, "<lambda>"),
+        (_local_function(), tuple, "_local_function.<locals>.local"),
+        (len, lambda: (open(os.devnull),), "len"),  # noqa: SIM115 - closed below
+        (len, lambda: (threading.Lock(),), "len"),
+        (len, lambda: (_generator(),), "len"),
+        (threading.Lock().acquire, tuple, "lock.acquire"),
+    ],
+    ids=["lambda", "partial", "local", "file", "lock", "generator", "method"],
+)
+@seeded
+async def test_a_call_that_cannot_be_sent_is_refused_at_once_and_leaves_nothing_behind(
+    runtime: SeededRuntime,
+    fn: Callable[..., Any],
+    make: Callable[[], tuple[Any, ...]],
+    name: str,
+) -> None:
+    heard = Heard()
+    args = make()
+    full = bounded(1)
+    async with Pool(
+        run_in="process", backpressure=full, runtime=runtime, events=heard.events
+    ) as pool:
+        for submit in (pool.submit_nowait, pool.submit, pool.run):
+            with pytest.raises(UsageError) as caught:
+                await submit(fn, *args)
+            text = str(caught.value)
+            assert text.startswith("run_in='process': the call of ")
+            assert f"{name} cannot be sent" in text
+            assert "a function at the top level of a module, and arguments that are data" in text
+        seen = pool.snapshot()
+        assert (seen.total, seen.active, seen.jobs) == (0, 0, ())
+        assert heard.of(JobSubmitted) == []
+        async with occupied(pool):
+            await pool.submit(asyncio.sleep, 0)
+            with pytest.raises(UsageError):
+                await pool.submit(fn, *args)
+            assert pool.snapshot().blocked_submitters == 0
+    for argument in args:
+        getattr(argument, "close", int)()
+
+
+@seeded
+async def test_an_async_function_runs_on_the_loop_wherever_plain_ones_run(
+    runtime: SeededRuntime,
+) -> None:
+    async with Pool(run_in="process", runtime=runtime) as pool:
+        assert await pool.run(asyncio.sleep, 0, "on the loop") == "on the loop"
+    async with Pool(runtime=runtime) as pool:
+        with pytest.raises(UsageError, match="run_in='process' is for plain functions"):
+            await pool.with_options(run_in="process").submit(asyncio.sleep, 0)
+        assert pool.snapshot().total == 0
+
+
+@seeded
+async def test_a_submit_chooses_another_place_than_its_pool(runtime: SeededRuntime) -> None:
+    async with Pool(run_in="process", runtime=runtime) as pool:
+        for place in ("loop", "thread", None):
+            here = pool.with_options(run_in=place)
+            assert await here.run(os.getpid) == os.getpid()
+
+
+def test_a_call_is_sent_as_it_is_when_it_is_submitted() -> None:
+    numbers = [3, 1, 2]
+    packed = pack(sorted, (numbers,), {"reverse": True})
+    numbers.append(4)
+    assert unpack(packed)() == [3, 2, 1]
+
+
+# No process to be had
+
+
+class NoProcesses(Runtime):
+    """A machine that can start no process."""
+
+    def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
+        raise RuntimeError(f"no process for {name}")
+
+
+async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() -> None:
+    open_files: list[int] = []
+    async with Pool("poor", runtime=NoProcesses()) as pool:
+        view = pool.with_options(run_in="process")
+        for number in (1, 2, 3):
+            with pytest.raises(RuntimeError, match=f"^no process for poor-process-00{number}$"):
+                await view.run(len, "abc")
+            open_files.append(len(os.listdir("/dev/fd")))
+        assert await pool.run(len, "abc") == 3
+        assert (pool.snapshot().active, pool.snapshot().failed) == (0, 3)
+        assert len(pool.dead()) == 3
+        assert open_files == open_files[:1] * 3
+
+
+# What callers are told
+
+
+@pytest.mark.parametrize(
+    ("code", "phase", "text"),
+    [
+        (0, Phase.BUSY, "its process 7 ended with exit code 0"),
+        (3, Phase.IDLE, "its process 7 ended with exit code 3"),
+        (-signal.SIGKILL, Phase.BUSY, "its process 7 was killed by SIGKILL"),
+        (-1000, Phase.BUSY, "its process 7 was killed by signal 1000"),
+        (None, Phase.BUSY, "its process 7 closed its pipe"),
+        (-signal.SIGKILL, Phase.STARTING, "its process 7 was killed by SIGKILL before it was up"),
+        (
+            1,
+            Phase.STARTING,
+            "its process 7 ended with exit code 1 before it was up; a script that uses process "
+            "slots keeps what it does under `if __name__ == '__main__':`, because each process "
+            "imports it",
+        ),
+    ],
+)
+def test_the_loss_of_a_process_is_told_with_how_and_when(
+    code: int | None, phase: Phase, text: str
+) -> None:
+    error = lost("job-1", Lost(7, code, phase))
+    assert str(error) == f"job job-1 was lost: {text}"
+    assert error.job_id == "job-1"
+
+
+def _raise(kind: type[BaseException], text: str) -> None:
+    raise kind(text)
+
+
+def test_a_value_comes_out_as_it_went_in() -> None:
+    for value in (None, 0, [1, {"two": b"3"}], ValueError("no error, a value")):
+        (out, error) = contents_of((True, pickle.dumps(value), None), "job-1")
+        assert (repr(out), error) == (repr(value), None)
+
+
+@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, SystemExit])
+def test_a_value_that_cannot_be_made_again_is_a_failure_that_says_so(
+    kind: type[BaseException],
+) -> None:
+    packed = pickle.dumps(Packed(_raise, kind, "not here"))
+    value, error = contents_of((True, packed, None), "job-1")
+    assert value is None
+    assert type(error) is JobFailed
+    assert str(error) == (
+        "job job-1 returned what cannot be made again outside of its process "
+        f"({kind.__name__}: not here); return data"
+    )
+
+
+def test_an_error_comes_out_with_the_place_where_it_was_raised() -> None:
+    answer: Answer = False, pickle.dumps(LookupError("nothing", 3)), NOWHERE
+    value, error = contents_of(answer, "job-1")
+    assert value is None
+    assert type(error) is LookupError
+    assert error.args == ("nothing", 3)
+    assert str(error.__cause__) == "in its process:\n  File there, in that"
+    assert error.__traceback__ is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        pickle.dumps(Packed(_raise, KeyboardInterrupt, "not here")),
+        pickle.dumps("no error at all"),
+    ],
+    ids=["unsendable", "unreadable", "no error"],
+)
+def test_an_error_that_cannot_be_made_again_is_a_failure_with_its_name_and_text(
+    content: bytes,
+) -> None:
+    value, error = contents_of((False, content, NOWHERE), "job-1")
+    assert value is None
+    assert type(error) is JobFailed
+    assert str(error) == "job job-1 failed in its process: other.Error: of its own kind"
+    assert error.job_id == "job-1"
+    assert str(error.__cause__) == "in its process:\n  File there, in that"
