@@ -8,17 +8,15 @@ import signal
 import sys
 from collections.abc import Callable
 from contextvars import copy_context
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from poolhand.context import running
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Fault, Job
 
-if sys.platform == "linux":
-    import fcntl
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 READY = b"ready"
 BEGUN = b"begun"
@@ -54,6 +52,8 @@ class ChildRun:
 
 def serve(orders: Connection, wishes: Connection) -> None:
     """Carry out orders until the parent says goodbye, or is gone."""
+    from multiprocessing import parent_process
+
     if os.name == "posix":
         # A group of its own: Ctrl-C is for the parent, and a kill takes along what the job started.
         os.setpgid(0, 0)
@@ -61,8 +61,10 @@ def serve(orders: Connection, wishes: Connection) -> None:
     if hasattr(signal, "pthread_sigmask"):
         # Blocked by the parent until it could be ignored.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _tie_to_parent()
-    Thread(target=_obey, args=(wishes,), name="poolhand-wishes", daemon=True).start()
+    parent = parent_process()
+    assert parent is not None
+    _die_with(parent.sentinel)
+    Thread(target=_obey, args=(wishes, parent.pid), name="poolhand-wishes", daemon=True).start()
     try:
         orders.send_bytes(READY)
         while _serve_next(orders):
@@ -71,27 +73,25 @@ def serve(orders: Connection, wishes: Connection) -> None:
         _vanish()
 
 
-def _tie_to_parent() -> None:
-    """Have the kernel kill this group when the parent is gone, whatever its code does.
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this group when the parent, which this pipe comes from, is gone.
 
     A thread that looks for it is not enough: a job may hold the interpreter for hours.
     """
-    parent = parent_process()
-    if sys.platform == "linux" and parent is not None:
-        lifeline = parent.sentinel
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if sys.platform == "linux":
+        import fcntl
+
+        fcntl.fcntl(parent, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(parent, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent, fcntl.F_SETFL, fcntl.fcntl(parent, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _obey(wishes: Connection) -> None:
-    parent = parent_process()
+def _obey(wishes: Connection, parent: int) -> None:
     try:
         while True:
             if wishes.poll(LOOK_SECONDS):
                 ChildRun.stop_wished = wishes.recv()
-            elif parent is not None and os.name == "posix" and os.getppid() != parent.pid:
+            elif os.name == "posix" and os.getppid() != parent:
                 # A fork of the parent holds the pipe open.
                 _vanish()
     except (EOFError, OSError):

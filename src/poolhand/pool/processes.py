@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
-from multiprocessing import connection, get_context, resource_tracker
-from multiprocessing.process import BaseProcess
-from multiprocessing.util import Finalize, is_exiting
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,6 +20,11 @@ from poolhand.pool.fault import fault_of, remote
 from poolhand.pool.work import name_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+# multiprocessing is imported where a process is started: most programs start none.
 
 BYE_SECONDS = 2.0
 
@@ -58,6 +60,9 @@ class Child:
     """A spawned process with a pipe; all but `ask` and `kill` block and belong to one thread."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
+        from multiprocessing import get_context
+        from multiprocessing.util import Finalize, is_exiting
+
         context = get_context("spawn")
         self._orders, theirs = context.Pipe()
         heard, self._wishes = context.Pipe(duplex=False)
@@ -160,7 +165,9 @@ class Child:
         self._wishes.close()
 
     def _receive(self) -> bytes:
-        while not connection.wait([self._orders, self._process.sentinel], LOOK_SECONDS):
+        from multiprocessing.connection import wait
+
+        while not wait([self._orders, self._process.sentinel], LOOK_SECONDS):
             # A process that the job has started may hold both open after the child has died.
             if not self._process.is_alive():
                 break
@@ -187,8 +194,10 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing.resource_tracker import ensure_running
+
     # Started by the first process otherwise, it would open the ears of this thread again.
-    resource_tracker.ensure_running()
+    ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,0 +1,193 @@
+"""Payloads: any value as bytes that describe themselves, and back.
+
+What a caller hands in wrongly is a UsageError; what is wrong with the bytes is a WireError.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
+from poolhand.rules.checks import is_amount
+from poolhand.wire.codec import JSON, MSGPACK, Codec
+from poolhand.wire.compression import compress, expand
+from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
+from poolhand.wire.limits import LIMITS, Limits
+from poolhand.wire.pickling import PICKLE, AllowPickle
+from poolhand.wire.place import locate
+from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
+
+CODECS = {codec.name: codec for codec in (JSON, MSGPACK, PICKLE)}
+LONGEST_REASON = 500
+
+
+def encode(
+    value: Any,
+    *,
+    codec: str = "json",
+    limits: Limits = LIMITS,
+    ring: KeyRing | None = None,
+    pickle: AllowPickle | None = None,
+    expires_in: float | None = None,
+    at: datetime | None = None,
+    what: str = "the value",
+) -> bytes:
+    """Return the value in an envelope, signed if there is a ring; errors call it `what`.
+
+    The signature is good for `expires_in` seconds from `at`.
+    """
+    chosen = _chosen(codec, ring, pickle)
+    expires_ms = _expiry(expires_in, at, ring)
+    body = _written(value, chosen, limits, what)
+    packed = compress(body) if len(body) > limits.compress_above else None
+    key_id = ring.current if ring is not None else None
+    data = pack(Envelope(codec, packed or body, packed is not None, key_id, expires_ms))
+    return data if ring is None else data + ring.sign(data)
+
+
+def decode(
+    data: bytes,
+    type: Any = Any,
+    *,
+    limits: Limits = LIMITS,
+    ring: KeyRing | None = None,
+    pickle: AllowPickle | None = None,
+    at: datetime | None = None,
+    what: str = "the value",
+) -> Any:
+    """Return the value of that type from its envelope; only a WireError says that it has none.
+
+    `at` is the moment now, which an envelope that expires is held against.
+    """
+    if len(data) > limits.payload + MOST_AROUND:
+        raise _too_large(what, len(data), limits)
+    envelope = unpack(data, what)
+    # Nothing that the envelope says is acted upon before its signature is known to be right.
+    _verify(envelope, data, ring, what)
+    _refuse_expired(envelope, at, what)
+    codec = _named(envelope, pickle, what)
+    reader = codec.reader(type)
+    body = envelope.body
+    if envelope.compressed:
+        body = expand(body, limits.payload, what)
+    _measure(body, codec, limits, what)
+    try:
+        return reader(body)
+    except Exception as error:
+        reason = str(error)[:LONGEST_REASON]
+        raise Undecodable(f"{what} cannot be read as {_name(type)}: {reason}") from error
+
+
+def _chosen(name: str, ring: KeyRing | None, pickle: AllowPickle | None) -> Codec:
+    codec = CODECS.get(name)
+    if codec is None:
+        names = ", ".join(map(repr, CODECS))
+        raise UsageError(f"codec={name!r} is not allowed; it must be one of {names}")
+    if codec is PICKLE and (ring is None or not isinstance(pickle, AllowPickle)):
+        raise UsageError("codec='pickle' needs pickle=AllowPickle() and a key ring to sign with")
+    return codec
+
+
+def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) -> int | None:
+    if seconds is None:
+        return None
+    if not is_amount(seconds):
+        raise UsageError(f"expires_in={seconds!r} is not allowed; give seconds above 0")
+    if ring is None or at is None:
+        raise UsageError(f"expires_in={seconds!r} needs a key ring, and at= with the time now")
+    try:
+        return _milliseconds(at + timedelta(seconds=seconds))
+    except OverflowError:
+        raise UsageError(f"expires_in={seconds!r} is beyond the calendar") from None
+
+
+def _milliseconds(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise UsageError(f"at={moment!r} is not allowed; give a datetime with a time zone")
+    return int(moment.timestamp() * 1000)
+
+
+def _written(value: Any, codec: Codec, limits: Limits, what: str) -> bytes:
+    try:
+        body = codec.write(value)
+    except RecursionError:
+        raise TooLarge(
+            f"{what} holds itself or nests too deep; the limit is {limits.depth} levels",
+            limit=limits.depth,
+        ) from None
+    except Exception as error:
+        _refuse(value, codec, error, what)
+    _measure(body, codec, limits, what)
+    return body
+
+
+def _refuse(value: Any, codec: Codec, error: Exception, what: str) -> NoReturn:
+    place, cause = locate(value, codec.write, error)
+    reason = str(cause)[:LONGEST_REASON]
+    if isinstance(cause, UnicodeEncodeError):
+        reason = (
+            "it holds half of a surrogate pair, which is no text; use str.encode with 'replace'"
+        )
+    elif isinstance(cause, OverflowError):
+        reason = "the int has more than 64 bits; use codec='json', or give a str"
+    raise UsageError(f"{what} cannot be written as {codec.name}, at {place}: {reason}") from error
+
+
+def _measure(body: bytes, codec: Codec, limits: Limits, what: str) -> None:
+    if len(body) > limits.payload:
+        raise _too_large(what, len(body), limits)
+    if codec.is_deeper(body, limits.depth):
+        raise TooLarge(
+            f"{what} nests deeper than {limits.depth} levels, which is the limit; flatten it",
+            limit=limits.depth,
+        )
+
+
+def _too_large(what: str, size: int, limits: Limits) -> TooLarge:
+    return TooLarge(
+        f"{what} is {size} bytes large; the limit is {limits.payload}: "
+        "keep the data elsewhere and pass where it is, or raise Limits(payload=…)",
+        size=size,
+        limit=limits.payload,
+    )
+
+
+def _verify(envelope: Envelope, data: bytes, ring: KeyRing | None, what: str) -> None:
+    if envelope.key_id is None:
+        if ring is not None and not ring.accept_unsigned:
+            raise BadSignature(f"{what} is not signed, and the key ring refuses unsigned data")
+        return
+    if ring is None:
+        raise BadSignature(
+            f"{what} is signed with the key {envelope.key_id!a}, and there is no key ring here "
+            "to verify it with; configure the ring that its writer has"
+        )
+    ring.verify(envelope.key_id, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:], what)
+
+
+def _refuse_expired(envelope: Envelope, at: datetime | None, what: str) -> None:
+    if envelope.expires_ms is None:
+        return
+    if at is None:
+        raise BadSignature(f"{what} has a signature that expires, and at= does not say when now is")
+    late = _milliseconds(at) - envelope.expires_ms
+    if late >= 0:
+        raise BadSignature(f"{what} has a signature that expired {late / 1000} s ago; send it anew")
+
+
+def _named(envelope: Envelope, pickle: AllowPickle | None, what: str) -> Codec:
+    codec = CODECS.get(envelope.codec)
+    if codec is None:
+        names = ", ".join(CODECS)
+        raise Undecodable(f"{what} is written as {envelope.codec[:40]!a}; known are {names}")
+    if codec is PICKLE:
+        if not isinstance(pickle, AllowPickle):
+            raise Undecodable(f"{what} is a pickle, and pickle is not allowed here")
+        if envelope.key_id is None:
+            raise BadSignature(f"{what} is a pickle that is not signed: it is never read")
+    return codec
+
+
+def _name(wanted: Any) -> str:
+    return wanted.__qualname__ if isinstance(wanted, type) else repr(wanted).replace("typing.", "")

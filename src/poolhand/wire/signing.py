@@ -1,0 +1,94 @@
+"""Signing: HMAC-SHA256 under a ring of keys, so that keys can change while data lives."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from poolhand.errors import BadSignature, UsageError
+from poolhand.rules.checks import is_text
+
+SIGNATURE_BYTES = 32
+FEWEST_SECRET_BYTES = 16
+LONGEST_KEY_ID = 64
+
+
+class KeyRing:
+    """Signs with the current key and verifies with any of its keys.
+
+    To rotate, add the new key everywhere, then make it current, then drop the old one when
+    nothing signed with it is left. Unsigned data is refused, unless `accept_unsigned`, which is
+    for the time in which data from before the ring is still around.
+    """
+
+    __slots__ = ("_accept_unsigned", "_current", "_keys")
+
+    def __init__(
+        self, secrets: Mapping[str, bytes], *, current: str, accept_unsigned: bool = False
+    ) -> None:
+        faults = list(_faults(secrets, current))
+        if faults:
+            raise UsageError("KeyRing: " + "; ".join(faults))
+        # Keyed hashes instead of the secrets: what is not here cannot be shown.
+        self._keys = {name: hmac.new(key, digestmod="sha256") for name, key in secrets.items()}
+        self._current = current
+        self._accept_unsigned = accept_unsigned
+
+    @property
+    def current(self) -> str:
+        """The id of the key that signs."""
+        return self._current
+
+    @property
+    def accept_unsigned(self) -> bool:
+        """Whether data without a signature is read."""
+        return self._accept_unsigned
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of `data` under the current key."""
+        return self._signature(self._current, data)
+
+    def verify(self, key_id: str, data: bytes, signature: bytes, what: str) -> None:
+        """Return if the key of that id has signed exactly this data, else raise BadSignature."""
+        if key_id not in self._keys:
+            raise BadSignature(
+                f"{what} is signed with the key {key_id!a}, which is not in the key ring "
+                f"({self._names()}); add that key, or do not trust the data"
+            )
+        if not hmac.compare_digest(self._signature(key_id, data), signature):
+            raise BadSignature(
+                f"{what} was altered after it was signed with the key {key_id!a}, "
+                "or signed with another secret under that id; do not trust it"
+            )
+
+    def __repr__(self) -> str:
+        return f"KeyRing({self._names()}, current={self._current!r})"
+
+    def _signature(self, key_id: str, data: bytes) -> bytes:
+        keyed = self._keys[key_id].copy()
+        keyed.update(data)
+        return keyed.digest()
+
+    def _names(self) -> str:
+        return ", ".join(map(repr, self._keys))
+
+
+def _faults(secrets: Any, current: Any) -> Iterator[str]:
+    # No message shows a secret, not even one of the wrong type.
+    if not isinstance(secrets, Mapping) or not secrets:
+        yield "secrets must be a dict from key ids to secrets, with at least one"
+        return
+    for name, key in secrets.items():
+        if not is_text(name) or not name.isascii() or len(name) > LONGEST_KEY_ID:
+            yield f"key id {name!r} is not allowed; give 1 to {LONGEST_KEY_ID} ASCII characters"
+        if not isinstance(key, bytes):
+            yield f"the secret of {name!r} is a {type(key).__name__}; give bytes"
+        elif len(key) < FEWEST_SECRET_BYTES:
+            yield (
+                f"the secret of {name!r} has {len(key)} bytes; give at least "
+                f"{FEWEST_SECRET_BYTES}, such as secrets.token_bytes(32)"
+            )
+    if current not in secrets:
+        names = ", ".join(map(repr, secrets))
+        yield f"current={current!r} is not allowed; it must be one of {names}"
