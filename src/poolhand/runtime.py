@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 IDLE_THREAD_SECONDS = 10.0
 
@@ -55,6 +56,8 @@ class Runtime:
 
     def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
         """Start a process that calls `target`; spawned, as a fork copies held locks."""
+        from multiprocessing import get_context
+
         process = get_context("spawn").Process(target=target, args=args, name=name)
         process.start()
         return process
@@ -66,22 +69,12 @@ class Runtime:
 
     def cpu_of_thread(self, thread: threading.Thread) -> float | None:
         """Return the processor time a living thread has used, None where that cannot be known."""
-        if thread.ident is None or not thread.is_alive():
-            return None
-        try:
-            return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-        except (AttributeError, OSError):
-            return None
+        # Of the kernel, by its own number: asking the thread library for one that is gone crashes.
+        return None if thread.native_id is None else _cpu_of((~thread.native_id << 3) | 6)
 
     def cpu_of_process(self, pid: int) -> float | None:
         """Return the processor time a child has used, None where that cannot be known."""
-        if not sys.platform.startswith("linux"):
-            return None
-        try:
-            # How Linux numbers the clock of a process.
-            return time.clock_gettime((~pid << 3) | 2)
-        except OSError:
-            return None
+        return _cpu_of((~pid << 3) | 2)
 
     def _serve(self, inbox: SimpleQueue[_Errand]) -> None:
         errand: _Errand | None = inbox.get()
@@ -104,4 +97,14 @@ class Runtime:
         except ValueError:
             # Somebody took this thread while it was giving up: its errand is on the way.
             return inbox.get()
+        return None
+
+
+def _cpu_of(clock: int) -> float | None:
+    """Read a clock by the number that Linux gives it: of a process, or of one thread."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
         return None

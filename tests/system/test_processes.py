@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -35,6 +36,7 @@ from poolhand import (
 )
 from poolhand.observe.events import Event, Events, JobEnded, JobMarked, WorkerVanished
 from poolhand.pool.submitter import Submitter
+from poolhand.runtime import Runtime
 from tests.system import jobs
 from tests.unit.pool.support import until
 
@@ -373,6 +375,17 @@ async def test_a_job_that_ends_its_own_process_is_lost_and_told_how() -> None:
         assert pool.snapshot().active == 0
 
 
+async def test_a_job_that_had_begun_is_not_run_again_unless_its_policy_says_so(
+    tmp_path: Path,
+) -> None:
+    calls = str(tmp_path / "calls")
+    async with Pool(run_in="process") as pool:
+        child = await pool.run(os.getpid)
+        with pytest.raises(JobLost, match=f"its process {child} was killed by SIGKILL$"):
+            await pool.run(jobs.die_once, calls)
+        assert await pool.run(jobs.count, calls) == 2
+
+
 async def test_a_child_that_dies_between_two_jobs_harms_neither() -> None:
     ears = Ears()
     async with Pool(run_in="process", events=ears.events) as pool:
@@ -523,6 +536,43 @@ async def test_a_job_told_to_stop_while_its_child_starts_sees_it(wire: Wire) -> 
         wire.let_go()
         (_, stop) = await ticket
         assert stop
+
+
+class SlowRuntime(Runtime):
+    """A machine that starts no process before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
+        self.go.wait(LIMIT)
+        return super().spawn(target, args, name)
+
+
+async def test_a_job_told_to_stop_before_there_is_a_child_sees_it() -> None:
+    ears = Ears()
+    runtime = SlowRuntime()
+    async with Pool(runtime=runtime, run_in="process", events=ears.events) as pool:
+        ticket = await pool.with_options(soft_timeout=SOON).submit(jobs.look)
+        await ears.next(JobMarked)
+        runtime.go.set()
+        _, stop = await ticket
+        assert stop
+        _, stop = await pool.run(jobs.look)
+        assert not stop
+
+
+async def test_a_job_killed_before_there_is_a_child_never_runs(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    runtime = SlowRuntime()
+    async with Pool(runtime=runtime, run_in="process", cancel_grace=0) as pool:
+        ticket = await pool.submit(jobs.count, str(calls))
+        assert await ticket.cancel()
+        runtime.go.set()
+        assert await pool.run(int) == 0
+        assert not calls.exists()
+        assert alive() == 1
 
 
 # How many there are, and how they go

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 from datetime import UTC, datetime
 from queue import SimpleQueue
+from textwrap import dedent
 
 import pytest
 
@@ -96,3 +99,29 @@ def test_idle_threads_end() -> None:
         thread = seen.get(timeout=LONG)
         thread.join(LONG)
         assert not thread.is_alive()
+
+
+@pytest.mark.slow
+async def test_the_loop_of_a_thread_that_python_did_not_start_may_vanish_undrained() -> None:
+    program = """
+        import _thread, asyncio, threading
+        from poolhand import Pool, subscribe
+        subscribe(lambda event: None)
+        gone = threading.Event()
+        def run():
+            loop = asyncio.new_event_loop()
+            kept.append((loop, loop.run_until_complete(Pool().start())))
+            gone.set()
+        kept = []
+        threading.stack_size(64 * 1024 * 1024)
+        _thread.start_new_thread(run, ())
+        gone.wait()
+        threading.stack_size(0)
+        threading.Event().wait(0.5)
+        print("lives")
+    """
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", dedent(program), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await done.communicate()
+    assert (done.returncode, output) == (0, b"lives\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
 from poolhand.pool.config import is_kept
 from poolhand.pool.drain import DrainReport
+from poolhand.pool.fanout import label_of
 from poolhand.pool.fault import ending_of
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
@@ -30,6 +31,8 @@ from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
 
 KEPT = 1_000
+MIN_WORKERS = 2
+MAX_WORKERS = 50
 DRAIN_SECONDS = 60.0
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -44,6 +47,7 @@ OTHERWISE = {
     "max_concurrent": "num_workers=…",
     "backpressure": "max_queue_size=…",
     "autoscale": "`await pool.auto_scale(…)`",
+    "run_in": "a plain or an async `run` of the agent, which tells where it runs",
 }
 # The settings of an Autoscale, as `auto_scale` calls them.
 SCALE_WORDS = {
@@ -93,7 +97,7 @@ class AgentPool:
         if not faults:
             options["max_concurrent"] = num_workers
             options["backpressure"] = bounded(max_queue_size) if max_queue_size else fail_fast()
-        self._runtime = runtime or Runtime()
+        self._runtime = runtime
         self._events = events
         self._options = options
         try:
@@ -103,7 +107,8 @@ class AgentPool:
             faults.append(str(error))
         if faults or agent_factory is None:
             raise UsageError("AgentPool: " + "; ".join(faults))
-        self._factory = agent_factory
+        self.num_workers = num_workers
+        self._job = self._make_job(agent_factory)
         self._started = False
         self._live: dict[str, Ticket[Any]] = {}
         self._over: OrderedDict[str, Ticket[Any]] = OrderedDict()
@@ -149,9 +154,9 @@ class AgentPool:
         """
         view = self._view(session_id, block)
         if block:
-            ticket = await view.submit(self._run_agent, session_id, payload)
+            ticket = await view.submit(self._job, session_id, payload)
         else:
-            ticket = view.submit_nowait(self._run_agent, session_id, payload)
+            ticket = view.submit_nowait(self._job, session_id, payload)
         self._keep(ticket)
         job = await wait(ticket)
         status = "success" if job.status is Status.COMPLETED else "error"
@@ -159,7 +164,7 @@ class AgentPool:
 
     async def submit_nowait(self, session_id: str, payload: Any) -> str:
         """Hand in a job and return its id, for `get`; a full pool raises PoolFull."""
-        ticket = self._view(session_id).submit_nowait(self._run_agent, session_id, payload)
+        ticket = self._view(session_id).submit_nowait(self._job, session_id, payload)
         self._keep(ticket)
         return ticket.id
 
@@ -190,8 +195,8 @@ class AgentPool:
 
     async def auto_scale(
         self,
-        min_workers: int = 2,
-        max_workers: int = 50,
+        min_workers: int = MIN_WORKERS,
+        max_workers: int = MAX_WORKERS,
         scale_up_threshold: float = 0.8,
         scale_down_threshold: float = 0.3,
         check_interval: float = 10.0,
@@ -216,8 +221,13 @@ class AgentPool:
     def _make_pool(self, name: str | None) -> Pool:
         return Pool(name, runtime=self._runtime, events=self._events, **self._options)
 
-    async def _run_agent(self, session_id: str, payload: Any) -> Any:
-        return await Turn(steps(self._factory, session_id, payload), self._runtime).run()
+    def _make_job(self, factory: Callable[[], Any]) -> Callable[[str, Any], Awaitable[Any]]:
+        async def job(session_id: str, payload: Any) -> Any:
+            return await Turn(steps(factory, session_id, payload), self._pool.runtime).run()
+
+        # By this name the jobs are known in logs, traces and snapshots.
+        job.__qualname__ = label_of(factory)
+        return job
 
     def _view(self, session_id: str, block: bool = True) -> Submitter:
         faults = _faults(session_id=session_id, block=block)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 
+from msgspec.structs import astuple
+
 from poolhand.observe import events
 from poolhand.observe.events import Event
 from poolhand.pool.engine import Engine
@@ -48,11 +50,11 @@ def take_sample(engine: Engine) -> Sample:
         size=desk.slots or 0,
         busy=desk.running,
         # What waits in a paused pool does not wait for a slot.
-        backlog=0 if desk.paused else desk.queued,
+        backlog=0 if desk.paused else desk.backlog,
         waiting=desk.waiting,
         capacity=capacity(desk.policy),
         completed=engine.tally.completed,
-        failed=engine.slots.failed,
+        failed=engine.slots.failed_attempts,
         executor_size=threads,
         executor_backlog=calls,
     )
@@ -70,15 +72,7 @@ def _default_executor(loop: AbstractEventLoop) -> tuple[int | None, int]:
 
 
 def _figures(engine: Engine) -> Event:
-    now = stats(engine)
-    return events.StatsTaken(
-        engine.config.name,
-        now.queue_depth,
-        now.submitted,
-        now.completed,
-        now.failed,
-        now.in_flight,
-    )
+    return events.StatsTaken(engine.config.name, *astuple(stats(engine)))
 
 
 def _finding(condition: Condition, pool: str, sample: Sample) -> Event:

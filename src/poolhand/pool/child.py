@@ -33,18 +33,19 @@ def unpack(data: bytes) -> Any:
 
 
 class ChildRun:
-    """What a job in a child can see of itself."""
+    """What a job in a child can see of itself; `told` to stop before it began, or wished to."""
 
     stop_wished = 0  # the number of the order that shall stop
 
-    def __init__(self, number: int, job: Job, submitter: str) -> None:
+    def __init__(self, number: int, told: bool, job: Job, submitter: str) -> None:
         self.number = number
+        self.told = told
         self.job = job
         self.submitter = submitter
 
     @property
     def stop_requested(self) -> bool:
-        return ChildRun.stop_wished == self.number
+        return self.told or ChildRun.stop_wished == self.number
 
     def snapshot(self) -> Job:
         return self.job
@@ -119,8 +120,8 @@ def _serve_next(orders: Connection) -> bool:
 
 def _carry_out(header: bytes, call: bytes) -> bytes:
     try:
-        number, job, submitter, luggage = unpack(header)
-        running.set(ChildRun(number, job, submitter))
+        number, told, job, submitter, luggage = unpack(header)
+        running.set(ChildRun(number, told, job, submitter))
         if luggage is not None:
             luggage()
         todo = unpack(call)

@@ -46,20 +46,20 @@ class PoolHealth(Struct, frozen=True):
 def health_of(engine: Engine) -> PoolHealth:
     """Examine a pool; any thread may do so, also while the loop of the pool is blocked."""
     now = engine.clock.now()
-    look_for_life(engine, now)
     slots = tuple(engine.slots.all)
+    shown = workers(engine, slots, now)
     size = 0 if engine.stopped else len(slots)
     # Counted from the same slots: the loop may go on while another thread looks.
     busy = sum(slot.state is not IDLE for slot in slots)
     return PoolHealth(
         pool_size=size,
         queue_size=engine.desk.waiting,
-        queue_capacity=capacity(engine.config.backpressure),
+        queue_capacity=capacity(engine.desk.policy),
         utilization=busy / size if size else 0.0,
         total_completed=engine.tally.completed,
         total_failed=engine.tally.failed,
         stale_workers=tuple(slot.id for slot in slots if is_stale(engine, slot, now)),
-        workers=workers(engine, slots, now),
+        workers=shown,
     )
 
 
@@ -70,19 +70,23 @@ def not_started(config: PoolConfig) -> PoolHealth:
 
 def workers(engine: Engine, slots: tuple[Slot, ...], now: float) -> dict[str, WorkerHealth]:
     """Return what each slot does and has done."""
+    look_for_life(engine, now)
     surplus = {slot.id for slot in engine.slots.surplus()}
-    return {
-        slot.id: WorkerHealth(
-            _state(engine, slot, slot.id in surplus),
-            slot.completed,
-            slot.failed,
-            slot.busy_for / slot.runs if slot.runs else None,
-            silent_for(engine, slot, now),
-            None if slot.attempt is None else slot.attempt.work.id,
-            slot.state is STUCK,
-        )
-        for slot in slots
-    }
+    return {slot.id: _worker(engine, slot, slot.id in surplus, now) for slot in slots}
+
+
+def _worker(engine: Engine, slot: Slot, surplus: bool, now: float) -> WorkerHealth:
+    # Read once: the loop may go on while another thread looks.
+    attempt = slot.attempt
+    return WorkerHealth(
+        _state(engine, slot, surplus),
+        slot.completed,
+        slot.failed,
+        slot.busy_for / slot.runs if slot.runs else None,
+        silent_for(engine, slot, now),
+        None if attempt is None else attempt.work.id,
+        slot.state is STUCK,
+    )
 
 
 def _state(engine: Engine, slot: Slot, surplus: bool) -> str:

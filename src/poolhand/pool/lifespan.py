@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from poolhand.errors import UsageError
-from poolhand.pool.agent_pool import AgentPool
+from poolhand.pool.agent_pool import MAX_WORKERS, MIN_WORKERS, AgentPool
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import UNSET
 from poolhand.rules.checks import is_seconds
@@ -22,8 +22,9 @@ def pool_lifespan(
 ) -> Lifespan:
     """Return a lifespan for FastAPI or Starlette that starts the pool and drains it at the end.
 
-    An AgentPool scales itself as by `auto_scale()`, a Pool as its own option says; `autoscale`
-    gives other settings, None keeps the size. An AgentPool can go through it again and again.
+    An AgentPool scales itself as by `auto_scale()`, with bounds that its `num_workers` is within, a
+    Pool as its own option says; `autoscale` gives other settings, None keeps the size. An AgentPool
+    can go through it again and again.
     """
     _check(pool, drain_timeout, autoscale)
 
@@ -35,7 +36,11 @@ def pool_lifespan(
                 beneath = pool.pool if isinstance(pool, AgentPool) else pool
                 beneath.set_autoscale(autoscale)
             elif isinstance(pool, AgentPool):
-                await pool.auto_scale()
+                # The size that was given is within the bounds, whatever it is.
+                await pool.auto_scale(
+                    min_workers=min(MIN_WORKERS, pool.num_workers),
+                    max_workers=max(MAX_WORKERS, pool.num_workers),
+                )
             yield
         finally:
             await _drained(pool, drain_timeout)

@@ -45,12 +45,12 @@ class Pool(Submitter):
         events: Events | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
-        self._runtime = runtime or _default_runtime()
-        self.id = f"pool-{self._runtime.salt()}"
+        self.runtime = runtime or _default_runtime()
+        self.id = f"pool-{self.runtime.salt()}"
         self._config = configure(self.id if name is None else name, options)
         self._terms = terms(defaults(self._config), self._config.name, self.id)
         self._events = EVENTS if events is None else events
-        self._created_at = self._runtime.wall()
+        self._created_at = self.runtime.wall()
         self.serial = registry.next_serial()
         self._live: Engine | None = None
         self._drain: Drain | None = None
@@ -96,7 +96,7 @@ class Pool(Submitter):
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
             registry.check_free(self.name)
-            engine = Engine(self._config, self.id, loop, self._runtime, self._events)
+            engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
             self._live = engine
             self._announce()

@@ -101,9 +101,12 @@ class Child:
             self._receive()
             self._phase = Phase.IDLE
 
-    def run(self, errand: Errand) -> Answer:
-        """Have a call made and return what came of it; raises Lost when the child dies."""
-        header = pickle.dumps((self._serves, errand.job, errand.submitter, errand.luggage))
+    def run(self, errand: Errand, told: bool) -> Answer:
+        """Have a call made and return what came of it; raises Lost when the child dies.
+
+        `told` says that the job was asked to stop before it could begin.
+        """
+        header = pickle.dumps((self._serves, told, errand.job, errand.submitter, errand.luggage))
         with suppress(OSError):
             self._orders.send_bytes(header)
             self._orders.send_bytes(errand.call)

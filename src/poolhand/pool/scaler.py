@@ -40,6 +40,4 @@ class Scaler:
 
     def _load(self) -> Load:
         desk = self._engine.desk
-        # With a slot free, those that are parked wait for something else.
-        backlog = desk.queued + (0 if desk.has_slot else desk.parked.size)
-        return Load(desk.slots or 0, desk.running, backlog, capacity(desk.policy))
+        return Load(desk.slots or 0, desk.running, desk.backlog, capacity(desk.policy))

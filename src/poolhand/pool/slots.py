@@ -71,7 +71,7 @@ class Slots:
         events: Events,
     ) -> None:
         self.stuck = 0
-        self.failed = 0
+        self.failed_attempts = 0
         self.all: list[Slot] = []
         self._pool = pool
         self._owner = owner
@@ -180,9 +180,11 @@ class Slots:
 
     def _count_failure(self, attempt: Attempt, outcome: Failed) -> None:
         attempt.slot.failed += 1
-        self.failed += 1
-        if type(outcome.error) is JobLost:
-            self._owner.vanished(attempt, str(outcome.error))
+        self.failed_attempts += 1
+        error = outcome.error
+        # By its id: a job may pass on that another one was lost.
+        if type(error) is JobLost and error.job_id == attempt.work.id:
+            self._owner.vanished(attempt, str(error))
 
     def _give_up(self, attempt: Attempt, now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""
@@ -191,7 +193,7 @@ class Slots:
         hard = attempt.asked is Asked.HARD_STOP
         outcome = timed_out(attempt.work.id, HARD_TIMEOUT) if hard else Cancelled()
         attempt.slot.failed += hard
-        self.failed += hard
+        self.failed_attempts += hard
         self._owner.gave_up(attempt, outcome, now)
 
     def _ask(self, attempt: Attempt, asked: Asked, message: str) -> None:

@@ -139,7 +139,8 @@ class Substrate:
         except Lost as loss:
             failure = CancelledError() if attempt.killed else lost(attempt.work.id, loss)
         except BaseException as error:
-            failure = error
+            # Without this frame, which would hold the error that holds it.
+            failure = error.with_traceback(None)
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(self, attempt: Attempt, errand: Errand) -> tuple[Any, BaseException | None]:
@@ -147,9 +148,9 @@ class Substrate:
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()
-            attempt.order = order = child, child.take()
+            attempt.order = child, child.take()
             try:
-                answer = self._by_order(attempt, order, errand)
+                answer = self._by_child(attempt, child, errand)
             except Lost as loss:
                 if loss.phase is Phase.BUSY or child.is_new:
                     raise
@@ -158,16 +159,12 @@ class Substrate:
                 self.children.give_back(child)
         return contents_of(answer, attempt.work.id)
 
-    def _by_order(self, attempt: Attempt, order: tuple[Child, int], errand: Errand) -> Answer:
-        child, number = order
+    def _by_child(self, attempt: Attempt, child: Child, errand: Errand) -> Answer:
         # Before as well: a kill that found no order has ended nothing.
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)
-        if attempt.asked is not NOTHING:
-            # It may have been asked before there was an order.
-            child.ask(number)
-        return child.run(errand)
+        return child.run(errand, told=attempt.asked is not NOTHING)
 
     def _report(self, call: Callable[..., None], *details: Any) -> None:
         try:

@@ -17,7 +17,6 @@ from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.work import where_to_run
-from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")
@@ -78,8 +77,6 @@ class Turn:
         step = self._next()
         while isinstance(step, Call):
             step = await (self._in_thread(step, inside) if step.in_thread else self._on_loop(step))
-        if self._told is not None and inside.asked is not Asked.SOFT_STOP:
-            raise self._told
         return step.value
 
     def _next(self, value: Any = None, error: BaseException | None = None) -> Call | Over:

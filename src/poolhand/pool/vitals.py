@@ -12,8 +12,10 @@ from poolhand.runtime import Runtime
 def look_for_life(engine: Engine, now: float) -> None:
     """Note which threads and processes have used the processor since the last look."""
     for slot in tuple(engine.slots.all):
-        if slot.attempt is not None:
-            _feel_pulse(slot.attempt, engine.runtime, now)
+        # Read once: the loop may go on while another thread looks.
+        attempt = slot.attempt
+        if attempt is not None:
+            _feel_pulse(attempt, engine.runtime, now)
 
 
 def silent_for(engine: Engine, slot: Slot, now: float) -> float:

@@ -26,7 +26,7 @@ MOST_FRAMES = 30
 # Where asyncio's own loop waits, and where one stands that has no Python code of its own (uvloop).
 WAITING = frozenset({"selectors", "asyncio.runners"})
 
-# By the ids of what each holds. Its pools hold it: with them a loop that was left goes as well.
+# By the ids of what each holds. Its pools and its thread hold it until a drain or a closed loop.
 _watchdogs: WeakValueDictionary[tuple[int, int], Watchdog] = WeakValueDictionary()
 
 
@@ -134,8 +134,10 @@ class Watchdog:
     def _concerned(self, attempt: Attempt | None) -> list[Engine]:
         """Return whose listeners are told: those of the job's pool, else everybody's once."""
         host = None if attempt is None else attempt.work.host
-        everybody = {pool.events: pool for pool in self._pools}.values()
-        return [pool for pool in self._pools if pool is host] or list(everybody)
+        if host is not None and not host.stopped:
+            # Under another runtime it has a watchdog of its own, which tells it.
+            return [pool for pool in self._pools if pool is host]
+        return list({pool.events: pool for pool in self._pools}.values())
 
 
 def _culprit(frame: FrameType | None) -> tuple[Attempt | None, list[FrameType]]:
@@ -144,7 +146,9 @@ def _culprit(frame: FrameType | None) -> tuple[Attempt | None, list[FrameType]]:
     while frame is not None:
         if frame.f_code in FRAMES_OF_JOBS:
             found = frame.f_locals.get("attempt")
-            return (found if isinstance(found, Attempt) else None), frames
+            # One that is over has left its slot: what runs then is a listener that hears of it.
+            inside = isinstance(found, Attempt) and found.slot.attempt is found
+            return (found if inside else None), frames
         frames.append(frame)
         frame = frame.f_back
     return None, frames

@@ -121,6 +121,11 @@ class Desk(Generic[E]):
         return self.waiting - self._ready.size - len(self._due)
 
     @property
+    def backlog(self) -> int:
+        """Count who needs nothing but a slot; with one free, the parked wait for something else."""
+        return self._ready.size + (0 if self.has_slot else self.parked.size)
+
+    @property
     def has_slot(self) -> bool:
         return self.running < self.limit
 

@@ -842,10 +842,11 @@ async def test_a_blocking_agent_that_is_cancelled_is_waited_for_and_closed(
         await asyncio.sleep(0)
         assert pool.get(job) == {"job_id": job, "status": "running"}
         gate.open.set()
-        assert await cancelling
+        # What a thread finishes although it was told to stop is finished, as in any pool.
+        assert not await cancelling
         found = pool.get(job)
         assert found is not None
-        assert found["status"] == "cancelled"
+        assert found["status"] == "completed"
     assert gate.closed == [1]
 
 
@@ -1015,3 +1016,25 @@ def test_every_bad_value_of_a_lifespan_is_told_at_once() -> None:
     wrong: Any = "pool"
     with pytest.raises(UsageError, match=r"pool='pool'.*drain_timeout=-1.*autoscale=5"):
         pool_lifespan(wrong, drain_timeout=-1, autoscale=5)  # type: ignore[arg-type]
+
+
+async def test_jobs_bear_the_name_of_what_makes_their_agents() -> None:
+    class Researcher:
+        async def run(self, *, session_id: str, payload: Any) -> str:
+            job = current_job()
+            return "" if job is None else job.name
+
+    async with AgentPool(agent_factory=Researcher) as pool:
+        assert await pool.submit("s", 1) == {"status": "success", "result": "Researcher"}
+
+
+@pytest.mark.parametrize(("workers", "bounds"), [(1, (1, 50)), (10, (2, 50)), (80, (2, 80))])
+async def test_a_lifespan_keeps_the_given_size_within_its_bounds(
+    workers: int, bounds: tuple[int, int]
+) -> None:
+    pool = AgentPool(workers, agent_factory=Echo)
+    async with pool_lifespan(pool)(None):
+        scaler = pool.pool._scaler
+        assert scaler is not None
+        assert (scaler.settings.min, scaler.settings.max) == bounds
+        assert pool.health_check()["pool_size"] == workers

@@ -390,3 +390,23 @@ async def test_a_drain_does_not_wait_for_a_task_that_somebody_ended(
     assert (report.cancelled, report.seconds) == (1, 0)
     assert ticket.status is Status.CANCELLED
     assert [type(event) for _, event in findings.found] == [WorkerVanished]
+
+
+@seeded
+async def test_submitters_that_pile_up_before_a_full_queue_are_a_backlog(
+    runtime: SeededRuntime,
+) -> None:
+    heard = Heard()
+    async with Pool(
+        max_concurrent=2, backpressure=bounded(2), runtime=runtime, events=heard.events
+    ) as pool:
+        submits: list[asyncio.Task[object]] = []
+        await asyncio.sleep(5)  # Between two samples, so that each sees all that came before it.
+        for _ in range(6):
+            submits += [asyncio.create_task(pool.submit(asyncio.sleep, 100)) for _ in range(5)]
+            await asyncio.sleep(10)
+        assert len(heard.of(WorkerBound)) == 1
+        for submit in submits:
+            submit.cancel()
+        await pool.drain(0)
+        await asyncio.gather(*submits, return_exceptions=True)

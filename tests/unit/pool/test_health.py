@@ -483,3 +483,18 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
                 assert one is not None
                 one.end()
             await wait(tickets)
+
+
+async def test_a_snapshot_feels_the_pulse_as_health_does() -> None:
+    clock = Still()
+    labour = Labour()
+    async with Pool(runtime=clock) as pool:
+        ticket = await pool.submit(labour)
+        labour.work()
+        pool.health()
+        clock.time += MINUTE
+        assert pool.snapshot().workers["worker-000"].last_heartbeat_ago == MINUTE
+        labour.work()
+        assert pool.snapshot().workers["worker-000"].last_heartbeat_ago == 0
+        labour.end()
+        await ticket

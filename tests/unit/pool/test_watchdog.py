@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from poolhand import Event, Pool, Ticket, wait
-from poolhand.observe.events import Events, LoopBlocked
+from poolhand.observe.events import Events, JobEnded, LoopBlocked
 from poolhand.pool.watchdog import Watchdog
 from poolhand.runtime import Runtime
 from tests.unit.pool.support import until
@@ -528,3 +528,46 @@ async def test_pools_with_other_clocks_are_watched_by_their_own() -> None:
         runtime.look(pool, 0.06)
         runtime.look(pool, 0.06)
         assert [one.seconds for one in ear.told] == [pytest.approx(0.12)]
+
+
+async def test_a_listener_that_blocks_is_not_blamed_on_the_job_it_hears_of() -> None:
+    events = Events()
+    told = threading.Event()
+    found: list[LoopBlocked] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, LoopBlocked):
+            found.append(event)
+            told.set()
+        elif isinstance(event, JobEnded):
+            told.wait(30)
+
+    events.subscribe(hear)
+    async with Pool(events=events) as pool:
+        await pool.run(asyncio.sleep, 0)
+    assert [event.job for event in found] == [None]
+
+
+async def test_pools_under_different_runtimes_tell_a_block_once_and_by_the_right_name() -> None:
+    found: list[LoopBlocked] = []
+    told = threading.Event()
+    events = Events()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, LoopBlocked):
+            found.append(event)
+            told.set()
+
+    async def block() -> None:
+        told.wait(30)
+        # Time for the other watchdogs to find the same block, if they were to tell it.
+        threading.Event().wait(0.3)
+
+    events.subscribe(hear)
+    async with (
+        Pool("one", events=events) as one,
+        Pool("two", runtime=Runtime(), events=events),
+        Pool("three", runtime=Runtime(), events=events),
+    ):
+        await one.run(block)
+    assert [(event.pool, event.job is not None) for event in found] == [("one", True)]
