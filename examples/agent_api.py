@@ -21,7 +21,7 @@ try:
     from fastapi.exceptions import RequestValidationError
     from pydantic import BaseModel, ConfigDict, StringConstraints
 
-    from poolhand import AgentPool, Draining, Refused, log_events, pool_lifespan
+    from poolhand import AgentPool, Draining, Refused, UsageError, log_events, pool_lifespan
 except ModuleNotFoundError as missing:
     sys.exit(
         f"This example needs {missing.name}, which is not installed here: "
@@ -118,7 +118,10 @@ def main() -> None:
     log_events()
     # uvicorn passes the signal on when it is done; a server that was drained has ended well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    agents = AgentPool(given.workers, given.queue, partial(OfflineAgent, given.think), "agents")
+    try:
+        agents = AgentPool(given.workers, given.queue, partial(OfflineAgent, given.think), "agents")
+    except UsageError as error:
+        parser.error(str(error))
     uvicorn.run(create_app(agents), port=given.port, timeout_graceful_shutdown=30)
 
 

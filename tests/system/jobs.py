@@ -191,3 +191,43 @@ def leave_fork_behind(wire: str) -> None:
         signal.pause()
     report(wire, fork)
     os._exit(3)
+
+
+def fork_and_return(text: str) -> str:
+    """Fork, and return in both: the fork has no right to answer."""
+    if os.fork() == 0:
+        return "the fork"
+    return text
+
+
+def fork_and_raise() -> str:
+    if os.fork() == 0:
+        raise FileNotFoundError("no such program")
+    return "the parent"
+
+
+def leave_running() -> int:
+    """Start a program that outlives the job; return its pid."""
+    return subprocess.Popen(["sleep", "60"]).pid
+
+
+class Sealed(Exception):
+    """An error that lets nobody write on it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("sealed")
+
+
+class Odd(Exception):
+    """An error with a mind of its own."""
+
+    def with_traceback(self, trace: object) -> Exception:  # type: ignore[override]
+        raise RuntimeError("not with me")
+
+
+def raise_sealed() -> None:
+    raise Sealed("kept")
+
+
+def raise_odd() -> None:
+    raise Odd("kept")

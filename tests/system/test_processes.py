@@ -32,6 +32,7 @@ from poolhand import (
     RetryLater,
     Status,
     Ticket,
+    list_pools,
     wait,
 )
 from poolhand.observe.events import Event, Events, JobEnded, JobMarked, WorkerVanished
@@ -922,3 +923,66 @@ async def test_a_pool_may_run_in_a_process_of_multiprocessing(tmp_path: Path, wi
         wire.let_go()
         assert await end_of(parent) == (0, "", "")
         await gone(*pids)
+
+
+# What a job does to its child
+
+
+async def test_a_fork_of_a_job_answers_nothing() -> None:
+    async with Pool(run_in="process") as pool:
+        assert await pool.run(jobs.fork_and_return, "acme") == "acme"
+        assert await pool.run(jobs.fork_and_raise) == "the parent"
+        for number in range(5):
+            assert await pool.run(str, number) == str(number)
+
+
+@pytest.mark.parametrize("job", [jobs.raise_sealed, jobs.raise_odd])
+async def test_an_error_with_a_mind_of_its_own_still_reaches_the_caller(
+    job: Callable[[], None],
+) -> None:
+    async with Pool(run_in="process") as pool:
+        child = await pool.run(os.getpid)
+        with pytest.raises((jobs.Sealed, jobs.Odd), match="kept"):
+            await pool.run(job)
+        assert await pool.run(os.getpid) == child
+
+
+async def test_what_a_job_left_running_goes_with_its_child() -> None:
+    async with Pool(run_in="process") as pool:
+        left = await pool.run(jobs.leave_running)
+    await until(lambda: is_gone(left))
+
+
+async def test_a_job_that_passes_on_the_loss_of_another_has_not_vanished_itself() -> None:
+    ears = Ears()
+    async with (
+        Pool("inner", run_in="process", events=ears.events) as inner,
+        Pool("outer", events=ears.events) as outer,
+    ):
+        with pytest.raises(JobLost):
+            await outer.run(inner.run, os._exit, 3)
+    assert [event.pool for event in ears.of(WorkerVanished)] == ["inner"]
+
+
+def test_pools_left_without_a_drain_leave_no_process_behind() -> None:
+    pids = [asyncio.run(undrained()) for _ in range(4)]
+    assert list_pools() == []
+    asyncio.run(until_gone(pids))
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended; one that nobody has buried yet has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+async def undrained() -> int:
+    pool = await Pool(run_in="process").start()
+    return await pool.run(os.getpid)
+
+
+async def until_gone(pids: list[int]) -> None:
+    await until(lambda: all(map(is_gone, pids)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections.abc import Callable
 from contextvars import Context
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Protocol
 
 from msgspec import Struct
@@ -236,6 +236,7 @@ class Events:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with each event from now on; returns the way to end that."""
+        _check(subscriber)
         mark = object()
         self._subscribers = (*self._subscribers, (mark, subscriber))
         self.live = True
@@ -267,11 +268,20 @@ class Events:
         for _, subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except (Exception, CancelledError):
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 # A listener that breaks must not break the work it listens to. The event is not
                 # shown whole: what a job returned is not for logs.
                 name = type(event).__name__
                 logging.getLogger("poolhand").exception("a subscriber failed on %s", name)
+
+
+def _check(subscriber: object) -> None:
+    if not callable(subscriber) or iscoroutinefunction(subscriber):
+        raise UsageError(
+            f"subscribe({subscriber!r}) is not allowed; give a plain function of one event"
+        )
 
 
 EVENTS = Events()

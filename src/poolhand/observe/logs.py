@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from poolhand.errors import UsageError
 from poolhand.observe.events import (
     EVENTS,
     CallbackFailed,
@@ -52,6 +53,8 @@ def log_events(
     Lines are for people; `json=True` writes one JSON object per line. Text from jobs is escaped, so
     that it cannot start a line of its own or steer a terminal.
     """
+    if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
+        raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
     target = logger or logging.getLogger("poolhand")
     form = _as_json if json else _as_text
 

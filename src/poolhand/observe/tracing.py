@@ -26,6 +26,10 @@ def trace_events(
         raise UsageError(
             f'trace_events needs OpenTelemetry ({error}): pip install "poolhand[otel]"'
         ) from error
+    if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
+        raise UsageError(
+            f"trace_events({tracer_provider!r}) is not allowed; give a TracerProvider, or None"
+        )
     bus = events or EVENTS
     spans = Spans(tracer_provider)
     # Listening first: a job that begins in between must be heard to end.

@@ -142,6 +142,8 @@ class AgentPool:
             self._pool = self._make_pool(self.name)
             for job_id in list(self._live):
                 self._retire(job_id)
+        if self._pool.is_draining:
+            raise UsageError(f"{self!r} is draining; start it again when that is over")
         await self._pool.start()
         self._started = True
         return self
@@ -236,6 +238,8 @@ class AgentPool:
         return self._pool.with_options(session=session_id)
 
     def _find(self, job_id: str) -> Ticket[Any] | None:
+        if not isinstance(job_id, str):
+            raise UsageError(f"job_id={job_id!r} is not allowed; give the text submit_nowait gave")
         return self._live.get(job_id) or self._over.get(job_id)
 
     def _keep(self, ticket: Ticket[Any]) -> None:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 READY = b"ready"
-BEGUN = b"begun"
 BYE = b""
 LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
 
 Luggage = Callable[[], object]
 # True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
 Answer = tuple[bool, bytes, Fault | None]
+# The number of the order, and its answer; none while it is only begun.
+Word = tuple[int, Answer | None]
 
 
 def unpack(data: bytes) -> Any:
@@ -111,57 +112,57 @@ def _serve_next(orders: Connection) -> bool:
     if header == BYE:
         return False
     call = orders.recv_bytes()
+    number, told, job, submitter, luggage = unpack(header)
     # Until this arrives the parent may have the call made by another child.
-    orders.send_bytes(BEGUN)
+    orders.send((number, None))
+    child = os.getpid()
+    run = ChildRun(number, told, job, submitter)
     # In a context of its own: the next job must not see what this one sets.
-    orders.send_bytes(copy_context().run(_carry_out, header, call))
+    answer = copy_context().run(_carry_out, run, luggage, call)
+    if os.getpid() != child:
+        # The job has forked, and this is the fork: it has nothing to say here.
+        os._exit(0)
+    orders.send((number, answer))
     return True
 
 
-def _carry_out(header: bytes, call: bytes) -> bytes:
+def _carry_out(run: ChildRun, luggage: Luggage | None, call: bytes) -> Answer:
     try:
-        number, told, job, submitter, luggage = unpack(header)
-        running.set(ChildRun(number, told, job, submitter))
+        running.set(run)
         if luggage is not None:
             luggage()
         todo = unpack(call)
     except BaseException as error:
-        return _pack_unreadable(error)
+        return _unreadable(error)
     try:
         value = todo()
     except BaseException as error:
-        own = error.__traceback__
-        return _pack_error(error.with_traceback(own and own.tb_next))
+        return _failed(error)
     try:
-        return _pack(True, pickle.dumps(value))
+        return True, pickle.dumps(value), None
     except BaseException as error:
-        return _pack_unsendable(value, error)
+        return _unsendable(value, error)
 
 
-def _pack(succeeded: bool, content: bytes, fault: Fault | None = None) -> bytes:
-    answer: Answer = succeeded, content, fault
-    return pickle.dumps(answer)
-
-
-def _pack_error(error: BaseException) -> bytes:
+def _failed(error: BaseException) -> Answer:
+    fault = fault_of(error, skip=1)
     try:
-        packed = pickle.dumps(error)
+        return False, pickle.dumps(error), fault
     except BaseException:
-        packed = b""
-    return _pack(False, packed, fault_of(error))
+        return False, b"", fault
 
 
-def _pack_unreadable(error: BaseException) -> bytes:
+def _unreadable(error: BaseException) -> Answer:
     fault = fault_of(error)
     text = (
         f"the call cannot be made from what was sent ({fault.type}: {fault.message}); use a "
         "function and arguments from modules that its process can import"
     )
-    return _pack(False, b"", Fault("UnreadableCall", text, fault.traceback))
+    return False, b"", Fault("UnreadableCall", text, fault.traceback)
 
 
-def _pack_unsendable(value: object, error: BaseException) -> bytes:
+def _unsendable(value: object, error: BaseException) -> Answer:
     kind = type(value).__qualname__
     why = fault_of(error).message
     text = f"it returned a {kind}, which cannot be sent from its process ({why}); return data"
-    return _pack(False, b"", Fault("UnsendableResult", text))
+    return False, b"", Fault("UnsendableResult", text)

@@ -77,7 +77,7 @@ class DeadLetters:
         self._works.remove(gone)
         gone.call = gone.context = None
         if gone.failure is not None:
-            gone.failure = (gone.failure[0].with_traceback(None), None)
+            gone.failure = (BaseException.with_traceback(gone.failure[0], None), None)
 
     def stop(self) -> None:
         """Give up on the callbacks that still run."""

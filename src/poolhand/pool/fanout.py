@@ -122,7 +122,8 @@ async def agent_fanout(
 
     A request is a callable without arguments, an AgentRequest or a mapping with its fields. All are
     checked before the first one runs; one that fails or runs out of time stops no other. If the
-    caller is cancelled, all of them are.
+    caller is cancelled, all of them are. Code that outlives its timeout keeps its place, unless
+    nothing else could run.
     """
     checked = _checked(requests, max_parallel)
     if not checked:

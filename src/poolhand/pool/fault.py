@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
 
 from poolhand.errors import JobCancelled, JobExpired, JobRejected
 from poolhand.rules.job import Fault, Job, Status
@@ -18,13 +19,17 @@ class RemoteTraceback(Exception):
 
 def remote(error: BaseException, where: str) -> BaseException:
     """Return an error from another process with the place where it was raised there."""
-    if error.__cause__ is None and where:
-        error.__cause__ = RemoteTraceback(f"in its process:\n{where}")
+    with suppress(Exception):
+        if error.__cause__ is None and where:
+            error.__cause__ = RemoteTraceback(f"in its process:\n{where}")
     return error
 
 
-def fault_of(error: BaseException) -> Fault:
-    """Describe an error; never raises, whatever the error's own methods do."""
+def fault_of(error: BaseException, skip: int = 0) -> Fault:
+    """Describe an error; never raises, whatever the error's own methods do.
+
+    `skip` leaves out the outermost frames of where it was raised, those that are ours.
+    """
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -34,7 +39,7 @@ def fault_of(error: BaseException) -> Fault:
         message = "".join(iter(str(error)))
     except BaseException:
         message = "<its text cannot be made>"
-    return Fault(name, message[:MOST_MESSAGE], _traceback(error))
+    return Fault(name, message[:MOST_MESSAGE], _traceback(error, skip))
 
 
 def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
@@ -66,11 +71,11 @@ def ending_of(job: Job) -> str | None:
     return f"{name}: {fault.message}" if fault.message else name
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, skip: int) -> str:
     try:
         if type(error.__cause__) is RemoteTraceback:
             return str(error.__cause__)
-        frames = traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES)
+        frames = traceback.extract_tb(error.__traceback__)[skip:][-MOST_FRAMES:]
         return "".join(traceback.format_list(frames))
     except BaseException:
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -43,18 +42,9 @@ def pool_lifespan(
                 )
             yield
         finally:
-            await _drained(pool, drain_timeout)
+            await (pool.pool if isinstance(pool, AgentPool) else pool).leave(drain_timeout)
 
     return lifespan
-
-
-async def _drained(pool: Pool | AgentPool, timeout: float) -> None:
-    try:
-        await pool.drain(timeout)
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        # Told twice: stop now, but leave no task and no caller behind.
-        await pool.drain(0)
-        raise
 
 
 def _check(pool: Any, drain_timeout: Any, autoscale: Any) -> None:

@@ -59,7 +59,9 @@ def map_faults(
     if iscoroutine(items):
         items.close()
         faults.append(f"items is the coroutine {name_of(items)}(…); await it and give what it has")
-    elif not isinstance(items, Iterable | AsyncIterable) and not hasattr(items, "__getitem__"):
+    elif isinstance(items, type) or not (
+        isinstance(items, Iterable | AsyncIterable) or hasattr(items, "__getitem__")
+    ):
         faults.append(f"items={items!r} is not allowed; it must be an iterable or async iterable")
     if not isinstance(return_exceptions, bool):
         faults.append(
@@ -154,14 +156,19 @@ class Batch:
 
     async def _hand_in_all(self, source: AsyncIterator[Any]) -> None:
         async for item in source:
+            # Once more: what was awaited here may have taken the room, as a retry does.
+            await self._room()
             # A source may swallow the cancellation that was to end it.
             if not self._stopping:
                 await self._hand_in(item)
-            while not self._stopping and not self._has_room():
-                await self._next_end()
+            await self._room()
             if self._stopping:
                 return
         while self._open and not self._stopping:
+            await self._next_end()
+
+    async def _room(self) -> None:
+        while not self._stopping and not self._has_room():
             await self._next_end()
 
     async def _hand_in(self, item: object) -> None:

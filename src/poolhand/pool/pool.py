@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from asyncio import Task
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -45,6 +46,7 @@ class Pool(Submitter):
         events: Events | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
+        _check_parts(runtime, events)
         self.runtime = runtime or _default_runtime()
         self.id = f"pool-{self.runtime.salt()}"
         self._config = configure(self.id if name is None else name, options)
@@ -73,6 +75,11 @@ class Pool(Submitter):
             return False
         return self._live.loop.is_closed() or self._live.process != os.getpid()
 
+    @property
+    def is_draining(self) -> bool:
+        """Tell whether a drain has begun and is not over."""
+        return self._drained is not None and not self._drained.done()
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
@@ -82,12 +89,7 @@ class Pool(Submitter):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            await self.drain()
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            # Told twice: stop now, but do not leave callers behind.
-            await self.drain(0)
-            raise
+        await self.leave()
 
     async def start(self) -> Self:
         """Open the pool on the running event loop; doing so twice is harmless."""
@@ -99,9 +101,9 @@ class Pool(Submitter):
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
             self._live = engine
-            self._announce()
             self._checkup = Checkup(engine)
             self.set_autoscale(self._config.autoscale)
+            self._announce()
         elif self._live.loop is not loop:
             raise UsageError(f"pool {self.name!r} already runs on another event loop")
         return self
@@ -124,12 +126,30 @@ class Pool(Submitter):
             self._drain.hurry(seconds)
         return await asyncio.shield(self._drained)
 
+    async def leave(self, timeout: float | None = None) -> DrainReport:
+        """Drain; whoever cancels that is told when the pool has stopped, which it then does now."""
+        try:
+            return await self.drain(timeout)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # Told twice: stop now, but leave no job and no caller behind, however often told.
+            if self._drain is not None and self._drained is not None:
+                self._drain.hurry(0)
+                while not self._drained.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([self._drained])
+            raise
+
+    def abandon(self) -> None:
+        """Let go of what a pool holds whose loop was closed without a drain."""
+        if self._live is not None and self._live.process == os.getpid():
+            self._live.dispose()
+
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
         check, allowed = CHECKS["max_concurrent"]
         if not check(max_concurrent):
             raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
-        engine = self._here()
+        engine = self._at_work()
         if self._scaler is not None and not self._scaler.allows(max_concurrent):
             bounds = f"between {self._scaler.settings.min} and {self._scaler.settings.max}"
             raise UsageError(
@@ -152,11 +172,11 @@ class Pool(Submitter):
 
     def pause(self) -> None:
         """Start no further job; what runs goes on, what comes waits."""
-        self._here().pause()
+        self._at_work().pause()
 
     def resume(self) -> None:
         """Start jobs again."""
-        self._here().resume()
+        self._at_work().resume()
 
     def snapshot(self) -> PoolSnapshot:
         """Return everything about the pool at this instant, on the thread of its loop.
@@ -193,6 +213,8 @@ class Pool(Submitter):
 
         Where there is no room for it, PoolFull is raised and the dead letter stays.
         """
+        if not isinstance(job, Job | str):
+            raise UsageError(f"rerun({job!r}) is not allowed; give a job of pool.dead(), or its id")
         engine = self._here()
         with engine.dead.rerunning(job if isinstance(job, str) else job.id) as dead:
             work = await has_place(engine, engine.intake.again(dead))
@@ -210,6 +232,12 @@ class Pool(Submitter):
     def _here(self) -> Engine:
         engine = self._engine()
         engine.check_here()
+        return engine
+
+    def _at_work(self) -> Engine:
+        engine = self._here()
+        if engine.stopped:
+            raise UsageError(f"pool {self.name!r} was drained; make a new one")
         return engine
 
     async def _stop(self) -> DrainReport:
@@ -233,6 +261,16 @@ class Pool(Submitter):
                     str(config.backpressure),
                 )
             )
+
+
+def _check_parts(runtime: object, events: object) -> None:
+    faults = [
+        f"{option}={value!r} is not allowed; it must be {kind.__name__}(), or None"
+        for option, value, kind in (("runtime", runtime, Runtime), ("events", events, Events))
+        if not isinstance(value, kind | None)
+    ]
+    if faults:
+        raise UsageError("Pool: " + "; ".join(faults))
 
 
 def _default_runtime() -> Runtime:

@@ -110,11 +110,23 @@ class Child:
         with suppress(OSError):
             self._orders.send_bytes(header)
             self._orders.send_bytes(errand.call)
-        self._receive()
+        self._next_word()
         self._phase = Phase.BUSY
-        answer: Answer = unpack(self._receive())
+        answer = self._next_word()
+        assert answer is not None
         self._phase = Phase.IDLE
         return answer
+
+    def _next_word(self) -> Answer | None:
+        """Return what the child says of its order; one that speaks of another cannot be trusted."""
+        said = self._receive()
+        with suppress(Exception):
+            number, answer = unpack(said)
+            if number == self._serves and (answer is None) is (self._phase is Phase.IDLE):
+                found: Answer | None = answer
+                return found
+        self._dead = True
+        raise Lost(self.pid, None, self._phase)
 
     def take(self) -> int:
         """Begin an order; until `leave` it can be asked to stop, and killed, by this number."""
@@ -145,20 +157,18 @@ class Child:
         _kill(self._process, self.pid)
 
     def close(self) -> None:
-        """Let an idle child go; kill it if it does not."""
+        """Let an idle child go, with what its jobs have started; kill it if it does not."""
+        from multiprocessing.connection import wait
+
         with suppress(OSError):
             self._orders.send_bytes(BYE)
-        self._process.join(BYE_SECONDS)
-        if self._process.exitcode is None:
-            self.end()
-        self._clear_away()
+        # Not joined yet: until then its group cannot be another's.
+        wait([self._process.sentinel], BYE_SECONDS)
+        self.bury()
 
     def bury(self) -> None:
         """Leave nothing of the child behind, nor of what its job has started."""
         self.end()
-        self._clear_away()
-
-    def _clear_away(self) -> None:
         self._process.join()
         self._at_exit.cancel()
         self._close_pipes()
@@ -272,9 +282,10 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
     try:
         return pickle.dumps(partial(fn, *args, **kwargs))
     except Exception as error:
+        why = fault_of(error).message
         raise UsageError(
             f"run_in='process': the call of {name_of(fn)} cannot be sent to another process "
-            f"({error}); use a function at the top level of a module, and arguments that are data"
+            f"({why}); use a function at the top level of a module, and arguments that are data"
         ) from error
 
 
@@ -321,7 +332,7 @@ def lost(job_id: str, loss: Lost) -> JobLost:
 
 def _ending(code: int | None) -> str:
     if code is None:
-        return "closed its pipe"
+        return "closed its pipe or spoke out of turn"
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):

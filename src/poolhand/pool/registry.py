@@ -21,8 +21,8 @@ def get_pool(name_or_id: str) -> Pool | None:
 
 def list_pools() -> list[Pool]:
     """Return the live pools in the order they were created."""
-    live = (pool for pool in _live.values() if not pool.is_orphan)
-    return sorted(live, key=lambda pool: pool.serial)
+    _let_orphans_go()
+    return sorted(_live.values(), key=lambda pool: pool.serial)
 
 
 def next_serial() -> int:
@@ -31,10 +31,9 @@ def next_serial() -> int:
 
 
 def check_free(name: str) -> None:
+    _let_orphans_go()
     other = _live.get(name)
-    if other is not None and other.is_orphan:
-        del _live[name]
-    elif other is not None:
+    if other is not None:
         raise UsageError(
             f"a pool named {name!r} is already live (id {other.id}); use get_pool({name!r}), "
             "drain it first, or choose another name"
@@ -49,3 +48,10 @@ def register(pool: Pool) -> None:
 def unregister(pool: Pool) -> None:
     if _live.get(pool.name) is pool:
         del _live[pool.name]
+
+
+def _let_orphans_go() -> None:
+    """Forget the pools that can never be drained, and what they hold."""
+    for name, pool in list(_live.items()):
+        if pool.is_orphan and _live.pop(name, None) is not None:
+            pool.abandon()

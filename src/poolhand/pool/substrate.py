@@ -140,7 +140,7 @@ class Substrate:
             failure = CancelledError() if attempt.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             # Without this frame, which would hold the error that holds it.
-            failure = error.with_traceback(None)
+            failure = BaseException.with_traceback(error, None)
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(self, attempt: Attempt, errand: Errand) -> tuple[Any, BaseException | None]:

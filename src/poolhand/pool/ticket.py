@@ -105,6 +105,8 @@ async def wait(
     Never raises for a job's sake: look at `status`, `result` and `error` of what comes back.
     """
     _check_timeout("wait", timeout)
+    if not isinstance(tickets, Ticket | Iterable):
+        raise UsageError(f"wait takes a ticket or tickets; {tickets!r} is none")
     many = [tickets] if isinstance(tickets, Ticket) else list(tickets)
     for one in many:
         if not isinstance(one, Ticket):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
+from poolhand.pool.alarm import NEVER
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.work import where_to_run
 from poolhand.runtime import Runtime
@@ -22,12 +23,19 @@ from poolhand.runtime import Runtime
 LOG = logging.getLogger("poolhand")
 
 
+CLOSE_SECONDS = 10.0  # how long the close of an agent may take on the loop
+
+
 class Call(NamedTuple):
-    """A step: what to call, and where. One that `closes` is taken whatever has happened."""
+    """A step: what to call, and where. One that `closes` is taken whatever has happened.
+
+    What is done when the run has `succeeded` cannot make it fail any more.
+    """
 
     fn: Callable[[], Any]
     in_thread: bool
     closes: bool = False
+    succeeded: bool = False
 
 
 class Over(NamedTuple):
@@ -53,9 +61,9 @@ def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
     except GeneratorExit:
         raise
     except BaseException:
-        yield from _closing(agent, in_thread)
+        yield from _closing(agent, in_thread, succeeded=False)
         raise
-    yield from _closing(agent, in_thread)
+    yield from _closing(agent, in_thread, succeeded=True)
     return result
 
 
@@ -76,6 +84,9 @@ class Turn:
         assert isinstance(inside, Attempt)
         step = self._next()
         while isinstance(step, Call):
+            if step.succeeded:
+                # The work is done: no timeout makes it undone.
+                inside.due_at = NEVER
             step = await (self._in_thread(step, inside) if step.in_thread else self._on_loop(step))
         return step.value
 
@@ -89,7 +100,8 @@ class Turn:
         try:
             value = step.fn()
             if isawaitable(value):
-                value = await value
+                async with asyncio.timeout(CLOSE_SECONDS if step.closes else None):
+                    value = await value
         except GeneratorExit:
             # The loop is gone; nothing can be awaited any more.
             raise
@@ -179,16 +191,16 @@ def _run_of(agent: Any) -> Callable[..., Any]:
     return run
 
 
-def _closing(agent: Any, in_thread: bool) -> Steps:
+def _closing(agent: Any, in_thread: bool, succeeded: bool) -> Steps:
     """Close an agent that can be closed; a failure is logged and changes nothing else."""
     try:
         close = getattr(agent, "aclose", None) or getattr(agent, "close", None)
         if callable(close):
-            yield Call(close, in_thread and _is_plain(close), closes=True)
+            yield Call(close, in_thread and _is_plain(close), True, succeeded)
     except GeneratorExit:
         raise
     except BaseException as error:
-        if isinstance(error, CancelledError) and _is_cancelled():
+        if isinstance(error, CancelledError) and _is_cancelled() and not succeeded:
             raise
         LOG.error("closing a %s failed", type(agent).__qualname__, exc_info=error)
 

@@ -222,7 +222,8 @@ class Work(Entry, Ticket[Any]):
             return self.job.result
         # Raised to several callers, an error would otherwise collect the frames of all of them.
         error, own = self.failure
-        raise error.with_traceback(own)
+        # As BaseException does it: an error may have a method of its own.
+        raise BaseException.with_traceback(error, own)
 
     async def _settled(self, limited: bool) -> None:
         if self.over:

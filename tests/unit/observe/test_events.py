@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from poolhand import (
     Pool,
     Retry,
     Status,
+    UsageError,
     bounded,
     fail_fast,
     subscribe,
@@ -357,3 +359,30 @@ async def test_a_listener_may_use_the_pool(runtime: SeededRuntime) -> None:
         await asyncio.sleep(1)
         assert pool.stats().completed == 6
     assert [event.job.id for event in heard.of(JobEnded)][1:] == followed
+
+
+class Fatal(BaseException):
+    pass
+
+
+@seeded
+async def test_a_listener_that_raises_anything_harms_nobody(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = Events()
+
+    def break_down(event: Event) -> None:
+        raise Fatal if isinstance(event, JobEnded) else SystemExit(3)
+
+    events.subscribe(break_down)
+    async with Pool(runtime=runtime, events=events) as pool:
+        assert await pool.run(asyncio.sleep, 0, "done") == "done"
+        report = await pool.drain(1)
+    assert report.completed == 1
+    assert caplog.records
+
+
+@pytest.mark.parametrize("subscriber", [5, "print", None, asyncio.sleep])
+def test_a_subscriber_is_a_plain_function(subscriber: Any) -> None:
+    with pytest.raises(UsageError, match="plain function"):
+        Events().subscribe(subscriber)

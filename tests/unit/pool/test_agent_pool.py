@@ -422,7 +422,7 @@ async def test_a_close_that_fails_is_logged_and_changes_nothing(
 
 
 @seeded
-async def test_a_job_that_is_cancelled_while_its_agent_closes_is_cancelled(
+async def test_a_job_that_is_cancelled_while_its_agent_closes_keeps_its_result(
     runtime: SeededRuntime,
 ) -> None:
     class Slow(Echo):
@@ -432,7 +432,8 @@ async def test_a_job_that_is_cancelled_while_its_agent_closes_is_cancelled(
     async with AgentPool(agent_factory=Slow, runtime=runtime) as pool:
         job = await pool.submit_nowait("s", 1)
         await asyncio.sleep(1)
-        assert await pool.cancel(job)
+        assert not await pool.cancel(job)
+        assert pool.get(job) == {"job_id": job, "status": "completed", "result": "s: 1"}
 
 
 # Looking jobs up
@@ -527,7 +528,7 @@ async def test_a_pool_does_not_start_while_it_drains(runtime: SeededRuntime) -> 
     job = await pool.submit_nowait("s", 1)
     draining = asyncio.create_task(pool.drain())
     await asyncio.sleep(1)
-    with pytest.raises(UsageError, match="drained"):
+    with pytest.raises(UsageError, match="start it again when that is over"):
         await pool.start()
     door.open.set()
     assert (await draining).completed == 1
@@ -1038,3 +1039,32 @@ async def test_a_lifespan_keeps_the_given_size_within_its_bounds(
         assert scaler is not None
         assert (scaler.settings.min, scaler.settings.max) == bounds
         assert pool.health_check()["pool_size"] == workers
+
+
+@seeded
+async def test_a_run_that_succeeded_is_neither_undone_nor_repeated_by_a_close_that_hangs(
+    runtime: SeededRuntime,
+) -> None:
+    runs: list[Any] = []
+
+    class Paid:
+        async def run(self, *, session_id: str, payload: Any) -> str:
+            runs.append(payload)
+            return "paid"
+
+        async def aclose(self) -> None:
+            await asyncio.Event().wait()
+
+    async with AgentPool(
+        1, 10, Paid, timeout=2, retry=Retry(attempts=3, first=1), runtime=runtime
+    ) as pool:
+        assert await pool.submit("s", 1) == {"status": "success", "result": "paid"}
+        assert runs == [1]
+
+
+@seeded
+async def test_a_job_id_is_a_text(runtime: SeededRuntime) -> None:
+    async with AgentPool(agent_factory=Echo, runtime=runtime) as pool:
+        bad: Any = []
+        with pytest.raises(UsageError, match="job_id"):
+            pool.get(bad)

@@ -475,3 +475,30 @@ def test_a_request_does_not_change() -> None:
     with pytest.raises(AttributeError):
         request.label = "x"  # type: ignore[misc]
     assert msgspec.structs.replace(request, label="x").label == "x"
+
+
+@seeded
+async def test_a_caller_cancelled_again_and_again_leaves_no_request_running(
+    runtime: SeededRuntime,
+) -> None:
+    ended = 0
+
+    async def stubborn() -> None:
+        nonlocal ended
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.3)
+            raise
+        finally:
+            ended += 1
+
+    call = asyncio.create_task(agent_fanout([stubborn] * 3, runtime=runtime))
+    await asyncio.sleep(1)
+    for _ in range(5):
+        call.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended == 3
+    assert list_pools() == []

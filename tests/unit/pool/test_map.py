@@ -1159,3 +1159,35 @@ async def test_every_view_of_a_pool_can_map(runtime: SeededRuntime) -> None:
     async with Pool(queue=lifo(), max_concurrent=2, runtime=runtime) as pool:
         for view in views(pool):
             assert await view.map(Stage(runtime).work, range(5)) == [-n for n in range(5)]
+
+
+@pytest.mark.parametrize("on_full", ["fail_submitter", "drop_oldest", "drop_newest"])
+@seeded
+async def test_a_retry_that_takes_the_last_place_while_an_item_is_awaited_costs_no_item(
+    runtime: SeededRuntime, on_full: str
+) -> None:
+    failed: set[int] = set()
+
+    async def flaky(number: int) -> int:
+        if number not in failed:
+            failed.add(number)
+            raise ValueError(number)
+        return number
+
+    async def slowly() -> AsyncIterator[int]:
+        for number in range(6):
+            await asyncio.sleep(0.5)
+            yield number
+
+    retry = Retry(attempts=2, first=2, jitter=0)
+    policy = bounded(1, on_full)
+    async with Pool(max_concurrent=2, backpressure=policy, retry=retry, runtime=runtime) as pool:
+        assert await pool.with_options(session="s").map(flaky, slowly()) == list(range(6))
+
+
+@pytest.mark.parametrize("items", [list, dict])
+@seeded
+async def test_a_class_is_no_iterable_of_items(runtime: SeededRuntime, items: Any) -> None:
+    async with Pool(runtime=runtime) as pool:
+        with pytest.raises(UsageError, match="items"):
+            await pool.map(str, items)

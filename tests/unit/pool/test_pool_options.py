@@ -574,3 +574,33 @@ async def test_a_rerun_sees_the_context_of_its_first_submitter(runtime: SeededRu
         COLOUR.set("blue")
         await wait(await pool.rerun(dead.id))
     assert seen == ["red", "red"]
+
+
+@pytest.mark.parametrize("part", [{"runtime": "x"}, {"events": 5}, {"runtime": 1, "events": 2}])
+def test_a_runtime_and_events_are_what_they_should_be(part: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(**part)
+    assert all(
+        f"{name}={value!r} is not allowed" in str(caught.value) for name, value in part.items()
+    )
+
+
+@seeded
+async def test_a_drained_pool_cannot_be_changed_any_more(runtime: SeededRuntime) -> None:
+    pool = await Pool(runtime=runtime).start()
+    await pool.drain(0)
+    for act in (pool.pause, pool.resume):
+        with pytest.raises(UsageError, match="was drained"):
+            act()
+    with pytest.raises(UsageError, match="was drained"):
+        await pool.resize(5)
+
+
+@seeded
+async def test_a_rerun_names_a_job(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime) as pool:
+        nothing: Any = 5
+        with pytest.raises(UsageError, match="rerun"):
+            await pool.rerun(nothing)
+        with pytest.raises(UsageError, match="wait takes"):
+            await wait(nothing)
