@@ -128,6 +128,8 @@ class World:
             case "submit_nowait":
                 assert call is not None
                 self.submit_nowait(call, step.number % 4)
+            case "resize" | "pause" | "resume" if self.is_stopped():
+                self.expect_refusal()
             case "resize":
                 watch.size = step.number
                 self.spawn_now(pool.resize(step.number))
@@ -297,12 +299,23 @@ class World:
         if not str(explanation):
             self.watch.fault("explain", "says nothing")
 
+    def is_stopped(self) -> bool:
+        return self.pool._engine().stopped
+
+    def expect_refusal(self) -> None:
+        try:
+            self.pool.pause()
+        except UsageError:
+            return
+        self.watch.fault("drain", "a drained pool could be paused")
+
     # The end
 
     async def calm_down(self) -> None:
         """Let everything come to its end by itself."""
         self.watch.paused = False
-        self.pool.resume()
+        if not self.is_stopped():
+            self.pool.resume()
         await self.settle(CALM_SECONDS)
         if self.pool.size() or self.watch.open:
             self.watch.fault("hang", f"{self.pool.size()} jobs, {self.watch.open} callers wait")
