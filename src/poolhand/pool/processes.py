@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -80,6 +81,10 @@ class Child:
             raise
         assert self._process.pid is not None
         self.pid = self._process.pid
+        # Made once: every job waits for its child twice.
+        self._poller = select.poll()
+        self._poller.register(self._orders, select.POLLIN)
+        self._poller.register(self._process.sentinel, select.POLLIN)
         # Not atexit: multiprocessing would wait for this child first, or not come there at all.
         self._at_exit = Finalize(self, _kill, (self._process, self.pid), exitpriority=0)
         if is_exiting():
@@ -178,20 +183,24 @@ class Child:
         self._wishes.close()
 
     def _receive(self) -> bytes:
-        from multiprocessing.connection import wait
-
-        while not wait([self._orders, self._process.sentinel], LOOK_SECONDS):
-            # A process that the job has started may hold both open after the child has died.
-            if not self._process.is_alive():
-                break
         try:
-            if self._orders.poll():
+            if self._has_word():
                 return self._orders.recv_bytes()
         except (EOFError, OSError):
             pass
         self._dead = True
         self._process.join(LOOK_SECONDS)
         raise Lost(self.pid, self._process.exitcode, self._phase)
+
+    def _has_word(self) -> bool:
+        """Wait until the child has said something, or is gone; tell whether there is a word."""
+        orders = self._orders.fileno()
+        while not (ready := [found for found, _ in self._poller.poll(LOOK_SECONDS * 1000)]):
+            # A process that the job has started may hold both open after the child has died.
+            if not self._process.is_alive():
+                break
+        # It may have said it before it went.
+        return orders in ready or self._orders.poll()
 
 
 def _kill(process: BaseProcess, pid: int) -> None:
