@@ -54,12 +54,27 @@ class Slot:
         self.busy_for = 0.0
 
 
+class Outside:
+    """The part of an attempt that runs beside the loop.
+
+    Its code runs in `thread`, or that waits for a child which carries out `order` unless it was
+    `killed`. `sign` is the processor time it had used when it last showed life, and when that was.
+    """
+
+    __slots__ = ("killed", "order", "sign", "thread")
+
+    def __init__(self) -> None:
+        self.killed = False
+        self.order: tuple[Child, int] | None = None
+        self.sign: tuple[float | None, float] | None = None
+        self.thread: Thread | None = None
+
+
 class Attempt:
     """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
 
     `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
-    in `task`, or in `thread`; there it may wait for a child that carries out `order`. `sign` is the
-    processor time it had used when it last showed life, and when that was.
+    in `task`, or `outside`.
     """
 
     __slots__ = (
@@ -67,12 +82,9 @@ class Attempt:
         "began",
         "begun",
         "due_at",
-        "killed",
-        "order",
-        "sign",
+        "outside",
         "slot",
         "task",
-        "thread",
         "unwanted",
         "work",
     )
@@ -85,11 +97,8 @@ class Attempt:
         self.asked = NOTHING
         self.due_at = NEVER
         self.unwanted = False
-        self.killed = False
         self.task: Task[None] | None = None
-        self.thread: Thread | None = None
-        self.order: tuple[Child, int] | None = None
-        self.sign: tuple[float | None, float] | None = None
+        self.outside: Outside | None = None
 
     @property
     def live(self) -> bool:

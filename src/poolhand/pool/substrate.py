@@ -12,7 +12,7 @@ from typing import Any
 
 from poolhand.context import running
 from poolhand.observe.events import Events
-from poolhand.pool.attempt import NOTHING, Attempt
+from poolhand.pool.attempt import NOTHING, Attempt, Outside
 from poolhand.pool.child import Answer
 from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, contents_of, lost
 from poolhand.pool.work import Work
@@ -39,21 +39,23 @@ class Substrate:
         self._events = events
         self._ended = ended
         # A task factory may run a task while it is made, in the middle of our books.
-        self._eager = loop.get_task_factory() is not None
+        self.eager = loop.get_task_factory() is not None
 
     def run(self, attempt: Attempt, context: Context) -> None:
         """Begin to run an attempt; its end is told later, never from within this call."""
         run_in = attempt.work.run_in
         if run_in == "thread":
-            self._start_thread(attempt, partial(self._in_thread, attempt, context))
+            outside = attempt.outside = Outside()
+            self._start_thread(attempt, partial(self._in_thread, attempt, outside, context))
         elif run_in == "process":
+            outside = attempt.outside = Outside()
             errand = self._errand(attempt, context)
-            self._start_thread(attempt, partial(self._in_process, attempt, errand))
-        elif self._eager:
+            self._start_thread(attempt, partial(self._in_process, attempt, outside, errand))
+        elif self.eager:
             self._loop.call_soon(self._create_task, attempt, context)
         else:
             attempt.task = self._loop.create_task(
-                self._on_loop(attempt, attempt.work), name=attempt.slot.name, context=context
+                self.on_loop(attempt, attempt.work), name=attempt.slot.name, context=context
             )
 
     def ask(self, attempt: Attempt, message: str) -> None:
@@ -62,24 +64,25 @@ class Substrate:
             attempt.task.cancel(message)
         elif attempt.asked is Asked.HARD_STOP:
             self.kill(attempt)
-        elif (order := attempt.order) is not None:
+        elif attempt.outside is not None and (order := attempt.outside.order) is not None:
             # Read once: its thread may take it away meanwhile.
             child, number = order
             child.ask(number)
 
     def kill(self, attempt: Attempt) -> bool:
         """End the code of an attempt by force; tell whether that was possible and not yet done."""
-        if attempt.killed or attempt.work.run_in != "process":
+        outside = attempt.outside
+        if outside is None or outside.killed or attempt.work.run_in != "process":
             return False
         # First: the thread that sees the child die asks for it.
-        attempt.killed = True
-        if (order := attempt.order) is not None:
+        outside.killed = True
+        if (order := outside.order) is not None:
             child, number = order
             child.kill(number)
         return True
 
     def _create_task(self, attempt: Attempt, context: Context) -> None:
-        coroutine = self._on_loop(attempt, attempt.work)
+        coroutine = self.on_loop(attempt, attempt.work)
         task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
         if not task.done():
             attempt.task = task
@@ -91,7 +94,7 @@ class Substrate:
             # No thread is to be had: that is the job's misfortune, not that of whoever called here.
             self._loop.call_soon(self._ended, attempt, None, error)
 
-    async def _on_loop(self, attempt: Attempt, work: Work) -> None:
+    async def on_loop(self, attempt: Attempt, work: Work) -> None:
         attempt.begun = True
         running.set(attempt)
         try:
@@ -106,10 +109,10 @@ class Substrate:
         else:
             self._ended(attempt, value, None)
 
-    def _in_thread(self, attempt: Attempt, context: Context) -> None:
+    def _in_thread(self, attempt: Attempt, outside: Outside, context: Context) -> None:
         call: Any = attempt.work.call
         attempt.begun = True
-        attempt.thread = current_thread()
+        outside.thread = current_thread()
         context.run(running.set, attempt)
         value: Any = None
         failure: BaseException | None = None
@@ -119,7 +122,7 @@ class Substrate:
             value = context.run(call)
         except BaseException as error:
             failure = error
-        attempt.thread = None
+        outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
 
     def _errand(self, attempt: Attempt, context: Context) -> Errand:
@@ -128,34 +131,36 @@ class Substrate:
         luggage = None if tracer is None else tracer.luggage(context)
         return Errand(work.snapshot(), attempt.submitter, work.call, luggage)
 
-    def _in_process(self, attempt: Attempt, errand: Errand) -> None:
+    def _in_process(self, attempt: Attempt, outside: Outside, errand: Errand) -> None:
         attempt.begun = True
         value: Any = None
         failure: BaseException | None = None
         try:
             if attempt.asked is not NOTHING:
                 raise CancelledError
-            value, failure = self._in_child(attempt, errand)
+            value, failure = self._in_child(attempt, outside, errand)
         except Lost as loss:
-            failure = CancelledError() if attempt.killed else lost(attempt.work.id, loss)
+            failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             # Without this frame, which would hold the error that holds it.
             failure = BaseException.with_traceback(error, None)
         self._report(self._ended, attempt, value, failure)
 
-    def _in_child(self, attempt: Attempt, errand: Errand) -> tuple[Any, BaseException | None]:
+    def _in_child(
+        self, attempt: Attempt, outside: Outside, errand: Errand
+    ) -> tuple[Any, BaseException | None]:
         """Have the call made by a child; by another one if that has died since its last job."""
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()
-            attempt.order = child, child.take()
+            outside.order = child, child.take()
             try:
                 answer = self._by_child(attempt, child, errand)
             except Lost as loss:
                 if loss.phase is Phase.BUSY or child.is_new:
                     raise
             finally:
-                attempt.order = None
+                outside.order = None
                 self.children.give_back(child)
         return contents_of(answer, attempt.work.id)
 
@@ -210,7 +215,7 @@ class Substrate:
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.
-FRAMES_OF_JOBS = frozenset({Substrate._on_loop.__code__, Substrate._await.__code__})
+FRAMES_OF_JOBS = frozenset({Substrate.on_loop.__code__, Substrate._await.__code__})
 
 
 def _check_wanted(attempt: Attempt) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.alarm import NEVER
-from poolhand.pool.attempt import Attempt
+from poolhand.pool.attempt import Attempt, Outside
 from poolhand.pool.work import where_to_run
 from poolhand.runtime import Runtime
 
@@ -138,11 +138,12 @@ class Turn:
 
     def _plainly(self, step: Call, inside: Attempt) -> Call | Over:
         """Take steps in this thread until one belongs on the loop or none is left."""
-        inside.thread = current_thread()
+        outside = inside.outside = Outside()
+        outside.thread = current_thread()
         try:
             return self._taken(step)
         finally:
-            inside.thread = None
+            inside.outside = None
 
     def _taken(self, step: Call) -> Call | Over:
         following: Call | Over = step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from poolhand.pool.attempt import STUCK, Attempt, Slot
+from poolhand.pool.attempt import STUCK, Attempt, Outside, Slot
 from poolhand.pool.engine import Engine
 from poolhand.runtime import Runtime
 
@@ -14,17 +14,20 @@ def look_for_life(engine: Engine, now: float) -> None:
     for slot in tuple(engine.slots.all):
         # Read once: the loop may go on while another thread looks.
         attempt = slot.attempt
-        if attempt is not None:
-            _feel_pulse(attempt, engine.runtime, now)
+        outside = None if attempt is None else attempt.outside
+        if outside is not None:
+            _feel_pulse(outside, engine.runtime, now)
 
 
 def silent_for(engine: Engine, slot: Slot, now: float) -> float:
     """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
     attempt = slot.attempt
-    if attempt is None or attempt.sign is None or _is_on_loop(attempt):
+    outside = None if attempt is None or _is_on_loop(attempt) else attempt.outside
+    sign = None if outside is None else outside.sign
+    if sign is None:
         return 0.0 if get_ident() == engine.thread else engine.watch.silence(now)
     # Another thread that asks at the same time may have seen it later than we did.
-    return max(0.0, now - attempt.sign[1])
+    return max(0.0, now - sign[1])
 
 
 def is_stale(engine: Engine, slot: Slot, now: float) -> bool:
@@ -44,22 +47,20 @@ SLACK = 1.0  # a deadline that has just passed is being dealt with
 
 
 def _is_on_loop(attempt: Attempt) -> bool:
-    if attempt.thread is not None:
-        # Also when a task waits for it, as that of an agent whose code is plain does.
-        return False
-    # A loop that runs its tasks while it makes them has blocked code in no task yet.
-    return attempt.task is not None or attempt.work.run_in in ("async", "sync")
+    outside = attempt.outside
+    # A task may wait for a thread, as that of an agent whose code is plain does.
+    return outside is None or (outside.thread is None and attempt.task is not None)
 
 
-def _feel_pulse(attempt: Attempt, runtime: Runtime, now: float) -> None:
-    used = _processor_time(attempt, runtime)
-    if used is None or attempt.sign is None or attempt.sign[0] != used:
+def _feel_pulse(outside: Outside, runtime: Runtime, now: float) -> None:
+    used, sign = _processor_time(outside, runtime), outside.sign
+    if used is None or sign is None or sign[0] != used:
         # Where nothing can be known, nothing is held against it.
-        attempt.sign = (used, now)
+        outside.sign = (used, now)
 
 
-def _processor_time(attempt: Attempt, runtime: Runtime) -> float | None:
-    thread, order = attempt.thread, attempt.order
+def _processor_time(outside: Outside, runtime: Runtime) -> float | None:
+    thread, order = outside.thread, outside.order
     if order is not None:
         return runtime.cpu_of_process(order[0].pid)
     return None if thread is None else runtime.cpu_of_thread(thread)

@@ -454,7 +454,8 @@ async def test_a_process_that_works_lives_and_one_that_hangs_does_not() -> None:
     def child(worker: int) -> Child | None:
         assert pool._live is not None
         attempt = pool._live.slots.all[worker].attempt
-        return None if attempt is None or attempt.order is None else attempt.order[0]
+        outside = None if attempt is None else attempt.outside
+        return None if outside is None or outside.order is None else outside.order[0]
 
     def used(worker: int) -> float | None:
         one = child(worker)
