@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PULSE = 0.05
 BLOCKED = 0.1
+UNHEARD = 1.0  # how often it is seen whether somebody listens; each look costs the loop its turn
 MOST_FRAMES = 30
 # Where asyncio's own loop waits, and where one stands that has no Python code of its own (uvloop).
 WAITING = frozenset({"selectors", "asyncio.runners"})
@@ -113,8 +114,11 @@ class Watchdog:
         self._pulse_at = self._now()
 
     def _watch(self) -> None:
-        while not self._over.wait(PULSE) and not self._loop.is_closed():
+        while not self._over.wait(self._pause()) and not self._loop.is_closed():
             self.look(self._now())
+
+    def _pause(self) -> float:
+        return PULSE if any(pool.events.live for pool in self._pools) else UNHEARD
 
     def _blame(self, frame: FrameType, seconds: float, now: float) -> None:
         """Tell who keeps the loop, unless that is known or it has only just begun to."""
