@@ -106,18 +106,25 @@ async def test_the_loop_of_a_thread_that_python_did_not_start_may_vanish_undrain
     program = """
         import _thread, asyncio, threading
         from poolhand import Pool, subscribe
+        from poolhand.runtime import Runtime
         subscribe(lambda event: None)
-        gone = threading.Event()
+        gone, looks = threading.Event(), threading.Semaphore(0)
+        class Counting(Runtime):
+            def cpu_of_thread(self, thread):
+                used = super().cpu_of_thread(thread)
+                looks.release()
+                return used
         def run():
             loop = asyncio.new_event_loop()
-            kept.append((loop, loop.run_until_complete(Pool().start())))
+            kept.append((loop, loop.run_until_complete(Pool(runtime=Counting()).start())))
             gone.set()
         kept = []
         threading.stack_size(64 * 1024 * 1024)
         _thread.start_new_thread(run, ())
         gone.wait()
         threading.stack_size(0)
-        threading.Event().wait(0.5)
+        for _ in range(10):
+            looks.acquire()
         print("lives")
     """
     done = await asyncio.create_subprocess_exec(

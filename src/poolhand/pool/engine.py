@@ -343,8 +343,12 @@ class Engine:
         return lifecycle.reject(job, "drain_timeout", "draining", self.clock.wall())
 
     def dispose(self) -> None:
+        self.dead.stop()
+        self.alarm.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of threads and processes, which is all that a closed loop has left of a pool."""
         self.stopped = True
         self.watch.leave(self)
-        self.dead.stop()
         self.slots.close()
-        self.alarm.close()

@@ -127,7 +127,7 @@ class Pool(Submitter):
         return await asyncio.shield(self._drained)
 
     async def leave(self, timeout: float | None = None) -> DrainReport:
-        """Drain; whoever cancels that is told when the pool has stopped, which it then does now."""
+        """Drain as leaving `async with` does: cancelled meanwhile, stop now and see it through."""
         try:
             return await self.drain(timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -142,7 +142,7 @@ class Pool(Submitter):
     def abandon(self) -> None:
         """Let go of what a pool holds whose loop was closed without a drain."""
         if self._live is not None and self._live.process == os.getpid():
-            self._live.dispose()
+            self._live.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""

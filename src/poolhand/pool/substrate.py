@@ -184,7 +184,7 @@ class Substrate:
         if failure is not None or not _is_awaitable(value):
             self._ended(attempt, value, failure)
         elif not attempt.live:
-            _discard(value)
+            discard(value)
             self._ended(attempt, None, None)
         else:
             # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
@@ -198,7 +198,7 @@ class Substrate:
         running.set(attempt)
         try:
             if attempt.asked is not NOTHING:
-                _discard(awaitable)
+                discard(awaitable)
                 raise CancelledError
             value = await awaitable
         except BaseException as error:
@@ -230,7 +230,8 @@ def _is_awaitable(value: object) -> bool:
         return False
 
 
-def _discard(awaitable: Any) -> None:
+def discard(awaitable: Any) -> None:
+    """Close what nobody will await."""
     close = getattr(awaitable, "close", None)
     if close is not None:
         close()

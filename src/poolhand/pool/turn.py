@@ -17,12 +17,11 @@ from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.alarm import NEVER
 from poolhand.pool.attempt import Attempt, Outside
+from poolhand.pool.substrate import discard
 from poolhand.pool.work import where_to_run
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")
-
-
 CLOSE_SECONDS = 10.0  # how long the close of an agent may take on the loop
 
 
@@ -122,7 +121,7 @@ class Turn:
         if self._told is None or isinstance(following, Over) or following.closes:
             return following
         # What a plain call returned is still to be awaited, and nobody wants it any more.
-        _discard(following.fn())
+        discard(following.fn())
         return self._next(error=self._told)
 
     async def _end_of(self, ended: Future[Any], inside: Attempt) -> None:
@@ -232,9 +231,3 @@ def _given(value: Any) -> Any:
 
 def _raised(error: BaseException) -> Any:
     raise error
-
-
-def _discard(awaitable: Any) -> None:
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()

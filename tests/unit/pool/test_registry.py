@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from poolhand import Pool, Ticket, UsageError, get_pool, list_pools
+from poolhand import Pool, Ticket, UsageError, get_pool, list_pools, wait
 from poolhand.observe import events
 from poolhand.testing import SeededRuntime
-from tests.unit.pool.support import Heard, Journal, occupied, seeded
+from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
 
 @seeded
@@ -205,3 +205,26 @@ async def test_a_task_factory_of_the_loop_is_obeyed_and_runs_no_job_inside_a_sub
     finally:
         loop.set_task_factory(None)
     assert [task.get_name() for task in made].count("made-worker-000") > 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_pool_whose_loop_was_closed_in_the_middle_of_everything_is_let_go() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def hang(job: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def leave_all_behind() -> Pool:
+        pool = await Pool("left", on_dead=hang, timeout=60).start()
+        await wait(pool.submit_nowait(fail))
+        pool.submit_nowait(asyncio.sleep, 60)
+        await until(lambda: pool.stats().in_flight == 1)
+        return pool
+
+    left = loop.run_until_complete(leave_all_behind())
+    loop.close()
+    assert list_pools() == []
+    assert left.health().pool_size == 0

@@ -558,16 +558,19 @@ async def test_pools_under_different_runtimes_tell_a_block_once_and_by_the_right
             found.append(event)
             told.set()
 
+    two, three = Counting(), Counting()
+
     async def block() -> None:
         told.wait(30)
-        # Time for the other watchdogs to find the same block, if they were to tell it.
-        threading.Event().wait(0.3)
+        # The other watchdogs find the same block, and may not tell it.
+        two.look_on(5)
+        three.look_on(5)
 
     events.subscribe(hear)
     async with (
         Pool("one", events=events) as one,
-        Pool("two", runtime=Runtime(), events=events),
-        Pool("three", runtime=Runtime(), events=events),
+        Pool("two", runtime=two, events=events),
+        Pool("three", runtime=three, events=events),
     ):
         await one.run(block)
     assert [(event.pool, event.job is not None) for event in found] == [("one", True)]
