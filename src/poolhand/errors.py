@@ -14,6 +14,13 @@ PoolhandError
 │   ├── JobExpired        it waited longer than `expires`
 │   ├── JobLost           the process that ran it died
 │   └── Deadlock          it waits for a job of its own pool that can never start
+├── StoreError            what a store could not do; nothing was changed
+│   ├── Unavailable       it does not answer, or is busy for too long; try again
+│   ├── Conflict          somebody else was first
+│   ├── Unsupported       this kind of store cannot do that
+│   ├── SchemaTooNew      written by a newer poolhand
+│   ├── Corrupt           its file is damaged; the message says what can be saved
+│   └── ReadOnly          the disk is full or broken; it takes nothing new until that is mended
 ├── WireError             a value and its bytes that do not go together
 │   ├── TooLarge          more bytes or more levels than the limits allow
 │   ├── Undecodable       bytes that hold no value of the wanted type
@@ -145,6 +152,48 @@ class JobLost(JobError):
     """The process that ran a job died before the job was over."""
 
     code = "PH-JOB-007"
+
+
+class StoreError(PoolhandError):
+    """A store could not do what it was asked; it is as it was before."""
+
+    code = "PH-STO-000"
+
+
+class Unavailable(StoreError):
+    """A store does not answer now; trying again later may help."""
+
+    code = "PH-STO-001"
+
+
+class Conflict(StoreError):
+    """What was to be changed had been changed by somebody else before."""
+
+    code = "PH-STO-002"
+
+
+class Unsupported(StoreError):
+    """This kind of store does not have that; the message names one that does."""
+
+    code = "PH-STO-003"
+
+
+class SchemaTooNew(StoreError):
+    """A store was migrated by a newer poolhand, which alone can use it."""
+
+    code = "PH-STO-004"
+
+
+class Corrupt(StoreError):
+    """A store is damaged, or is no store of ours; it was left as it is."""
+
+    code = "PH-STO-005"
+
+
+class ReadOnly(StoreError):
+    """A store cannot be written to: the disk is full, broken, or not ours to write on."""
+
+    code = "PH-STO-006"
 
 
 class WireError(PoolhandError):

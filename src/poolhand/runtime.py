@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -38,6 +39,11 @@ class Runtime:
     def salt(self) -> str:
         """Return 12 characters that no other process, nor a fork of this one, has."""
         return secrets.token_hex(6)
+
+    def identity(self) -> tuple[str, str, int, str]:
+        """Return the host, its boot, this process and when it began, as nobody else has them."""
+        pid = os.getpid()
+        return socket.gethostname(), boot_id(), pid, process_started(pid) or ""
 
     def in_thread(self, call: Callable[[], None], name: str) -> None:
         """Run `call` once outside the event loop.
@@ -98,6 +104,41 @@ class Runtime:
             # Somebody took this thread while it was giving up: its errand is on the way.
             return inbox.get()
         return None
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from all others, empty where nothing does."""
+    return _text_of("/proc/sys/kernel/random/boot_id").strip()
+
+
+def process_started(pid: int) -> str | None:
+    """Return when a living process began, in ticks of its machine; None when it is gone.
+
+    Empty where that cannot be known: a number alone may be that of another process by now.
+    """
+    if not sys.platform.startswith("linux"):
+        return "" if _has_process(pid) else None
+    fields = _text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    # State, then 19 more up to the start; a zombie has ended, only nobody has looked yet.
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _cpu_of(clock: int) -> float | None:

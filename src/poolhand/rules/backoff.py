@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from poolhand.errors import UsageError
 from poolhand.rules.checks import Predicate, is_count, is_number, is_seconds
 
 
+def _is_error(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
 def _are_errors(value: Any) -> bool:
-    return isinstance(value, tuple) and all(
-        isinstance(one, type) and issubclass(one, BaseException) for one in value
-    )
+    return isinstance(value, tuple) and all(map(_is_error, value))
 
 
 CHECKS: dict[str, tuple[Predicate, str]] = {
@@ -22,14 +27,15 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
     "factor": (lambda value: is_number(value) and value >= 1, "a number of at least 1"),
     "cap": (is_seconds, "seconds, 0 or more"),
     "jitter": (lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "give_up_on": (_are_errors, "a tuple of exception classes"),
+    "give_up_on": (_are_errors, "a tuple of exception classes, or of their full names"),
 }
 
 
 class Retry(Struct, frozen=True):
     """Exponential backoff: `first × factor^n` seconds up to `cap`, shortened by up to `jitter`.
 
-    `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry.
+    `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry. A
+    class is given as it is or by its full name ("package.module.Class").
     """
 
     attempts: int = 4
@@ -37,7 +43,16 @@ class Retry(Struct, frozen=True):
     factor: float = 2.0
     cap: float = 600.0
     jitter: float = 0.5
-    give_up_on: tuple[type[BaseException], ...] = ()
+    give_up_on: tuple[type[BaseException] | str, ...] = ()
+
+    def gives_up_on(self, error: BaseException) -> bool:
+        """Tell whether an error is one of those after which no retry helps."""
+        return any(
+            name_of_error(kind) == one if isinstance(one, str) else issubclass(kind, one)
+            for kind in type(error).__mro__
+            for one in self.give_up_on
+            if issubclass(kind, BaseException)
+        )
 
     def __post_init__(self) -> None:
         faults = [
@@ -47,6 +62,34 @@ class Retry(Struct, frozen=True):
         ]
         if faults:
             raise UsageError("Retry: " + "; ".join(faults))
+
+
+def name_of_error(kind: type[BaseException]) -> str:
+    """Return the full name of a class of errors, "ValueError" for one of Python's own."""
+    name = kind.__qualname__
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+class RetryRecord(Struct, frozen=True):
+    """A Retry that can be kept: errors go by their names."""
+
+    attempts: int
+    first: float
+    factor: float
+    cap: float
+    jitter: float
+    give_up_on: tuple[str, ...] = ()
+
+    def retry(self) -> Retry:
+        return Retry(*astuple(self))
+
+
+def recorded(retry: Retry) -> RetryRecord:
+    """Return a rule as it can be kept."""
+    names = (one if isinstance(one, str) else name_of_error(one) for one in retry.give_up_on)
+    return RetryRecord(
+        retry.attempts, retry.first, retry.factor, retry.cap, retry.jitter, tuple(names)
+    )
 
 
 NO_RETRY = Retry(attempts=1)

@@ -53,7 +53,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     `name` is that of the callable. `waited`, `ran` and `marks` are about the latest attempt.
     Moments are UTC and ISO-8601 when encoded; they are for people. Durations are seconds of the
-    monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key".
+    monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key". `crashes`
+    counts how often the process that ran it died under it.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Job(Struct, frozen=True, kw_only=True):
     waited: float | None = None
     ran: float | None = None
     attempts: int = 0
+    crashes: int = 0
     result: Any = None
     error: Fault | None = None
     rejection_reason: str | None = None

@@ -11,6 +11,8 @@ from poolhand.rules.backoff import NO_RETRY, Retry, delay
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
 
+CRASHES_IN_COMPANY = 2
+MOST_CRASHES_UNPROVEN = 10
 LONGEST_WAIT = 3.15e9  # a hundred years of seconds, so that a sum with today is still a date
 
 
@@ -62,6 +64,32 @@ def settle(
             )
         case Failed():
             return _failed(job, outcome, policy, at, ran, roll)
+
+
+def hand_back(job: Job) -> Job:
+    """Let a job that was stopped in good order wait again; the attempt does not count."""
+    return replace(job, status=Status.QUEUED, attempts=job.attempts - 1, blocked_on=None)
+
+
+def runs_alone(job: Job) -> bool:
+    """Tell whether a job is suspected enough to run in a process of its own."""
+    return job.crashes >= CRASHES_IN_COMPANY
+
+
+def crash(job: Job, policy: Retry | None, rerun: bool, at: datetime, proven: bool) -> Job:
+    """End an attempt whose process died: the job is queued again, or has failed.
+
+    A crash costs an attempt, but in company it is never a job's last: a neighbour may be to blame.
+    `proven`: the process was the job's own, and nothing else died with it. A job that runs alone
+    and still loses its process again and again, proven or not, is given up at last.
+    """
+    alone = runs_alone(job)
+    most = (policy or NO_RETRY).attempts
+    job = replace(job, crashes=job.crashes + 1, blocked_on=None)
+    used_up = job.attempts >= most if proven else job.crashes >= most + MOST_CRASHES_UNPROVEN
+    if not rerun or (alone and used_up):
+        return replace(job, status=Status.FAILED, finished_at=at)
+    return replace(job, status=Status.QUEUED)
 
 
 def with_fault(job: Job, fault: Fault) -> Job:
@@ -117,11 +145,7 @@ def _policy(policy: Retry | None, failed: Failed) -> Retry:
 
 def _is_permanent(failed: Failed, retry: Retry) -> bool:
     cause = failed.error if failed.error.__cause__ is None else failed.error.__cause__
-    return (
-        failed.permanent
-        or isinstance(failed.error, retry.give_up_on)
-        or isinstance(cause, retry.give_up_on)
-    )
+    return failed.permanent or retry.gives_up_on(failed.error) or retry.gives_up_on(cause)
 
 
 def _moment(until: datetime | float, at: datetime) -> datetime:
