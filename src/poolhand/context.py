@@ -15,6 +15,9 @@ class Running(Protocol):
     @property
     def submitter(self) -> str: ...
 
+    @property
+    def token(self) -> int | None: ...
+
     def snapshot(self) -> object: ...
 
 
@@ -29,3 +32,13 @@ def stop_requested() -> bool:
     """
     inside = running.get()
     return inside is not None and inside.stop_requested
+
+
+def fencing_token() -> int | None:
+    """Return the number of the lease under which the running job has its attempt.
+
+    It grows with every attempt of every job of a store: whoever keeps the highest one it has seen
+    can refuse what comes from an attempt that was given up. None for a job that no store keeps.
+    """
+    inside = running.get()
+    return None if inside is None else inside.token

@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 from asyncio import Task
+from collections.abc import Callable
+from contextvars import Context
 from enum import StrEnum
 from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
 
 from poolhand.context import running
+from poolhand.observe.events import Events
 from poolhand.pool.alarm import NEVER
+from poolhand.pool.options import Terms
 from poolhand.pool.processes import Child
-from poolhand.pool.work import Work
 from poolhand.rules.job import Job
 from poolhand.rules.outcome import Asked
+
+
+class Watched(Protocol):
+    """Whose jobs run on a loop, and who is told when one of them blocks it."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+
+class Runnable(Protocol):
+    """What a slot needs of the work it runs: a call, its terms, and whose it is.
+
+    `place` is the attempt while it runs.
+    """
+
+    job: Job
+    terms: Terms
+    run_in: str
+    call: Callable[[], Any] | bytes | None
+    place: Any
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def token(self) -> int | None: ...
+
+    @property
+    def host(self) -> Watched: ...
+
+    def snapshot(self) -> Job: ...
+
+    def fresh_context(self) -> Context: ...
+
+
+W_co = TypeVar("W_co", bound=Runnable, covariant=True)
 
 
 class SlotState(StrEnum):
@@ -27,7 +73,7 @@ IDLE, BUSY, STUCK = SlotState
 NOTHING = Asked.NOTHING
 
 
-class Slot:
+class Slot(Generic[W_co]):
     """A place for one running job, and what it has done so far."""
 
     __slots__ = (
@@ -47,7 +93,7 @@ class Slot:
         self.id = f"worker-{index:03d}"
         self.name = f"{pool}-{self.id}"
         self.state = IDLE
-        self.attempt: Attempt | None = None
+        self.attempt: Attempt[W_co] | None = None
         self.completed = 0
         self.failed = 0
         self.runs = 0
@@ -70,7 +116,7 @@ class Outside:
         self.thread: Thread | None = None
 
 
-class Attempt:
+class Attempt(Generic[W_co]):
     """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
 
     `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
@@ -89,7 +135,7 @@ class Attempt:
         "work",
     )
 
-    def __init__(self, work: Work, slot: Slot, began: float) -> None:
+    def __init__(self, work: W_co, slot: Slot[W_co], began: float) -> None:
         self.work = work
         self.slot = slot
         self.began = began
@@ -112,6 +158,10 @@ class Attempt:
     @property
     def submitter(self) -> str:
         return self.work.job.session or self.slot.name
+
+    @property
+    def token(self) -> int | None:
+        return self.work.token
 
     def snapshot(self) -> Job:
         return self.work.snapshot()

@@ -38,11 +38,14 @@ class ChildRun:
 
     stop_wished = 0  # the number of the order that shall stop
 
-    def __init__(self, number: int, told: bool, job: Job, submitter: str) -> None:
+    def __init__(
+        self, number: int, told: bool, job: Job, submitter: str, token: int | None
+    ) -> None:
         self.number = number
         self.told = told
         self.job = job
         self.submitter = submitter
+        self.token = token
 
     @property
     def stop_requested(self) -> bool:
@@ -112,11 +115,11 @@ def _serve_next(orders: Connection) -> bool:
     if header == BYE:
         return False
     call = orders.recv_bytes()
-    number, told, job, submitter, luggage = unpack(header)
+    number, told, job, submitter, token, luggage = unpack(header)
     # Until this arrives the parent may have the call made by another child.
     orders.send((number, None))
     child = os.getpid()
-    run = ChildRun(number, told, job, submitter)
+    run = ChildRun(number, told, job, submitter, token)
     # In a context of its own: the next job must not see what this one sets.
     answer = copy_context().run(_carry_out, run, luggage, call)
     if os.getpid() != child:

@@ -54,6 +54,7 @@ class Engine:
         events: Events,
     ) -> None:
         self.config = config
+        self.label = config.name
         self.pool_id = pool_id
         self.loop = loop
         self.process = os.getpid()
@@ -121,14 +122,14 @@ class Engine:
         if self.outbox.waiting:
             self.outbox.hand_out()
 
-    def marked(self, attempt: Attempt, mark: str) -> None:
+    def marked(self, attempt: Attempt[Work], mark: str) -> None:
         work = attempt.work
         if mark != "cancel":
             work.job = lifecycle.mark(work.snapshot(), mark)
         if self.events.live:
             self.outbox.put(events.JobMarked(self.config.name, work.snapshot(), mark))
 
-    def completed(self, attempt: Attempt, value: Any, now: float) -> None:
+    def completed(self, attempt: Attempt[Work], value: Any, now: float) -> None:
         work = attempt.work
         work.ended = now
         work.value = value
@@ -139,11 +140,11 @@ class Engine:
         self._publish(work, now)
         self._vacate(attempt, now)
 
-    def failed(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def failed(self, attempt: Attempt[Work], outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         self._vacate(attempt, now)
 
-    def gave_up(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def gave_up(self, attempt: Attempt[Work], outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self.events.live:
             stuck = events.SlotStuck(self.config.name, attempt.work.snapshot(), attempt.slot.id)
@@ -151,23 +152,23 @@ class Engine:
         self.pump(now)
         self.done()
 
-    def recovered(self, attempt: Attempt, now: float) -> None:
+    def recovered(self, attempt: Attempt[Work], now: float) -> None:
         if self.events.live:
             self.outbox.put(events.SlotFreed(self.config.name, attempt.slot.id))
         self._vacate(attempt, now)
 
-    def vanished(self, attempt: Attempt, why: str) -> None:
+    def vanished(self, attempt: Attempt[Work], why: str) -> None:
         if self.events.live:
             job = attempt.work.snapshot()
             self.outbox.put(events.WorkerVanished(self.config.name, job, attempt.slot.id, why))
 
-    def _vacate(self, attempt: Attempt, now: float) -> None:
+    def _vacate(self, attempt: Attempt[Work], now: float) -> None:
         self.desk.vacate(attempt.work.job.key, now)
         self.pump(now)
         if self.awaits.open or self.on_idle is not None or self.outbox.waiting:
             self.done()
 
-    def _settle(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def _settle(self, attempt: Attempt[Work], outcome: Outcome, now: float) -> None:
         work = attempt.work
         at = self.clock.wall()
         retry = NO_RETRY if attempt.unwanted else work.options.retry

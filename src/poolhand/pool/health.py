@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from poolhand.pool.attempt import IDLE, STUCK, Slot
+from poolhand.pool.attempt import IDLE, STUCK, Runnable, Slot
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
 from poolhand.pool.vitals import is_stale, look_for_life, silent_for
@@ -68,14 +68,16 @@ def not_started(config: PoolConfig) -> PoolHealth:
     return PoolHealth(0, 0, capacity(config.backpressure), 0.0, 0, 0, (), {})
 
 
-def workers(engine: Engine, slots: tuple[Slot, ...], now: float) -> dict[str, WorkerHealth]:
+def workers(
+    engine: Engine, slots: tuple[Slot[Runnable], ...], now: float
+) -> dict[str, WorkerHealth]:
     """Return what each slot does and has done."""
     look_for_life(engine, now)
     surplus = {slot.id for slot in engine.slots.surplus()}
     return {slot.id: _worker(engine, slot, slot.id in surplus, now) for slot in slots}
 
 
-def _worker(engine: Engine, slot: Slot, surplus: bool, now: float) -> WorkerHealth:
+def _worker(engine: Engine, slot: Slot[Runnable], surplus: bool, now: float) -> WorkerHealth:
     # Read once: the loop may go on while another thread looks.
     attempt = slot.attempt
     return WorkerHealth(
@@ -89,7 +91,7 @@ def _worker(engine: Engine, slot: Slot, surplus: bool, now: float) -> WorkerHeal
     )
 
 
-def _state(engine: Engine, slot: Slot, surplus: bool) -> str:
+def _state(engine: Engine, slot: Slot[Runnable], surplus: bool) -> str:
     if slot.state is IDLE:
         return "stopped" if engine.stopped else "idle"
     return "draining" if surplus or engine.intake.closed else "busy"

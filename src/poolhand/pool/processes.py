@@ -53,6 +53,7 @@ class Errand(Struct, frozen=True):
 
     job: Job
     submitter: str
+    token: int | None
     call: bytes
     luggage: Luggage | None
 
@@ -111,7 +112,9 @@ class Child:
 
         `told` says that the job was asked to stop before it could begin.
         """
-        header = pickle.dumps((self._serves, told, errand.job, errand.submitter, errand.luggage))
+        header = pickle.dumps(
+            (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
+        )
         with suppress(OSError):
             self._orders.send_bytes(header)
             self._orders.send_bytes(errand.call)

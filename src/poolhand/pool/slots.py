@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from poolhand.errors import JobLost
 from poolhand.observe.events import Events
 from poolhand.pool.alarm import NEVER, Alarm
-from poolhand.pool.attempt import BUSY, IDLE, STUCK, Attempt, Slot
+from poolhand.pool.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
 from poolhand.pool.clock import Clock
 from poolhand.pool.substrate import Substrate
-from poolhand.pool.work import Work
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
     Asked,
@@ -31,7 +30,11 @@ LATE = 0.02  # deadlines may be noticed this much late, so that one look serves 
 HARD_STOP_GRACE = 0.03  # a timed-out job that stops at once frees its slot before its caller hears
 
 
-class SlotOwner(Protocol):
+W = TypeVar("W", bound=Runnable)
+W_contra = TypeVar("W_contra", bound=Runnable, contravariant=True)
+
+
+class SlotOwner(Protocol[W_contra]):
     """What the slots tell their owner: each attempt is settled once and its slot freed once.
 
     `completed` and `failed` come with the slot already free; after `gave_up` the slot is stuck,
@@ -39,22 +42,22 @@ class SlotOwner(Protocol):
     the attempt is gone, `done` when deadlines were looked through.
     """
 
-    def marked(self, attempt: Attempt, mark: str) -> None: ...
+    def marked(self, attempt: Attempt[W_contra], mark: str) -> None: ...
 
-    def completed(self, attempt: Attempt, value: Any, now: float) -> None: ...
+    def completed(self, attempt: Attempt[W_contra], value: Any, now: float) -> None: ...
 
-    def failed(self, attempt: Attempt, outcome: Outcome, now: float) -> None: ...
+    def failed(self, attempt: Attempt[W_contra], outcome: Outcome, now: float) -> None: ...
 
-    def gave_up(self, attempt: Attempt, outcome: Outcome, now: float) -> None: ...
+    def gave_up(self, attempt: Attempt[W_contra], outcome: Outcome, now: float) -> None: ...
 
-    def recovered(self, attempt: Attempt, now: float) -> None: ...
+    def recovered(self, attempt: Attempt[W_contra], now: float) -> None: ...
 
-    def vanished(self, attempt: Attempt, why: str) -> None: ...
+    def vanished(self, attempt: Attempt[W_contra], why: str) -> None: ...
 
     def done(self) -> None: ...
 
 
-class Slots:
+class Slots(Generic[W]):
     """A growing and shrinking set of slots on one event loop.
 
     A job gets a task of its own, in the context of its submitter. A job that does not stop when it
@@ -64,7 +67,7 @@ class Slots:
     def __init__(
         self,
         pool: str,
-        owner: SlotOwner,
+        owner: SlotOwner[W],
         loop: AbstractEventLoop,
         runtime: Runtime,
         clock: Clock,
@@ -72,13 +75,13 @@ class Slots:
     ) -> None:
         self.stuck = 0
         self.failed_attempts = 0
-        self.all: list[Slot] = []
+        self.all: list[Slot[W]] = []
         self._pool = pool
         self._owner = owner
         self._events = events
         self._loop = loop
         self._now = clock.now
-        self._idle: list[Slot] = []
+        self._idle: list[Slot[W]] = []
         self._size = 0
         self._busy_for = 0.0
         self._runs = 0
@@ -90,7 +93,7 @@ class Slots:
         self._size = size
         taken = {slot.index for slot in self.all}
         free = (index for index in count() if index not in taken)
-        new = [Slot(next(free), self._pool) for _ in range(size - len(self.all))]
+        new: list[Slot[W]] = [Slot(next(free), self._pool) for _ in range(size - len(self.all))]
         idle = (slot for slot in reversed(self.all) if slot.state is IDLE)
         gone = set(islice(idle, max(0, len(self.all) - size)))
         stay = [slot for slot in [*self.all, *new] if slot not in gone]
@@ -99,7 +102,7 @@ class Slots:
         self._idle = [slot for slot in reversed(self.all) if slot.state is IDLE]
         self._substrate.children.keep(size)
 
-    def surplus(self) -> list[Slot]:
+    def surplus(self) -> list[Slot[W]]:
         """Return the busy slots that go when they are idle, should they be the first to be so."""
         busy = [slot for slot in self.all if slot.state is not IDLE]
         return busy[len(busy) - max(0, len(self.all) - self._size) :]
@@ -108,9 +111,9 @@ class Slots:
         """Return how long an attempt takes, None before the first has ended."""
         return self._busy_for / self._runs if self._runs else None
 
-    def start(self, work: Work, now: float) -> Attempt:
-        """Run a job in a free slot."""
-        slot = self._idle.pop()
+    def start(self, work: W, now: float, index: int | None = None) -> Attempt[W]:
+        """Run a job in a free slot, or in the free one of that number."""
+        slot = self._idle.pop() if index is None else self._take(index)
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
         slot.attempt = work.place = attempt
@@ -132,7 +135,12 @@ class Slots:
             self._substrate.run(attempt, context)
         return attempt
 
-    def cancel(self, attempt: Attempt, grace: float, now: float) -> None:
+    def _take(self, index: int) -> Slot[W]:
+        slot = next(slot for slot in self._idle if slot.index == index)
+        self._idle.remove(slot)
+        return slot
+
+    def cancel(self, attempt: Attempt[W], grace: float, now: float) -> None:
         """Ask a running job to stop; it is settled after `grace` seconds even if it does not."""
         if not attempt.live:
             return
@@ -157,7 +165,7 @@ class Slots:
         self._alarm.close()
         self._substrate.children.keep(0)
 
-    def _ended(self, attempt: Attempt, value: Any, error: BaseException | None) -> None:
+    def _ended(self, attempt: Attempt[W], value: Any, error: BaseException | None) -> None:
         """Note that the code of an attempt is really gone."""
         now = self._now()
         outcome = None if error is None else _judge(attempt, error)
@@ -185,7 +193,7 @@ class Slots:
                 self._count_failure(attempt, outcome)
             self._owner.failed(attempt, outcome, now)
 
-    def _count_failure(self, attempt: Attempt, outcome: Failed) -> None:
+    def _count_failure(self, attempt: Attempt[W], outcome: Failed) -> None:
         attempt.slot.failed += 1
         self.failed_attempts += 1
         error = outcome.error
@@ -193,7 +201,7 @@ class Slots:
         if type(error) is JobLost and error.job_id == attempt.work.id:
             self._owner.vanished(attempt, str(error))
 
-    def _give_up(self, attempt: Attempt, now: float) -> None:
+    def _give_up(self, attempt: Attempt[W], now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""
         attempt.slot.state = STUCK
         self.stuck += 1
@@ -203,7 +211,7 @@ class Slots:
         self.failed_attempts += hard
         self._owner.gave_up(attempt, outcome, now)
 
-    def _ask(self, attempt: Attempt, asked: Asked, message: str) -> None:
+    def _ask(self, attempt: Attempt[W], asked: Asked, message: str) -> None:
         attempt.asked = asked
         self._substrate.ask(attempt, message)
 
@@ -221,7 +229,7 @@ class Slots:
             self._alarm.set(max(following, now + LATE))
         self._owner.done()
 
-    def _pass_deadline(self, attempt: Attempt, now: float) -> None:
+    def _pass_deadline(self, attempt: Attempt[W], now: float) -> None:
         attempt.due_at = NEVER
         terms = attempt.work.terms
         if attempt.asked >= Asked.CANCEL:
@@ -240,7 +248,7 @@ class Slots:
             self._ask(attempt, Asked.SOFT_STOP, SOFT_TIMEOUT)
 
 
-def _judge(attempt: Attempt, error: BaseException) -> Outcome:
+def _judge(attempt: Attempt[Runnable], error: BaseException) -> Outcome:
     """Say what an error means, whatever it does to those who look at it."""
     job_id = attempt.work.id
     try:

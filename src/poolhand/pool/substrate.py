@@ -8,21 +8,21 @@ from contextvars import Context
 from functools import partial
 from inspect import isawaitable
 from threading import current_thread
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from poolhand.context import running
 from poolhand.observe.events import Events
-from poolhand.pool.attempt import NOTHING, Attempt, Outside
+from poolhand.pool.attempt import NOTHING, Attempt, Outside, Runnable
 from poolhand.pool.child import Answer
 from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, contents_of, lost
-from poolhand.pool.work import Work
 from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
 
-Ended = Callable[[Attempt, Any, BaseException | None], None]
+W = TypeVar("W", bound=Runnable)
+Ended = Callable[[Attempt[W], Any, BaseException | None], None]
 
 
-class Substrate:
+class Substrate(Generic[W]):
     """Runs attempts, in the context they are given, and says when their code is really gone."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Substrate:
         loop: AbstractEventLoop,
         runtime: Runtime,
         events: Events,
-        ended: Ended,
+        ended: Ended[W],
     ) -> None:
         self.children = Children(pool, runtime)
         self._loop = loop
@@ -41,7 +41,7 @@ class Substrate:
         # A task factory may run a task while it is made, in the middle of our books.
         self.eager = loop.get_task_factory() is not None
 
-    def run(self, attempt: Attempt, context: Context) -> None:
+    def run(self, attempt: Attempt[W], context: Context) -> None:
         """Begin to run an attempt; its end is told later, never from within this call."""
         run_in = attempt.work.run_in
         if run_in == "thread":
@@ -58,7 +58,7 @@ class Substrate:
                 self.on_loop(attempt, attempt.work), name=attempt.slot.name, context=context
             )
 
-    def ask(self, attempt: Attempt, message: str) -> None:
+    def ask(self, attempt: Attempt[W], message: str) -> None:
         """Pass on to the code of an attempt that it should stop."""
         if attempt.begun and attempt.task is not None:
             attempt.task.cancel(message)
@@ -69,7 +69,7 @@ class Substrate:
             child, number = order
             child.ask(number)
 
-    def kill(self, attempt: Attempt) -> bool:
+    def kill(self, attempt: Attempt[W]) -> bool:
         """End the code of an attempt by force; tell whether that was possible and not yet done."""
         outside = attempt.outside
         if outside is None or outside.killed or attempt.work.run_in != "process":
@@ -81,20 +81,20 @@ class Substrate:
             child.kill(number)
         return True
 
-    def _create_task(self, attempt: Attempt, context: Context) -> None:
+    def _create_task(self, attempt: Attempt[W], context: Context) -> None:
         coroutine = self.on_loop(attempt, attempt.work)
         task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
         if not task.done():
             attempt.task = task
 
-    def _start_thread(self, attempt: Attempt, call: Callable[[], None]) -> None:
+    def _start_thread(self, attempt: Attempt[W], call: Callable[[], None]) -> None:
         try:
             self._runtime.in_thread(call, attempt.slot.name)
         except Exception as error:
             # No thread is to be had: that is the job's misfortune, not that of whoever called here.
             self._loop.call_soon(self._ended, attempt, None, error)
 
-    async def on_loop(self, attempt: Attempt, work: Work) -> None:
+    async def on_loop(self, attempt: Attempt[W], work: W) -> None:
         attempt.begun = True
         running.set(attempt)
         try:
@@ -109,7 +109,7 @@ class Substrate:
         else:
             self._ended(attempt, value, None)
 
-    def _in_thread(self, attempt: Attempt, outside: Outside, context: Context) -> None:
+    def _in_thread(self, attempt: Attempt[W], outside: Outside, context: Context) -> None:
         call: Any = attempt.work.call
         attempt.begun = True
         outside.thread = current_thread()
@@ -125,13 +125,13 @@ class Substrate:
         outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
 
-    def _errand(self, attempt: Attempt, context: Context) -> Errand:
+    def _errand(self, attempt: Attempt[W], context: Context) -> Errand:
         work, tracer = attempt.work, self._events.tracer
         assert isinstance(work.call, bytes)
         luggage = None if tracer is None else tracer.luggage(context)
-        return Errand(work.snapshot(), attempt.submitter, work.call, luggage)
+        return Errand(work.snapshot(), attempt.submitter, attempt.token, work.call, luggage)
 
-    def _in_process(self, attempt: Attempt, outside: Outside, errand: Errand) -> None:
+    def _in_process(self, attempt: Attempt[W], outside: Outside, errand: Errand) -> None:
         attempt.begun = True
         value: Any = None
         failure: BaseException | None = None
@@ -147,7 +147,7 @@ class Substrate:
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(
-        self, attempt: Attempt, outside: Outside, errand: Errand
+        self, attempt: Attempt[W], outside: Outside, errand: Errand
     ) -> tuple[Any, BaseException | None]:
         """Have the call made by a child; by another one if that has died since its last job."""
         answer: Answer | None = None
@@ -164,7 +164,7 @@ class Substrate:
                 self.children.give_back(child)
         return contents_of(answer, attempt.work.id)
 
-    def _by_child(self, attempt: Attempt, child: Child, errand: Errand) -> Answer:
+    def _by_child(self, attempt: Attempt[W], child: Child, errand: Errand) -> Answer:
         # Before as well: a kill that found no order has ended nothing.
         _check_wanted(attempt)
         child.come_up()
@@ -179,7 +179,7 @@ class Substrate:
             return
 
     def _thread_ended(
-        self, attempt: Attempt, value: Any, failure: BaseException | None, context: Context
+        self, attempt: Attempt[W], value: Any, failure: BaseException | None, context: Context
     ) -> None:
         if failure is not None or not _is_awaitable(value):
             self._ended(attempt, value, failure)
@@ -193,7 +193,7 @@ class Substrate:
                 self._await(attempt, value), name=attempt.slot.name, context=context
             )
 
-    async def _await(self, attempt: Attempt, awaitable: Any) -> None:
+    async def _await(self, attempt: Attempt[W], awaitable: Any) -> None:
         attempt.begun = True
         running.set(attempt)
         try:
@@ -206,7 +206,7 @@ class Substrate:
         else:
             self._ended(attempt, value, None)
 
-    def _raised(self, attempt: Attempt, error: BaseException) -> None:
+    def _raised(self, attempt: Attempt[W], error: BaseException) -> None:
         # By its type: an error may lie about its class, or break when asked.
         if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
             # The loop is gone and the interpreter clears up; there is nobody left to tell.
@@ -218,7 +218,7 @@ class Substrate:
 FRAMES_OF_JOBS = frozenset({Substrate.on_loop.__code__, Substrate._await.__code__})
 
 
-def _check_wanted(attempt: Attempt) -> None:
+def _check_wanted(attempt: Attempt[Runnable]) -> None:
     if attempt.asked >= Asked.CANCEL:
         raise CancelledError
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.alarm import NEVER
-from poolhand.pool.attempt import Attempt, Outside
+from poolhand.pool.attempt import Attempt, Outside, Runnable
 from poolhand.pool.substrate import discard
 from poolhand.pool.work import where_to_run
 from poolhand.runtime import Runtime
@@ -108,7 +108,7 @@ class Turn:
             return self._next(error=error)
         return self._next(value)
 
-    async def _in_thread(self, step: Call, inside: Attempt) -> Call | Over:
+    async def _in_thread(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
         ended: Future[Callable[[], Call | Over]] = asyncio.get_running_loop().create_future()
         work = partial(copy_context().run, self._plainly, step, inside)
         try:
@@ -124,7 +124,7 @@ class Turn:
         discard(following.fn())
         return self._next(error=self._told)
 
-    async def _end_of(self, ended: Future[Any], inside: Attempt) -> None:
+    async def _end_of(self, ended: Future[Any], inside: Attempt[Runnable]) -> None:
         heard = inside.asked
         while not ended.done():
             try:
@@ -135,7 +135,7 @@ class Turn:
                     raise
                 heard, self._told = inside.asked, told
 
-    def _plainly(self, step: Call, inside: Attempt) -> Call | Over:
+    def _plainly(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
         """Take steps in this thread until one belongs on the loop or none is left."""
         outside = inside.outside = Outside()
         outside.thread = current_thread()

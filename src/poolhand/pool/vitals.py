@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from poolhand.pool.attempt import STUCK, Attempt, Outside, Slot
+from poolhand.pool.attempt import STUCK, Attempt, Outside, Runnable, Slot
 from poolhand.pool.engine import Engine
 from poolhand.runtime import Runtime
 
@@ -19,7 +19,7 @@ def look_for_life(engine: Engine, now: float) -> None:
             _feel_pulse(outside, engine.runtime, now)
 
 
-def silent_for(engine: Engine, slot: Slot, now: float) -> float:
+def silent_for(engine: Engine, slot: Slot[Runnable], now: float) -> float:
     """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
     attempt = slot.attempt
     outside = None if attempt is None or _is_on_loop(attempt) else attempt.outside
@@ -30,7 +30,7 @@ def silent_for(engine: Engine, slot: Slot, now: float) -> float:
     return max(0.0, now - sign[1])
 
 
-def is_stale(engine: Engine, slot: Slot, now: float) -> bool:
+def is_stale(engine: Engine, slot: Slot[Runnable], now: float) -> bool:
     """Tell whether a busy slot is beyond its job's deadline or, without one, shows no life."""
     attempt = slot.attempt
     if attempt is None:
@@ -46,7 +46,7 @@ def is_stale(engine: Engine, slot: Slot, now: float) -> bool:
 SLACK = 1.0  # a deadline that has just passed is being dealt with
 
 
-def _is_on_loop(attempt: Attempt) -> bool:
+def _is_on_loop(attempt: Attempt[Runnable]) -> bool:
     outside = attempt.outside
     # A task may wait for a thread, as that of an agent whose code is plain does.
     return outside is None or (outside.thread is None and attempt.task is not None)

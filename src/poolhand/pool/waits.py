@@ -95,5 +95,5 @@ class Awaits:
         lost = hopeless((item[1] for item in open_items), floor)
         return next((item for item in reversed(open_items) if item[1] in lost), None)
 
-    def _is_ours(self, attempt: Attempt) -> bool:
+    def _is_ours(self, attempt: Attempt[Work]) -> bool:
         return attempt.live and attempt.work.job.pool_id == self._pool_id

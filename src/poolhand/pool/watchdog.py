@@ -8,17 +8,13 @@ from asyncio import AbstractEventLoop
 from threading import Event as Flag
 from threading import current_thread
 from types import FrameType
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from poolhand.observe.events import LoopBlocked
-from poolhand.pool.attempt import Attempt
+from poolhand.pool.attempt import Attempt, Runnable, Watched
 from poolhand.pool.substrate import FRAMES_OF_JOBS
 from poolhand.pool.ticker import Ticker
 from poolhand.runtime import Runtime
-
-if TYPE_CHECKING:
-    from poolhand.pool.engine import Engine
 
 PULSE = 0.05
 BLOCKED = 0.1
@@ -44,11 +40,11 @@ class Watchdog:
         self._now = runtime.monotonic
         self._runtime = runtime
         self._thread = current_thread()
-        self._pools: list[Engine] = []
+        self._pools: list[Watched] = []
         self._pulse_at = self._looked_at = self._stood_at = self._now()
         self._worked = self._processor_time()
-        self._told: list[Attempt | None] = []
-        self._suspect: Attempt | None = None
+        self._told: list[Attempt[Runnable] | None] = []
+        self._suspect: Attempt[Runnable] | None = None
         self._suspected_at = 0.0
         self._ticker: Ticker | None = None
         self._over = Flag()
@@ -58,14 +54,14 @@ class Watchdog:
         """Return the watchdog of a loop."""
         return _watchdogs.setdefault((id(loop), id(runtime)), cls(loop, runtime))
 
-    def join(self, pool: Engine) -> Watchdog:
+    def join(self, pool: Watched) -> Watchdog:
         """Watch for a pool, until it leaves."""
         self._pools.append(pool)
         if self._ticker is None and self._listen():
             self._ticker = Ticker(self._loop, PULSE, self._pulse)
         return self
 
-    def leave(self, pool: Engine) -> None:
+    def leave(self, pool: Watched) -> None:
         """Watch no longer for a pool; with the last one the watch is over."""
         if pool not in self._pools:
             return
@@ -133,9 +129,11 @@ class Watchdog:
         lines = traceback.StackSummary.extract((one, one.f_lineno) for one in shown)
         job = None if attempt is None else attempt.work.snapshot()
         for pool in self._concerned(attempt):
-            pool.events.emit(LoopBlocked(pool.config.name, job, seconds, "".join(lines.format())))
+            own = attempt is not None and attempt.work.host is pool
+            name = job.pool if own and job is not None else pool.label
+            pool.events.emit(LoopBlocked(name, job, seconds, "".join(lines.format())))
 
-    def _concerned(self, attempt: Attempt | None) -> list[Engine]:
+    def _concerned(self, attempt: Attempt[Runnable] | None) -> list[Watched]:
         """Return whose listeners are told: those of the job's pool, else everybody's once."""
         host = None if attempt is None else attempt.work.host
         if host is not None and not host.stopped:
@@ -144,7 +142,7 @@ class Watchdog:
         return list({pool.events: pool for pool in self._pools}.values())
 
 
-def _culprit(frame: FrameType | None) -> tuple[Attempt | None, list[FrameType]]:
+def _culprit(frame: FrameType | None) -> tuple[Attempt[Runnable] | None, list[FrameType]]:
     """Return the attempt whose code runs in this frame, None when it is none's, and that code."""
     frames: list[FrameType] = []
     while frame is not None:

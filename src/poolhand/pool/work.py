@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from poolhand.context import running
 from poolhand.errors import UsageError
+from poolhand.observe.events import Events
 from poolhand.pool.options import Options, Terms
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import lifecycle
@@ -29,6 +30,12 @@ from poolhand.rules.job import Job, Status
 
 class Host(Protocol):
     """What work needs of the pool it is in."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> Events: ...
 
     @property
     def loop(self) -> AbstractEventLoop: ...
@@ -92,6 +99,7 @@ class Work(Entry, Ticket[Any]):
         "waiters",
     )
 
+    token = None  # only what a store handed out has one
     head: str
     number: int
     began: float
