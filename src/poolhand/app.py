@@ -1,17 +1,278 @@
-"""The composition root: where a URL becomes a store, and the parts meet."""
+"""The app: tasks, pools and a store under one name; the only place where all parts meet."""
 
 from __future__ import annotations
 
-from poolhand.contract import Store
-from poolhand.errors import Unsupported, UsageError
+from collections.abc import Callable, Coroutine, Iterable
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+
+from poolhand.contract import Order, Store
+from poolhand.errors import StoreError, Unsupported, UsageError
+from poolhand.execute.code import Code, Codes, name_of_task
+from poolhand.execute.executor import Executor
+from poolhand.execute.parcel import Parcels
+from poolhand.farm.opening import Opening
+from poolhand.farm.shift import DRAIN_TIMEOUT, Shift
+from poolhand.farm.station import Station
+from poolhand.farm.submit import How, Orders, Submissions
+from poolhand.farm.task import Task, TaskOptions
+from poolhand.farm.ticket import StoredTicket
+from poolhand.observe.events import EVENTS, Events
+from poolhand.pool.config import PoolConfig, PoolOptions, configure
+from poolhand.pool.ticket import Ticket
+from poolhand.pool.work import where_to_run
+from poolhand.rules.checks import is_amount, is_seconds, is_text
+from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
+from poolhand.rules.spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
+from poolhand.wire.limits import LIMITS, Limits
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KINDS = "memory://, sqlite:///file.db (a relative path) or sqlite:////absolute/file.db"
+KEEP_RESULTS = 7 * 86_400.0
+SCOPE = "app"
+
+
+class App:
+    """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
+
+    Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
+    processes as you like, each with `async with app.worker(…)`. The store is opened when it is
+    first needed, or by `async with app`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        codec: str = "json",
+        limits: Limits = LIMITS,
+        ring: KeyRing | None = None,
+        pickle: AllowPickle | None = None,
+        keep_results: float = KEEP_RESULTS,
+        runtime: Runtime | None = None,
+        events: Events | None = None,
+    ) -> None:
+        self.url = url
+        self.runtime = runtime or Runtime()
+        self.events = EVENTS if events is None else events
+        store_of(url, self.runtime)
+        _check_keep(keep_results)
+        self._keep = keep_results
+        self._parcels = Parcels(codec, limits, ring, pickle)
+        self._configs: dict[str, PoolConfig] = {}
+        self._pools_of_tasks: set[str] = set()
+        self._opening = Opening(self._station)
+        self._codes = Codes()
+        self._executor = Executor(self._codes)
+        self.orders = Orders(self.runtime)
+        self._submissions = Submissions(self, self.events)
+
+    def __repr__(self) -> str:
+        return f"<App {shown(self.url)}>"
+
+    async def __aenter__(self) -> Self:
+        await self.station()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
+        """Declare a pool: its rules hold in every process that uses this store."""
+        if "autoscale" in options:
+            raise UsageError(
+                f"pool {name!r}: autoscale goes with a pool in memory; here max_concurrent caps "
+                "all processes together, and each worker has its own number of slots"
+            )
+        config = configure(name, options)
+        self._check_near_miss(name, self._pools_of_tasks - {name}, declared={name})
+        self._configs[name] = config
+        self._opening.declare(_spec(config))
+
+    @overload
+    def task(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def task(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
+
+    @overload
+    def task(
+        self, fn: None = None, /, *, pool: str = ..., **options: Unpack[TaskOptions]
+    ) -> TaskMaker: ...
+
+    def task(
+        self, fn: Callable[..., Any] | None = None, /, *, pool: str = "default", **options: Any
+    ) -> Any:
+        """Register a function as a task: `@app.task`, or `@app.task(pool="research", timeout=600)`.
+
+        Without `retry` a failed attempt is followed by up to three more.
+        """
+        maker = TaskMaker(self, pool, dict(options))
+        return maker if fn is None else maker(fn)
+
+    def worker(
+        self,
+        slots: int = 10,
+        pools: Iterable[str] | None = None,
+        drain_timeout: float = DRAIN_TIMEOUT,
+    ) -> Shift:
+        """Return a worker for `async with`: it runs jobs of these pools, or of all, right here."""
+        faults = []
+        if not are_slots(slots):
+            faults.append(f"slots={slots!r} is not allowed; it must be {SLOTS_ALLOWED}")
+        if not is_seconds(drain_timeout):
+            faults.append(
+                f"drain_timeout={drain_timeout!r} is not allowed; give seconds, 0 or more"
+            )
+        names = None if pools is None else tuple(pools)
+        if isinstance(pools, str) or (names is not None and not all(map(is_text, names))):
+            faults.append(f"pools={pools!r} is not allowed; give names of pools, or None for all")
+        if faults:
+            raise UsageError("worker: " + "; ".join(faults))
+        return Shift(self, self._executor, slots, names, self._configs, drain_timeout)
+
+    async def ready(self) -> bool:
+        """Tell whether a job could be accepted now."""
+        try:
+            station = await self.station()
+            await station.keeper.ask(station.store.check)
+        except StoreError:
+            return False
+        return True
+
+    async def get(self, id: str) -> Ticket[Any] | None:
+        """Return the ticket of a job by its id, None when no such job is kept."""
+        station = await self.station()
+        found = (await station.keeper.ask(lambda: station.store.get([id])))[0]
+        if found is None or found.parked:
+            return None
+        code = self._codes.find(found.job.name)
+        how = How(code, self.config(found.job.pool).backpressure)
+        return self._submissions.ticket(station, found.job, how)
+
+    async def close(self) -> None:
+        """Let go of the store; jobs stay in it. The next use opens it again."""
+        await self._opening.close()
+
+    # What tasks and tickets need.
+
+    async def station(self) -> Station:
+        if not self._opening.is_open:
+            self._check_pools()
+        return await self._opening.station()
+
+    def config(self, pool: str) -> PoolConfig:
+        config = self._configs.get(pool)
+        return _UNDECLARED if config is None else config
+
+    def pool_id(self, pool: str) -> str:
+        return pool_id(SCOPE, "", pool)
+
+    async def submit(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+        return await self._submissions.submit(orders, how)
+
+    def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+        self._check_pools()
+        station = self._opening.station_sync()
+        return station.keeper.ask_sync(lambda: self._submissions.submit(orders, how))
+
+    def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
+        """Make a task of a function."""
+        name = options.pop("name", None) or name_of_task(fn)
+        where_to_run(fn, options.get("run_in"), None)
+        self._check_near_miss(pool, {pool}, declared=set(self._configs))
+        self._pools_of_tasks.add(pool)
+        code = Code(name, fn, self._parcels)
+        task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
+        task.check()
+        self._codes.add(code)
+        return task
+
+    def _station(self) -> Station:
+        store = store_of(self.url, self.runtime)
+        return Station(store, self.runtime, self.events, self._keep)
+
+    def _check_pools(self) -> None:
+        self._check_near_miss("", self._pools_of_tasks, set(self._configs))
+
+    def _check_near_miss(self, name: str, used: set[str], declared: set[str]) -> None:
+        """Raise for a pool that nobody declared but whose name is nearly that of one."""
+        for pool in sorted(used - self._configs.keys()):
+            if pool in declared:
+                continue
+            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
+            if near:
+                raise UsageError(
+                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
+                    f"declare it with app.pool({pool!r})"
+                )
+
+
+class TaskMaker:
+    """What `@app.task(…)` leaves to be called with the function."""
+
+    def __init__(self, app: App, pool: str, options: dict[str, Any]) -> None:
+        self._app = app
+        self._pool = pool
+        self._options = options
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        return self._app.register(fn, self._pool, dict(self._options))
+
+
+_UNDECLARED = PoolConfig("default")
+
+
+def _spec(config: PoolConfig) -> PoolSpec:
+    return PoolSpec(
+        config.name,
+        pool_id(SCOPE, "", config.name),
+        config.max_concurrent,
+        config.queue,
+        config.backpressure,
+        config.max_per_key,
+        config.key_ttl,
+        config.max_keys,
+    )
+
+
+def _check_keep(seconds: object) -> None:
+    if not is_amount(seconds):
+        raise UsageError(f"keep_results={seconds!r} is not allowed; give seconds above 0")
+
+
+def shown(url: str) -> str:
+    """Return a URL without the password that may stand in it."""
+    head, at, tail = url.rpartition("@")
+    scheme, separator, login = head.partition("://")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{separator}{user}:***@{tail}" if at and colon else url
 
 
 def store_of(url: str, runtime: Runtime) -> Store:
     """Return the store, not yet open, that a URL names."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = str(url).partition("://")
     if not separator:
         raise UsageError(f"store={url!r} is not allowed; give {KINDS}")
     match scheme:
@@ -24,7 +285,7 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
             return SqliteStore(_path(url, rest), runtime)
         case _:
-            raise Unsupported(f"store={url!r} is not supported by this version; use {KINDS}")
+            raise Unsupported(f"store={shown(url)!r} is not supported by this version; use {KINDS}")
 
 
 def _path(url: str, rest: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import secrets
@@ -9,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -60,6 +62,17 @@ class Runtime:
             threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
         inbox.put((name, call))
 
+    def loop_beside(self, name: str) -> AbstractEventLoop:
+        """Start a thread with an event loop of its own and return that loop, running."""
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True).start()
+        return loop
+
+    def end_loop(self, loop: AbstractEventLoop) -> None:
+        """End a loop that `loop_beside` gave, from any thread but its own."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(loop.stop)
+
     def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
         """Start a process that calls `target`; spawned, as a fork copies held locks."""
         from multiprocessing import get_context
@@ -104,6 +117,14 @@ class Runtime:
             # Somebody took this thread while it was giving up: its errand is on the way.
             return inbox.get()
         return None
+
+
+def _run_loop(loop: AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def boot_id() -> str:

@@ -205,6 +205,27 @@ class CallbackFailed(Event, frozen=True):
     error: str
 
 
+class LeaseLost(Event, frozen=True):
+    """A job that runs here is no longer ours: it is stopped, and its result will not count."""
+
+    job: Job
+
+
+class OwnerReaped(Event, frozen=True):
+    """A process that held leases is dead; its jobs run again or have failed."""
+
+    host: str
+    pid: int
+    job_ids: tuple[str, ...]
+
+
+class StoreTrouble(Event, frozen=True):
+    """Something that keeps stored jobs going fails for now; it is tried again."""
+
+    what: str
+    error: str
+
+
 Subscriber = Callable[[Event], None]
 
 

@@ -40,6 +40,7 @@ class Options(Struct, frozen=True):
     run_at: datetime | None = None
     expires: float | None = None
     cancel_with_caller: bool = False
+    on_crash: str = "rerun"
 
     @property
     def fairness_key(self) -> str:
@@ -56,12 +57,14 @@ def defaults(config: PoolConfig) -> Options:
     )
 
 
-def with_changes(options: Options, config: PoolConfig, changes: Mapping[str, Any]) -> Options:
-    """Check changes to the options and return the new ones."""
+def with_changes(
+    options: Options, config: PoolConfig, changes: Mapping[str, Any], durable: bool = False
+) -> Options:
+    """Check changes to the options and return the new ones; `durable`: a store keeps the jobs."""
     values = dict(changes)
     field = config.queue.field if isinstance(config.queue, FairRoundRobin) else "key"
     checks = CHECKS if field in CHECKS else {**CHECKS, field: CHECKS["key"]}
-    faults = _later_faults(values)
+    faults = _later_faults(values, durable)
     for name, value in values.items():
         if name not in checks:
             faults.append(f"{name!r} is no option of a submit; there are {', '.join(checks)}")
@@ -135,12 +138,19 @@ def terms(options: Options, pool: str, pool_id: str) -> Terms:
         idempotency_key=options.idempotency_key,
     )
     timed = any(one is not None for one in (options.delay, options.run_at, options.expires))
-    soft, hard = options.soft_timeout, options.timeout
+    return Terms(options, draft, timed, *deadlines(options.soft_timeout, options.timeout))
+
+
+def deadlines(
+    soft: float | None, hard: float | None
+) -> tuple[float | None, float | None, float | None]:
+    """Return the soft and the hard timeout that count, and the first of them."""
     if soft is not None and hard is not None and soft >= hard:
         soft = None  # The hard one comes first.
-    return Terms(options, draft, timed, soft, hard, hard if soft is None else soft)
+    return soft, hard, hard if soft is None else soft
 
 
+ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -171,6 +181,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "seconds above 0 and at most a hundred years, or None",
     ),
     "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
+    "on_crash": (lambda value: value in ON_CRASH, "'rerun' or 'fail'"),
 }
 
 
@@ -178,10 +189,10 @@ def _is_moment(value: datetime) -> bool:
     return value.tzinfo is not None and 1970 <= value.year < 9000
 
 
-def _later_faults(values: dict[str, Any]) -> list[str]:
+def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
     faults = []
     if values.pop("on_busy", "enqueue") != "enqueue":
         faults.append("on_busy is not in this version; turns of a session wait ('enqueue')")
-    if values.pop("on_crash", None) is not None:
-        faults.append("on_crash goes with durable pools, which are not in this version")
+    if not durable and values.pop("on_crash", None) is not None:
+        faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
     return faults

@@ -168,10 +168,18 @@ class KeyGates(Generic[E]):
         self.start(entry)
         return self.vacate(entry.job.key)
 
+    def occupy(self, key: str) -> None:
+        """Note that a job of a key runs, whatever the cap says."""
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = _Gate(self._strategy)
+        gate.held += 1
+
     def vacate(self, key: str) -> E | None:
         """Take a permit back and return the entry that gets it next."""
         gate = self._gates[key]
-        heir = gate.waiting.take()
+        # A cap that was lowered while jobs ran: the permits above it are not given out again.
+        heir = gate.waiting.take() if gate.held <= self.cap else None
         if heir is not None:
             self._let_through(gate, heir)
             return heir

@@ -68,6 +68,17 @@ class Keys(Generic[E]):
             self._finished[owner] = now + self._ttl
             self._forget(now)
 
+    def limit(self, ttl: float, most: int, now: float) -> None:
+        """Keep keys as long, and as many, as this says from now on."""
+        self._ttl, self._most = ttl, most
+        self._forget(now)
+
+    def stands_for(self, entry: E, now: float) -> bool:
+        """Tell whether the key of an entry is still held by it."""
+        owner = _owner(entry.job)
+        self._forget(now)
+        return owner is not None and self._owners.get(owner) is entry
+
     def _forget(self, now: float) -> None:
         finished = self._finished
         while finished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -49,6 +50,16 @@ class SeededRuntime(Runtime):
     def in_thread(self, call: Callable[[], None], name: str) -> None:
         """Make `call` on the loop, in one piece, after up to 50 ms of virtual time."""
         self.loop.call_outside(self.random.uniform(0, MAX_THREAD_SECONDS), call)
+
+    def identity(self) -> tuple[str, str, int, str]:
+        return "seeded-host", "seeded-boot", 1, "0"
+
+    def loop_beside(self, name: str) -> AbstractEventLoop:
+        """Share the one loop: a schedule decides over everything."""
+        return self.loop
+
+    def end_loop(self, loop: AbstractEventLoop) -> None:
+        """Leave the shared loop be."""
 
     def watch(self, call: Callable[[], None]) -> bool:
         """Leave the loop unwatched: its time stands still while a callback runs."""

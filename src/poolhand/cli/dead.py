@@ -1,0 +1,80 @@
+"""`poolhand dead`: dead letters, jobs that failed for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from poolhand import config
+from poolhand.cli import exits, options, screen
+from poolhand.cli.door import fail, operate
+from poolhand.cli.jobs import show_answers, show_page
+from poolhand.operate.views import Summary
+from poolhand.runtime import Runtime
+
+commands = typer.Typer(no_args_is_help=True, help="Dead letters: see them and run them again.")
+
+
+@commands.command("list", epilog=options.examples("poolhand dead list --pool research"))
+def list_dead(
+    pool: options.Pool = None,
+    tenant: options.Tenant = None,
+    session: options.Session = None,
+    key: options.Key = None,
+    name: options.Name = None,
+    limit: options.Limit = 50,
+    after: options.After = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """List jobs that failed and were not run again, newest first."""
+    which = replace(options.chosen(pool, tenant, session, key, name), dead=True)
+    show_page(operate(store, app, lambda operator: operator.jobs(which, after, limit)), json)
+
+
+@commands.command(
+    epilog=options.examples(
+        f"poolhand dead retry {options.AN_ID}",
+        "poolhand dead retry --all --pool research --name fetch",
+    )
+)
+def retry(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="All, or all that the filters mean.")] = False,
+    pool: options.Pool = None,
+    tenant: options.Tenant = None,
+    session: options.Session = None,
+    key: options.Key = None,
+    name: options.Name = None,
+    by: options.By = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Run dead letters again: those named, or all that are meant."""
+    who = by or config.person()
+    which = options.chosen(pool, tenant, session, key, name)
+    filtered = which != options.chosen(None, None, None, None, None)
+    if bool(ids) == all or (ids and filtered):
+        raise fail("give the ids of jobs, or --all with or without filters", exits.USAGE)
+    if ids:
+        show_answers(operate(store, app, lambda operator: operator.retry(ids, who)), json)
+    with screen.progress("retrying", Runtime().monotonic) as tell:
+        summary = operate(store, app, lambda operator: operator.retry_all(which, who, tell))
+    _show(summary, json)
+
+
+def _show(summary: Summary, json: bool) -> None:
+    if json:
+        screen.as_json(summary)
+    else:
+        screen.line(f"{summary.done} retried, {summary.not_done} not")
+        for answer in summary.answers:
+            screen.aside(f"poolhand: {screen.safe(answer.id)}: {screen.safe(answer.text)}")
+        if summary.not_done > len(summary.answers):
+            screen.aside(f"poolhand: and {summary.not_done - len(summary.answers)} more")
+    if summary.not_done:
+        raise typer.Exit(exits.WRONG if summary.done else exits.REFUSED)

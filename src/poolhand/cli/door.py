@@ -1,0 +1,129 @@
+"""The door: from settings to a store that is open, and from an error to one line and a code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+
+from poolhand import config as settings
+from poolhand.app import store_of
+from poolhand.cli import exits, screen
+from poolhand.contract import Store
+from poolhand.errors import PoolhandError, Unavailable, UsageError
+from poolhand.operate.actions import Operator
+from poolhand.runtime import Runtime
+
+T = TypeVar("T")
+
+NO_STORE = (
+    "no store is named; give --store URL (such as sqlite:///agents.db) or --app module:app, "
+    "or set POOLHAND_STORE, or `store` in [tool.poolhand] of pyproject.toml"
+)
+
+
+def operate(store: str | None, app: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
+    """Open the store that is named, do this as its operator, and close it."""
+    with told() as tell:
+        url = named(store, app)
+        tell.urls.append(url)
+        return asyncio.run(_operate(url, work))
+    raise AssertionError("an error that was told has ended the command")
+
+
+async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    runtime = Runtime()
+    async with opened(existing(url, runtime)) as store:
+        return await work(Operator(store, runtime))
+
+
+@asynccontextmanager
+async def opened(store: Store) -> AsyncIterator[Store]:
+    """Open a store, and close it in any case."""
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def existing(url: str, runtime: Runtime) -> Store:
+    """Return the store of a URL, unless it is a file that is not there: looking makes none."""
+    store = store_of(url, runtime)
+    path = getattr(store, "path", None)
+    if isinstance(path, str | Path) and not Path(path).exists():
+        raise Unavailable(
+            f"there is no file {str(path)!r}; check the name, or make a new store there with "
+            f"`poolhand migrate --store {url}`"
+        )
+    return store
+
+
+def named(store: str | None, app: str | None) -> str:
+    """Return the URL of the store to use: of `store` and `app`, the one that is named nearer by."""
+    config = settings.load(store=store, app=app)
+    if config.store.text is not None and config.store.rank <= config.app.rank:
+        return config.store.text
+    if config.app.text is not None:
+        return _url_of_app(config.app.text)
+    raise UsageError(NO_STORE)
+
+
+def _url_of_app(name: str) -> str:
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, "")
+    try:
+        # What a module prints while it loads is not what was asked for.
+        with redirect_stdout(sys.stderr):
+            found: object = import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"app={name!r}: {error}; run this in the folder of your project"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"app={name!r}: loading it raised {type(error).__name__}: {error}; "
+            f'try `python -c "import {module}"`'
+        ) from error
+    finally:
+        sys.path.remove("")
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"app={name!r}: module {module!r} has no {attribute!r}")
+        found = getattr(found, part)
+    url = getattr(found, "url", None)
+    if not isinstance(url, str):
+        kind = type(found).__name__
+        raise UsageError(f"app={name!r} is no App: it is of type {kind} and has no store URL")
+    return url
+
+
+class Told:
+    """What must be known to tell an error: URLs whose secrets stay out of it."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+
+
+@contextmanager
+def told() -> Iterator[Told]:
+    """End the command with one line and the right code when it raises an error of ours."""
+    known = Told()
+    try:
+        yield known
+    except PoolhandError as error:
+        text = settings.without_secrets(str(error), known.urls)
+        screen.aside(f"poolhand: {screen.safe(text)} [{error.code}]")
+        raise typer.Exit(exits.of_error(error)) from None
+
+
+def fail(text: str, code: int) -> typer.Exit:
+    """Say what is wrong; return what ends the command with that code."""
+    screen.aside(f"poolhand: {screen.safe(text)}")
+    return typer.Exit(code)

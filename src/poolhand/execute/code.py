@@ -1,0 +1,105 @@
+"""The code of tasks: functions under the names by which stored jobs ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from inspect import isawaitable
+from typing import Any
+
+from poolhand.errors import Undecodable, UsageError
+from poolhand.execute.parcel import Parcels
+from poolhand.execute.signature import Signature
+
+
+class Code:
+    """A function and its name; `fn` is what runs."""
+
+    def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
+        self.name = name
+        self.fn = fn
+        self.signature = Signature(fn, name)
+        self._parcels = parcels
+
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return a call as it is kept."""
+        call = self.signature.bind(args, kwargs)
+        return self._parcels.write(call, f"a call of {self.name}")
+
+    def unpack(self, payload: bytes) -> Callable[[], Any]:
+        """Return a kept call, ready to be made."""
+        what = f"the kept call of {self.name}"
+        call = self._parcels.read(payload, self.signature.call_type, what)
+        if call[0] != self.name:
+            raise Undecodable(f"{what} is one of {call[0]!a}; it was moved, and is not made")
+        args, kwargs = self.signature.unbind(call)
+        return partial(self.fn, *args, **kwargs)
+
+    def pack_result(self, value: Any) -> bytes:
+        return self._parcels.write(value, f"the result of {self.name}")
+
+    def unpack_result(self, data: bytes) -> Any:
+        return self._parcels.read(data, self.signature.returns, f"the result of {self.name}")
+
+
+class Codes:
+    """All tasks of an app by name. Nothing is imported because a stored job asks for it."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, Code] = {}
+
+    def __iter__(self) -> Iterator[Code]:
+        return iter(self._codes.values())
+
+    def add(self, code: Code) -> None:
+        other = self._codes.get(code.name)
+        if other is not None and other.fn is not code.fn and not _is_reloaded(other.fn, code.fn):
+            raise UsageError(
+                f"task {code.name!r} is registered already; give one of the two another name="
+            )
+        self._codes[code.name] = code
+
+    def find(self, name: str) -> Code | None:
+        return self._codes.get(name)
+
+    def forget(self) -> None:
+        """Forget all tasks, as a process that has ended does."""
+        self._codes.clear()
+
+
+def name_of_task(fn: Callable[..., Any]) -> str:
+    """Return the name under which every process knows a function, however it was started."""
+    module = fn.__module__
+    if module == "__main__":
+        module = _name_of_main()
+    return f"{module}.{fn.__qualname__}"
+
+
+def _name_of_main() -> str:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = str(getattr(main, "__file__", "") or "__main__")
+    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+
+
+def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
+
+
+def run_apart(module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make the call of a task in a process of its own, which has to find the task first."""
+    found: Any = import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    fn = getattr(found, "fn", found)
+    value = fn(*args, **kwargs)
+    return asyncio.run(_await(value)) if isawaitable(value) else value
+
+
+async def _await(value: Any) -> Any:
+    return await value

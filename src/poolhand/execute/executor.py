@@ -1,0 +1,166 @@
+"""The executor: the steps of one attempt at a stored job, around what the slot runs.
+
+The slot runs, times and judges. Here a claim becomes something to run, and its end a change of the
+store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.contract import Change, Claim
+from poolhand.errors import JobLost, PoolhandError
+from poolhand.execute.brief import Brief, read_brief
+from poolhand.execute.code import Code, Codes
+from poolhand.rules import lifecycle
+from poolhand.rules.backoff import Retry
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Completed, Failed, Outcome
+
+# A worker of another version may know the task: it is passed on some times before it is dead.
+UNKNOWN_TASK = Retry(attempts=5, first=5.0, factor=1.0, jitter=0.0)
+
+
+class Errand(Struct, frozen=True):
+    """A claim that can run: its code, the call to make, and what it was told."""
+
+    claim: Claim
+    brief: Brief
+    code: Code | None
+    call: Callable[[], Any]
+    alone: bool = False
+
+    @property
+    def job(self) -> Job:
+        return self.claim.job
+
+
+class Hopeless(Struct, frozen=True):
+    """A claim that cannot run, and what that means for its job."""
+
+    claim: Claim
+    outcome: Failed
+    policy: Retry | None = None
+
+
+class Executor:
+    """Knows the code of an app, and the closures that this process has handed in."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.closures: dict[str, Callable[[], Any]] = {}
+
+    def prepare(self, claim: Claim) -> Errand | Hopeless:
+        """Find the code of a claim and its arguments."""
+        job_id = claim.job.id
+        try:
+            brief = read_brief(claim.brief, job_id)
+            if brief.closure:
+                return self._closure(claim, brief)
+            code = self.codes.find(brief.task)
+            if code is None:
+                return _unknown(claim, brief)
+            call = code.unpack(brief.payload)
+        except PoolhandError as error:
+            return Hopeless(claim, Failed(error, permanent=True))
+        return Errand(claim, brief, code, call, lifecycle.runs_alone(claim.job))
+
+    def complete(self, errand: Errand, claim: Claim, value: Any, end: End) -> Change | Failed:
+        """Say how a job that returned is kept; a value that cannot be kept is a failure."""
+        code = errand.code
+        try:
+            # What a closure returned is for this process alone, which has it already.
+            data = None if code is None else code.pack_result(value)
+        except PoolhandError as error:
+            return Failed(error, permanent=True)
+        return Change(lifecycle.complete(claim.job, data, end.at, end.ran), claim.token)
+
+    def settle(self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End) -> Change:
+        """Say what became of a job that did not return a value."""
+        assert not isinstance(outcome, Completed)
+        job = lifecycle.settle(claim.job, outcome, policy, end.at, end.ran, end.roll)
+        return _change(job, claim, _wait(job, outcome, end.at), end)
+
+    def lost(self, claim: Claim, brief: Brief, end: End) -> Change:
+        """Say what becomes of a job whose own process died under it."""
+        job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
+        return _change(job, claim, 0.0, end)
+
+    def _closure(self, claim: Claim, brief: Brief) -> Errand | Hopeless:
+        call = self.closures.get(claim.job.id)
+        if call is None:
+            text = (
+                f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
+                "process that submitted it, and that is gone; register it as a task, or submit it "
+                "again"
+            )
+            return Hopeless(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
+        return Errand(claim, brief, None, call)
+
+
+class End(Struct, frozen=True):
+    """How an attempt ended: when, after how long, with a number for the jitter of a retry."""
+
+    at: datetime
+    ran: float
+    roll: float
+    fault: Fault | None = None
+    stuck: bool = False
+
+
+def hand_back(claim: Claim) -> Change:
+    """Return a job that was stopped in good order to where it came from."""
+    return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
+
+
+def crashed(claim: Claim, at: datetime) -> Change:
+    """Say what becomes of a job whose process died, as told by somebody else."""
+    try:
+        brief = read_brief(claim.brief, claim.job.id)
+        policy, rerun = brief.policy, brief.rerun
+    except PoolhandError:
+        policy, rerun = None, False
+    job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
+    text = "the process that ran it died"
+    if job.status is Status.FAILED and not rerun:
+        text += "; it is not run again, as on_crash='fail' says"
+    return Change(
+        lifecycle.with_fault(job, Fault("poolhand.errors.JobLost", text)), claim.token, 0.0
+    )
+
+
+def _unknown(claim: Claim, brief: Brief) -> Hopeless:
+    text = (
+        f"job {claim.job.id} asks for the task {brief.task!a}, which this process does not have; "
+        "import the module that registers it before the worker starts"
+    )
+    error = JobLost(text, job_id=claim.job.id)
+    return Hopeless(claim, Failed(error, on_purpose=True), UNKNOWN_TASK)
+
+
+def is_own_loss(outcome: Outcome, job: Job) -> bool:
+    """Tell whether an outcome says that the process of this job is gone."""
+    # By its id: a job may pass on that another one was lost.
+    error = outcome.error if isinstance(outcome, Failed) else None
+    return type(error) is JobLost and error.job_id == job.id
+
+
+def _change(job: Job, claim: Claim, wait: float | None, end: End) -> Change:
+    if end.fault is not None:
+        job = lifecycle.with_fault(job, end.fault)
+    return Change(job, claim.token, wait=wait, stuck=end.stuck)
+
+
+def _wait(job: Job, outcome: Outcome, at: datetime) -> float | None:
+    """Return the seconds until a job runs again; None where it named a moment of the calendar."""
+    if job.status is Status.QUEUED:
+        return 0.0
+    if job.run_at is None or job.status is not Status.SCHEDULED:
+        return None
+    if isinstance(getattr(outcome, "until", None), datetime):
+        return None
+    return max(0.0, (job.run_at - at).total_seconds())

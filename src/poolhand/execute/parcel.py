@@ -1,0 +1,34 @@
+"""Parcels: how an app writes arguments and results, and reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.wire.limits import LIMITS, Limits
+from poolhand.wire.payload import decode, encode
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
+
+
+class Parcels(Struct, frozen=True):
+    """One way to write and read for everything an app keeps."""
+
+    codec: str = "json"
+    limits: Limits = LIMITS
+    ring: KeyRing | None = None
+    pickle: AllowPickle | None = None
+
+    def write(self, value: Any, what: str) -> bytes:
+        return encode(
+            value,
+            codec=self.codec,
+            limits=self.limits,
+            ring=self.ring,
+            pickle=self.pickle,
+            what=what,
+        )
+
+    def read(self, data: bytes, type: Any, what: str) -> Any:
+        return decode(data, type, limits=self.limits, ring=self.ring, pickle=self.pickle, what=what)

@@ -1,0 +1,92 @@
+"""Signatures: the arguments of a task, checked when it is submitted, typed when it runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any, TypedDict, get_type_hints
+
+from poolhand.errors import Undecodable, UsageError
+
+# What is kept of a call: the task, the names of its arguments, their values.
+Call = tuple[str, list[str], Any]
+
+
+class Signature:
+    """What a function takes and returns. Types are looked at late: they may be defined after it."""
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self._fn = fn
+        self._name = name
+        self._signature = inspect.signature(fn)
+        self._types: tuple[Any, Any] | None = None
+
+    @property
+    def returns(self) -> Any:
+        return self._hints()[1]
+
+    @property
+    def call_type(self) -> Any:
+        """The type of a kept call of this function."""
+        return tuple[str, list[str], self._hints()[0]]  # type: ignore[misc]
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Return a call as it is kept, or raise UsageError where it does not fit."""
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise UsageError(
+                f"{self._name}{self._signature} cannot be called so: {error}"
+            ) from None
+        return self._name, list(given), given
+
+    def unbind(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a kept call as this function takes them now."""
+        _, names, given = call
+        parameters = self._signature.parameters
+        unknown = [name for name in names if name not in parameters]
+        missing = [
+            name
+            for name, one in parameters.items()
+            if name not in given and one.default is Parameter.empty and one.kind not in _VARIABLE
+        ]
+        if unknown or missing:
+            raise Undecodable(
+                f"the kept call does not fit {self._name}{self._signature} any more: "
+                f"unknown {unknown}, missing {missing}; give new parameters a default, and remove "
+                "old ones when no job with them is left"
+            )
+        bound = inspect.BoundArguments(self._signature, given)
+        return list(bound.args), dict(bound.kwargs)
+
+    def _hints(self) -> tuple[Any, Any]:
+        if self._types is None:
+            self._types = _types_of(self._fn, self._signature)
+        return self._types
+
+
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def _types_of(fn: Callable[..., Any], signature: inspect.Signature) -> tuple[Any, Any]:
+    try:
+        hints = get_type_hints(inspect.unwrap(fn), include_extras=True)
+    except Exception:
+        # An annotation that means nothing at run time is no reason not to run.
+        hints = {}
+    fields = {
+        name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
+    }
+    arguments = TypedDict("Arguments", fields, total=False)  # type: ignore[misc]
+    return arguments, hints.get("return", Any)
+
+
+def _kept_type(parameter: Parameter, hint: Any) -> Any:
+    match parameter.kind:
+        case Parameter.VAR_POSITIONAL:
+            return list[hint]
+        case Parameter.VAR_KEYWORD:
+            return dict[str, hint]
+        case _:
+            return hint

@@ -1,0 +1,90 @@
+"""The heartbeat: renews the leases of this process and hears what is lost and wished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from poolhand.contract import Owner
+from poolhand.errors import StoreError
+from poolhand.farm.keeper import Keeper
+
+LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
+RENEW_EVERY = 5.0
+GIVE_UP_AFTER = 20.0  # unrenewed for so long, the jobs are stopped: others may soon run them
+RETRY_EVERY = 1.0
+
+
+class Holder(Protocol):
+    """Who runs jobs under the leases of this process."""
+
+    def tokens(self) -> Sequence[int]: ...
+
+    def lose(self, tokens: Sequence[int]) -> None: ...
+
+    def cancel(self, tokens: Sequence[int]) -> None: ...
+
+
+class Heartbeat:
+    """Holds the one owner that this process is; lives on the keeper's loop."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._now = keeper.runtime.monotonic
+        self._wish = asyncio.Event()
+        self._renewed_at = self._now()
+        self.holders: list[Holder] = []
+        self.owner = self._new_owner()
+
+    def hint(self) -> None:
+        self._wish.set()
+
+    async def enroll(self) -> None:
+        """Make this process known as an owner."""
+        await self._keeper.store.enroll(self.owner)
+        self._renewed_at = self._now()
+
+    async def run(self) -> None:
+        pause = RENEW_EVERY
+        while True:
+            await self._pause(pause)
+            try:
+                await self._renew()
+                pause = RENEW_EVERY
+                self._keeper.well("heartbeat")
+            except StoreError as error:
+                pause = RETRY_EVERY
+                self._keeper.trouble("heartbeat", error)
+                if self._now() - self._renewed_at >= GIVE_UP_AFTER:
+                    self._each(lambda holder: holder.lose(holder.tokens()))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wish.wait()
+        except TimeoutError:
+            pass
+        self._wish.clear()
+
+    async def _renew(self) -> None:
+        began = self._now()
+        tokens = [token for holder in self.holders for token in holder.tokens()]
+        news = await self._keeper.store.extend(self.owner.id, tokens)
+        if not news.alive:
+            # Buried while we were away: whatever ran is somebody else's by now.
+            self.owner = self._new_owner()
+            await self.enroll()
+        self._renewed_at = began
+        if news.lost:
+            self._each(lambda holder: holder.lose(news.lost))
+        if news.cancel:
+            self._each(lambda holder: holder.cancel(news.cancel))
+
+    def _each(self, tell: Callable[[Holder], None]) -> None:
+        for holder in list(self.holders):
+            tell(holder)
+
+    def _new_owner(self) -> Owner:
+        runtime = self._keeper.runtime
+        return Owner(f"owner-{runtime.salt()}", *runtime.identity())

@@ -1,0 +1,132 @@
+"""Maintenance: leases of the dead are taken back, what is due is promoted, what is old forgotten.
+
+Every process does the first: a compare-and-swap in the store makes it safe. The rest is done by
+one at a time, the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from poolhand.contract import Lease, Owner, Put
+from poolhand.execute.executor import crashed
+from poolhand.farm.heartbeat import LEASE, Heartbeat
+from poolhand.farm.keeper import Keeper
+from poolhand.observe.events import OwnerReaped
+from poolhand.runtime import process_started
+
+LOOK_EVERY = 1.0
+LEADER = "leader"
+LEAD_FOR = 15.0
+LEAD_AGAIN = 5.0
+PRUNE_EVERY = 60.0
+PRUNE_AT_ONCE = 1000
+
+
+class Reaper:
+    """Takes back what dead owners held.
+
+    A process of this host is dead when it is gone. Any other is when its renewals have stood still
+    for the length of a lease, by our own clock, from when we first saw them so.
+    """
+
+    def __init__(self, keeper: Keeper, heart: Heartbeat) -> None:
+        self._keeper = keeper
+        self._heart = heart
+        self._now = keeper.runtime.monotonic
+        self._host, self._boot, _, _ = keeper.runtime.identity()
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look at all owners once."""
+        leases = await self._keeper.store.leases()
+        now = self._now()
+        known = {lease.owner.id: self._since(lease, now) for lease in leases}
+        self._seen = known
+        for lease in leases:
+            if lease.owner.id != self._heart.owner.id and self._is_dead(lease, now):
+                await self._reap(lease)
+        self._keeper.well("reaper")
+
+    def _since(self, lease: Lease, now: float) -> tuple[int, float]:
+        before = self._seen.get(lease.owner.id)
+        return before if before is not None and before[0] == lease.renewal else (lease.renewal, now)
+
+    def _is_dead(self, lease: Lease, now: float) -> bool:
+        owner = lease.owner
+        if lease.buried or (owner.host == self._host and self._is_gone(owner)):
+            return True
+        return now - self._seen[owner.id][1] >= LEASE
+
+    def _is_gone(self, owner: Owner) -> bool:
+        """Tell of a process of this host whether it has ended."""
+        if not owner.boot or not self._boot:
+            return False
+        return owner.boot != self._boot or process_started(owner.pid) != owner.started
+
+    async def _reap(self, lease: Lease) -> None:
+        store, at = self._keeper.store, self._keeper.runtime.wall()
+        claims = await store.bury(lease.owner.id, lease.renewal)
+        if claims:
+            await store.replace([crashed(claim, at) for claim in claims])
+            if self._keeper.events.live:
+                ids = tuple(claim.job.id for claim in claims)
+                self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
+
+
+class Leader:
+    """Promotes and prunes while it leads; whoever leads is written down, for a while at a time."""
+
+    def __init__(self, keeper: Keeper, heart: Heartbeat, keep: float) -> None:
+        self._keeper = keeper
+        self._heart = heart
+        self._keep = keep
+        self._now = keeper.runtime.monotonic
+        self._leads_until = self._asks_at = self._prunes_at = 0.0
+
+    async def run(self) -> None:
+        while True:
+            pause = LOOK_EVERY
+            if await self._leads():
+                pause = await self._promote()
+                await self._prune()
+            self._keeper.well("leader")
+            await asyncio.sleep(pause)
+
+    async def _leads(self) -> bool:
+        """Tell whether this process leads; if the time has come, try to."""
+        now = self._now()
+        if now >= self._asks_at:
+            self._asks_at = now + LEAD_AGAIN
+            if await self._write_down():
+                self._leads_until = now + LEAD_FOR
+        return now < self._leads_until
+
+    async def _write_down(self) -> bool:
+        store, me = self._keeper.store, self._heart.owner.id.encode()
+        found = await store.get_document(LEADER)
+        if found is not None and found[0] != me:
+            owners = {lease.owner.id.encode() for lease in await store.leases()}
+            if found[0] in owners:
+                return False
+        version = 0 if found is None else found[1]
+        return await store.put([Put(LEADER, me, version, LEAD_FOR)])
+
+    async def _promote(self) -> float:
+        """Promote what is due; return how long nothing else will be."""
+        promoted = await self._keeper.store.promote()
+        if promoted.next_in is None:
+            return LOOK_EVERY
+        return min(LOOK_EVERY, max(0.0, promoted.next_in))
+
+    async def _prune(self) -> None:
+        now = self._now()
+        if now >= self._prunes_at:
+            gone = await self._keeper.store.prune(self._keep, PRUNE_AT_ONCE)
+            # A full sweep means that more is waiting.
+            self._prunes_at = now + (LOOK_EVERY if gone >= PRUNE_AT_ONCE else PRUNE_EVERY)

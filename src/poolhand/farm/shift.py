@@ -1,0 +1,147 @@
+"""A shift: one worker at work in this process, from its start to its drain."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Task
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.execute.executor import Executor
+from poolhand.farm.ticket import Opened
+from poolhand.farm.worker import Worker
+from poolhand.pool.config import PoolConfig
+from poolhand.rules.checks import is_seconds
+
+DRAIN_TIMEOUT = 30.0
+STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
+WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
+LOOK_EVERY = 0.01
+
+
+class ShiftReport(Struct, frozen=True):
+    """What a worker did: attempts that ended, jobs given back, code that would not stop."""
+
+    completed: int
+    failed: int
+    handed_back: int
+    stuck: int
+    seconds: float
+
+
+class Shift:
+    """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
+
+    Jobs that only wait stay where they are: in the store.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        executor: Executor,
+        slots: int,
+        pools: tuple[str, ...] | None,
+        configs: Mapping[str, PoolConfig],
+        drain_timeout: float = DRAIN_TIMEOUT,
+    ) -> None:
+        self._opened = opened
+        self._executor = executor
+        self._slots = slots
+        self._pools = pools
+        self._configs = configs
+        self._drain_timeout = drain_timeout
+        self._worker: Worker | None = None
+        self._deadline = 0.0
+        self._drained: Task[ShiftReport] | None = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.drain()
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # Told twice: stop now, but give every job back.
+            if self._drained is not None and self._worker is not None:
+                self._hurry(0.0)
+                while not self._drained.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([self._drained])
+            raise
+
+    async def start(self) -> Self:
+        """Begin to claim and run jobs on the running event loop."""
+        if self._worker is not None:
+            raise UsageError("this worker was started before; ask the app for another one")
+        station = await self._opened.station()
+        worker = Worker(station, self._executor, self._slots, self._pools, self._configs)
+        self._worker = worker
+        station.keeper.post(worker.begin)
+        return self
+
+    async def drain(self, timeout: float | None = None) -> ShiftReport:
+        """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
+        seconds = self._drain_timeout if timeout is None else timeout
+        if not is_seconds(seconds):
+            raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+        worker = self._at_work()
+        if self._drained is None:
+            self._deadline = worker.now() + seconds
+            self._drained = worker.loop.create_task(self._stop(worker), name="worker-drain")
+        elif timeout is not None:
+            self._hurry(seconds)
+        return await asyncio.shield(self._drained)
+
+    @property
+    def running(self) -> int:
+        """How many jobs run in this worker now."""
+        return len(self._at_work().running)
+
+    def _at_work(self) -> Worker:
+        if self._worker is None:
+            raise UsageError("this worker is not started; use `async with app.worker(…)`")
+        return self._worker
+
+    def _hurry(self, timeout: float) -> None:
+        worker = self._at_work()
+        self._deadline = min(self._deadline, worker.now() + timeout)
+        worker.changed.set()
+
+    async def _stop(self, worker: Worker) -> ShiftReport:
+        began = worker.now()
+        station = await self._opened.station()
+        station.keeper.post(worker.hand.stop_claiming)
+        if not await self._idle(worker, 0.0):
+            worker.stop_now(STOP_GRACE)
+            self._deadline = worker.now()
+            await self._idle(worker, 2 * STOP_GRACE)
+        stuck = worker.slots.stuck
+        await station.keeper.ask(lambda: worker.finish(WRITE_WITHIN))
+        worker.close()
+        done = [slot.completed for slot in worker.slots.all]
+        failed = worker.slots.failed_attempts
+        return ShiftReport(sum(done), failed, worker.handed_back, stuck, worker.now() - began)
+
+    async def _idle(self, worker: Worker, grace: float) -> bool:
+        """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""
+        worker.slots.reclaim()
+        while worker.active:
+            left = self._deadline + grace - worker.now()
+            if left <= 0:
+                return False
+            worker.changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await worker.changed.wait()
+            worker.slots.reclaim()
+        return True

@@ -1,0 +1,90 @@
+"""Stored work: a claimed job in a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.contract import Claim
+from poolhand.execute.code import run_apart
+from poolhand.execute.executor import Errand
+from poolhand.pool.attempt import Watched
+from poolhand.pool.options import Options, Terms, deadlines
+from poolhand.pool.processes import pack
+from poolhand.pool.work import where_to_run
+from poolhand.rules.job import Job
+
+_OPTIONS = Options()
+
+
+class StoredWork:
+    """What a slot runs for a claim.
+
+    `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
+    somebody, not by us.
+    """
+
+    __slots__ = (
+        "call",
+        "context",
+        "errand",
+        "host",
+        "job",
+        "lost",
+        "place",
+        "run_in",
+        "terms",
+        "wished",
+    )
+
+    def __init__(self, errand: Errand, host: Watched) -> None:
+        brief = errand.brief
+        self.errand = errand
+        self.host = host
+        self.job: Job = errand.job
+        self.terms = Terms(
+            _OPTIONS, errand.job, False, *deadlines(brief.soft_timeout, brief.timeout)
+        )
+        self.call: Callable[[], Any] | bytes | None
+        self.run_in, self.call = _where(errand)
+        self.place: Any = None
+        self.context = copy_context()
+        self.lost = self.wished = False
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def token(self) -> int:
+        return self.errand.claim.token
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, with the record as it is now."""
+        return replace(self.errand.claim, job=self.job)
+
+    def snapshot(self) -> Job:
+        return self.job
+
+    def fresh_context(self) -> Context:
+        return self.context
+
+
+def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
+    """Return where a call is made, and the call as it is made there."""
+    code, call = errand.code, errand.call
+    if code is None:
+        inner = call.func if isinstance(call, partial) else call
+        return where_to_run(inner, errand.brief.run_in, errand.brief.run_in), call
+    wanted = "process" if errand.alone else where_to_run(code.fn, errand.brief.run_in, None)
+    if wanted != "process":
+        return wanted, call
+    assert isinstance(call, partial)
+    # By its name: the function itself stands behind its task and cannot be found by its own.
+    path = (code.fn.__module__, code.fn.__qualname__)
+    return wanted, pack(run_apart, (*path, call.args, call.keywords), {})

@@ -1,0 +1,207 @@
+"""Tasks: functions that can be submitted to a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+
+from poolhand.contract import Order
+from poolhand.errors import UsageError
+from poolhand.execute.code import Code
+from poolhand.farm.submit import Call, How, Orders
+from poolhand.farm.transaction import Transaction
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.options import Options, Terms, terms, with_changes
+from poolhand.pool.submitter import UNSET
+from poolhand.pool.ticket import Ticket
+from poolhand.rules.backoff import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task(…)` takes beside the pool: the options of every submit of this task."""
+
+    name: str | None
+    priority: int
+    timeout: float | None
+    soft_timeout: float | None
+    retry: Retry | None
+    run_in: str | None
+    on_crash: str
+
+
+class Door(Protocol):
+    """What a task needs of its app."""
+
+    @property
+    def orders(self) -> Orders: ...
+
+    def config(self, pool: str) -> PoolConfig: ...
+
+    def pool_id(self, pool: str) -> str: ...
+
+    async def submit(self, orders: list[Order], how: How) -> list[Any]: ...
+
+    def submit_sync(self, orders: list[Order], how: How) -> list[Any]: ...
+
+
+class Submits(Generic[P, T]):
+    """A task under one set of options; a task is one, and so is what `with_options` returns."""
+
+    def __init__(self, code: Code, pool: str, door: Door, changes: dict[str, Any]) -> None:
+        self._code = code
+        self._pool = pool
+        self._door = door
+        self._changes = changes
+        self._made: tuple[PoolConfig, Terms] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._code.name
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
+        """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
+        (ticket,) = await self._door.submit([self._order(args, kwargs)], self._how())
+        found: Ticket[T] = ticket
+        return found
+
+    async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
+        """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
+
+        Where the pool blocks its submitters, those without a place wait for one.
+        """
+        orders = [self._order(_as_args(call), {}) for call in calls]
+        tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
+        return tickets
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
+        """Hand in a call from code that has no event loop; it waits until the call is kept."""
+        _check_no_loop(self.name)
+        (ticket,) = self._door.submit_sync([self._order(args, kwargs)], self._how())
+        found: Ticket[T] = ticket
+        return found
+
+    async def submit_in(
+        self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Hand in a call that is taken if the transaction commits; return the id of its job."""
+        order = self._order(args, kwargs)
+        await transaction.add(order, self._how().policy)
+        return order.job.id
+
+    def with_options(
+        self,
+        *,
+        priority: int = UNSET,
+        key: str | None = UNSET,
+        idempotency_key: str | None = UNSET,
+        rerun_failed: bool = UNSET,
+        session: str | None = UNSET,
+        tenant: str | None = UNSET,
+        user: str | None = UNSET,
+        timeout: float | None = UNSET,
+        soft_timeout: float | None = UNSET,
+        retry: Retry | None = UNSET,
+        run_in: str | None = UNSET,
+        delay: float | None = UNSET,
+        run_at: datetime | None = UNSET,
+        expires: float | None = UNSET,
+        cancel_with_caller: bool = UNSET,
+        on_crash: str = UNSET,
+        **fairness: str | None,
+    ) -> Submits[P, T]:
+        """Return this task with other options.
+
+        `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
+        """
+        given = dict(locals())
+        given.update(given.pop("fairness"))
+        del given["self"]
+        changes = {name: value for name, value in given.items() if value is not UNSET}
+        view: Submits[P, T] = Submits(
+            self._code, self._pool, self._door, {**self._changes, **changes}
+        )
+        # Told here, not at the submit: bad options are the fault of this line.
+        view.check()
+        return view
+
+    def check(self) -> None:
+        """Raise what is wrong with the options, as far as it can be known now."""
+        self._terms()
+
+    def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+        code = self._code
+        call = Call(code.name, code.pack(args, kwargs), code)
+        return self._door.orders.make(call, self._terms())
+
+    def _how(self) -> How:
+        config, terms = self._door.config(self._pool), self._terms()
+        return How(self._code, config.backpressure, terms.options.cancel_with_caller)
+
+    def _terms(self) -> Terms:
+        """Return the terms under the rules of the pool, which may be declared after the task."""
+        config = self._door.config(self._pool)
+        if self._made is None or self._made[0] is not config:
+            options = with_changes(_defaults(config), config, self._changes, durable=True)
+            made = terms(options, self._pool, self._door.pool_id(self._pool))
+            self._made = config, made
+        return self._made[1]
+
+
+class Task(Submits[P, T], Generic[P, R, T]):
+    """A registered function. Called, it just runs; submitted, it is a job that is kept."""
+
+    def __init__(
+        self, fn: Callable[P, R], code: Code, pool: str, door: Door, changes: dict[str, Any]
+    ) -> None:
+        super().__init__(code, pool, door, changes)
+        self.fn = fn
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", code.name)
+        self.__qualname__ = getattr(fn, "__qualname__", code.name)
+        self.__module__ = fn.__module__
+        self.__wrapped__ = fn
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make the call here and now, as if it were no task."""
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} in pool {self._pool!r}>"
+
+
+# A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.
+USUAL_RETRY = Retry()
+
+
+def _defaults(config: PoolConfig) -> Options:
+    return Options(
+        timeout=config.timeout,
+        soft_timeout=config.soft_timeout,
+        retry=USUAL_RETRY if config.retry is None else config.retry,
+        run_in=config.run_in,
+    )
+
+
+def _as_args(call: object) -> tuple[Any, ...]:
+    if not isinstance(call, tuple):
+        raise UsageError(
+            f"submit_many takes tuples of arguments, such as [('bees',), ('ants',)]; "
+            f"{call!r} is none"
+        )
+    return call
+
+
+def _check_no_loop(name: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        f"{name}.submit_sync would block the event loop that runs here; use await {name}.submit(…)"
+    )

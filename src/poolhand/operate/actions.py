@@ -1,0 +1,167 @@
+"""The operator: everything that can be seen of a store and done to it, for every face alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from poolhand.contract import Filter, PoolRow, Store, Stored
+from poolhand.errors import UsageError
+from poolhand.operate.retry import Reruns, Tell
+from poolhand.operate.views import (
+    Answer,
+    AuditView,
+    JobsView,
+    JobView,
+    PoolView,
+    Summary,
+    audit_view,
+    job_view,
+    pool_view,
+)
+from poolhand.operate.why import at_a_glance, explained
+from poolhand.rules.audit import STREAM
+from poolhand.rules.checks import is_count, is_text
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+
+
+class Operator:
+    """Sees and acts on a store that is open; what is done ends in its audit log, with who did it.
+
+    `by` is that person's name. What is asked of a job or pool that is not kept answers None, or
+    an Answer with the reason "not_found".
+    """
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._reruns = Reruns(store, runtime)
+
+    async def jobs(self, which: Filter, after: int | None = None, limit: int = 100) -> JobsView:
+        """Return a page of jobs, newest first; `Filter(dead=True)` lists the dead letters."""
+        page = await self._store.find(which, after, limit)
+        pools = {row.spec.name: row for row in await self._store.pools()} if page.jobs else {}
+        now = self._runtime.wall()
+        views = (job_view(one, at_a_glance(one, pools.get(one.job.pool), now)) for one in page.jobs)
+        return JobsView(tuple(views), page.after)
+
+    async def job(self, id: str) -> JobView | None:
+        """Return one job with why it is where it is."""
+        (stored,) = await self._store.get([id])
+        if stored is None:
+            return None
+        pool = await self._row(stored.job.pool)
+        return job_view(stored, await explained(self._store, stored, pool, self._runtime.wall()))
+
+    async def count(self, which: Filter) -> dict[Status, int]:
+        """Count jobs by status."""
+        return dict(await self._store.count(which))
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Answer]:
+        """End jobs that wait, ask those that run to stop."""
+        _check_who(by)
+        before = await self._store.get(ids)
+        after = await self._store.cancel(ids, by)
+        return list(map(_cancelled, ids, before, after))
+
+    async def retry(self, ids: Sequence[str], by: str) -> list[Answer]:
+        """Run dead jobs again, each as a new job that takes its place."""
+        _check_who(by)
+        return await self._reruns.some(ids, by)
+
+    async def retry_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
+        """Run all dead jobs again that are meant; `tell` hears how far it is."""
+        _check_who(by)
+        return await self._reruns.all(which, by, tell)
+
+    async def pools(self) -> list[PoolView]:
+        """Return all pools, in the order they first appeared."""
+        return [pool_view(row) for row in await self._store.pools()]
+
+    async def pause(self, pool: str, by: str) -> PoolView | None:
+        """Let no job of a pool start; those that run go on."""
+        return await self._set_paused(pool, True, by)
+
+    async def resume(self, pool: str, by: str) -> PoolView | None:
+        """Let jobs of a pool start again."""
+        return await self._set_paused(pool, False, by)
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> PoolView | None:
+        """Give a pool another cap, which wins over its declaration until None gives that back."""
+        _check_who(by)
+        if slots is not None and not is_count(slots):
+            raise UsageError(
+                f"slots={slots!r} is not allowed; it must be an int of at least 1 "
+                "(pause a pool to let nothing start)"
+            )
+        if await self._row(pool) is None:
+            return None
+        await self._store.resize(pool, slots, by)
+        return await self._pool(pool)
+
+    async def near(self, pool: str) -> str | None:
+        """Return the name of a pool that was probably meant by this one."""
+        names = [row.spec.name for row in await self._store.pools()]
+        return next(iter(get_close_matches(pool, names, n=1)), None)
+
+    async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
+        """Return audit lines from behind a number on, those whose kind begins so."""
+        return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
+
+    async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
+        """Return the newest audit lines, oldest of them first."""
+        end = await self._end_of_audit()
+        window = limit
+        while True:
+            lines = await self._store.read(STREAM, max(0, end - window), window, kind)
+            if len(lines) >= limit or window >= end:
+                return [audit_view(one) for one in lines[-limit:]]
+            window *= 4
+
+    async def _end_of_audit(self) -> int:
+        """Return the number of the last line: numbers have no gaps, so it can be narrowed down."""
+        low, high = 0, 1024
+        while await self._store.read(STREAM, high, 1):
+            low, high = high, high * 2
+        while low < high:
+            middle = (low + high) // 2
+            if await self._store.read(STREAM, middle, 1):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _set_paused(self, pool: str, paused: bool, by: str) -> PoolView | None:
+        _check_who(by)
+        if await self._row(pool) is None:
+            return None
+        await self._store.pause(pool, paused, by)
+        return await self._pool(pool)
+
+    async def _pool(self, name: str) -> PoolView | None:
+        row = await self._row(name)
+        return None if row is None else pool_view(row)
+
+    async def _row(self, pool: str) -> PoolRow | None:
+        rows = (row for row in await self._store.pools() if row.spec.name == pool)
+        return next(rows, None)
+
+
+def _check_who(by: str) -> None:
+    if not is_text(by):
+        raise UsageError(f"by={by!r} is not allowed; say who does it")
+
+
+def _cancelled(id: str, before: Stored | None, after: Stored | None) -> Answer:
+    if after is None:
+        if before is not None and before.parked:
+            return Answer(id, True, "cancelled", "it is taken back; it had not come in yet")
+        return Answer(id, False, "not_found", "there is no such job")
+    if before is not None and before.job.status.terminal:
+        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
+    if after.job.status is Status.CANCELLED:
+        return Answer(id, True, "cancelled", "it is cancelled")
+    if after.job.status.terminal:
+        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
+    return Answer(id, True, "asked", "it runs and was asked to stop")

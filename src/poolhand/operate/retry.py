@@ -1,0 +1,176 @@
+"""Running dead jobs again: each as a new job with the same brief, which takes its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Store, Stored
+from poolhand.operate.views import Answer, Summary
+from poolhand.rules.ids import Ids, full_id
+from poolhand.rules.job import Job, Status
+from poolhand.runtime import Runtime
+
+AT_ONCE = 100
+MOST_ANSWERS = 1000
+
+NOT_FOUND = "there is no such job"
+
+
+class Progress(Struct, frozen=True):
+    """How far a retry of many is; `total` was counted when it began."""
+
+    done: int
+    not_done: int
+    total: int
+
+
+Tell = Callable[[Progress], None]
+
+
+class Reruns:
+    """Makes new jobs of dead ones."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        now = runtime.monotonic()
+        self._ids = Ids(runtime.salt(), runtime.wall().timestamp() - now)
+
+    async def some(self, ids: Sequence[str], by: str) -> list[Answer]:
+        """Run these again; each answer stands by itself."""
+        answers: list[Answer] = []
+        for start in range(0, len(ids), AT_ONCE):
+            part = ids[start : start + AT_ONCE]
+            answers += await self._rerun(
+                list(zip(part, await self._store.get(part), strict=True)), by
+            )
+        return answers
+
+    async def all(self, which: Filter, by: str, tell: Tell | None) -> Summary:
+        """Run all dead ones again that are meant and were dead when it began.
+
+        A pool that turned one away as full is not asked again: the rest of its dead are left.
+        """
+        which = replace(which, dead=True)
+        total = sum((await self._store.count(which)).values())
+        tally = _Tally(total)
+        full: dict[str, Answer] = {}
+        after: int | None = None
+        while True:
+            # Pages go back in time, so that those that fail again meanwhile are not met twice.
+            page = await self._store.find(which, after, AT_ONCE)
+            left = [
+                replace(full[one.job.pool], id=one.job.id)
+                for one in page.jobs
+                if one.job.pool in full
+            ]
+            wanted = [(one.job.id, one) for one in page.jobs if one.job.pool not in full]
+            answers = await self._rerun(wanted, by)
+            for (_, one), answer in zip(wanted, answers, strict=True):
+                if answer.reason in ("full", "no_slot"):
+                    full[one.job.pool] = answer
+            tally.add([*answers, *left])
+            if tell is not None:
+                tell(Progress(tally.done, tally.not_done, max(total, tally.seen)))
+            if page.after is None:
+                return tally.summary()
+            after = page.after
+
+    async def _rerun(self, jobs: Sequence[tuple[str, Stored | None]], by: str) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        orders: dict[int, Order] = {}
+        for place, (id, stored) in enumerate(jobs):
+            brief = None if stored is None else await self._store.brief(id)
+            if stored is None or brief is None:
+                answers[place] = Answer(id, False, "not_found", NOT_FOUND)
+            elif not stored.dead:
+                answers[place] = Answer(id, False, "not_dead", _not_dead(stored))
+            else:
+                orders[place] = self._order(stored.job, brief, by)
+        results = await self._store.add([Batch((order,)) for order in orders.values()])
+        for (place, order), result in zip(orders.items(), results, strict=True):
+            answers[place] = _answer(order, result)
+        return [answers[place] for place in range(len(jobs))]
+
+    def _order(self, dead: Job, brief: bytes, by: str) -> Order:
+        number = self._ids.next(self._runtime.monotonic())
+        job = Job(
+            id=full_id(self._ids.head, number),
+            pool=dead.pool,
+            pool_id=dead.pool_id,
+            status=Status.QUEUED,
+            submitted_at=self._runtime.wall(),
+            name=dead.name,
+            submitted_by=by,
+            key=dead.key,
+            priority=dead.priority,
+            session=dead.session,
+            tenant=dead.tenant,
+            user=dead.user,
+            idempotency_key=dead.idempotency_key,
+        )
+        expires = None
+        if dead.expires_at is not None:
+            expires = (dead.expires_at - dead.submitted_at).total_seconds()
+        return Order(job, brief, expires=expires, rerun_failed=True, revives=dead.id)
+
+
+class _Tally:
+    """Counts answers and keeps the first ones of what was not done."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.not_done = 0
+        self._kept: list[Answer] = []
+
+    @property
+    def seen(self) -> int:
+        return self.done + self.not_done
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        counts = Counter(answer.done for answer in answers)
+        self.done += counts[True]
+        self.not_done += counts[False]
+        room = MOST_ANSWERS - len(self._kept)
+        self._kept += [answer for answer in answers if not answer.done][:room]
+
+    def summary(self) -> Summary:
+        return Summary(self.done, self.not_done, tuple(self._kept))
+
+
+def _answer(order: Order, result: tuple[Added, ...] | Refusal) -> Answer:
+    old = order.revives or ""
+    if isinstance(result, Refusal):
+        return Answer(old, False, result.reason, _refused(result))
+    (added,) = result
+    match added.entry:
+        case Entry.TAKEN:
+            return Answer(old, True, "retried", f"it runs again as {added.job.id}", added.job.id)
+        case Entry.JOINED | Entry.PARKED:
+            key = order.job.idempotency_key
+            text = f"job {added.job.id} has its place: idempotency key {key!r} stands for that one"
+            return Answer(old, True, "joined", text, added.job.id)
+        case Entry.REJECTED:
+            policy = added.job.rejection_policy
+            return Answer(old, False, "rejected", f"pool {order.job.pool!r} dropped it ({policy})")
+
+
+def _refused(refusal: Refusal) -> str:
+    if refusal.reason == "not_dead":
+        return "it is no dead letter any more: somebody was first"
+    state = f"{refusal.running} running, {refusal.waiting} waiting, {refusal.policy}"
+    return f"pool {refusal.pool!r} is full ({state}); try again later or resize the pool"
+
+
+def _not_dead(stored: Stored) -> str:
+    status = stored.job.status
+    if status is Status.FAILED:
+        return "it was retried before; retry the job that took its place"
+    if status.terminal:
+        return f"it is {status.value}; only a failed job can be retried"
+    return f"it is not over yet: {status.value}"

@@ -1,0 +1,419 @@
+"""The file of a SQLite store: who may write, what is written together, what time it is.
+
+Callers of one process share a commit, each isolated by a savepoint. Every commit, checkpoint and
+close is made under a lock between processes: many versions of SQLite may damage a file when one
+connection makes a checkpoint while another commits. Nothing is awaited under that lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from poolhand.contract import Hint
+from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageError
+from poolhand.runtime import Runtime
+from poolhand.stores import faults, migrations
+from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.wake import Wake
+from poolhand.stores.wal import Wal
+
+T = TypeVar("T")
+Op = Callable[[sqlite3.Connection], T]
+# What an op returned or raised, for the one who waits for it.
+_Outcome = tuple["asyncio.Future[object]", object, Exception | None]
+
+STATEMENTS = 256
+CACHE_KIB = 16_000
+BUSY_SECONDS = 0.02  # a reader meets somebody only while that one mends the log of a dead process
+BUSY_READS = 50
+
+CLOCK = """
+CREATE TABLE IF NOT EXISTS poolhand_clock (
+    id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, offset REAL NOT NULL,
+    latest REAL NOT NULL
+)
+"""
+SET_CLOCK = "INSERT OR REPLACE INTO poolhand_clock VALUES (1, ?, ?, ?)"
+TICK = "UPDATE poolhand_clock SET latest = max(latest, ?)"
+
+
+class StoreFile:
+    """One file, opened by one process, used from the event loop that opened it.
+
+    `read_only` says why nothing can be written, until a write succeeds again.
+    """
+
+    def __init__(self, path: str | Path, runtime: Runtime) -> None:
+        # Resolved: all who reach the file by whatever link must meet at one lock.
+        self.path = os.path.realpath(path)
+        self.lock_seconds = LOCK_SECONDS
+        self.read_only: StoreError | None = None
+        self._runtime = runtime
+        self._lock = FileLock(f"{self.path}-lock")
+        self._wake = Wake(self.path, runtime.salt())
+        self._wal = Wal(f"{self.path}-wal")
+        self._steps: tuple[migrations.Step, ...] = ()
+        self._connection: sqlite3.Connection | None = None
+        self._process = 0
+        self._inode = (0, 0)
+        self._offset = 0.0
+        self._closing = False
+        self._waiting: list[tuple[Op[object], asyncio.Future[object]]] = []
+        self._patience: Patience | None = None
+        self._signals: dict[str, None] = {}
+        self._damage: str | None = None
+
+    async def open(self) -> None:
+        """Connect, making the file where it is missing, and bring its schema up to date."""
+        if self._connection is not None:
+            return
+        self._steps = migrations.steps()
+        try:
+            if not await self._lock.wait(self._new_patience()):
+                raise self._held()
+            self._connect()
+        except BaseException as error:
+            self._disconnect()
+            self._lock.close()
+            if isinstance(error, OSError):
+                raise faults.of_system(error, self.path) from error
+            raise
+        self._lock.release()
+        self._closing = False
+        self._process = os.getpid()
+        self._wake.open()
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the file; again does nothing."""
+        if self._connection is None or self._process != os.getpid():
+            # To close what a parent has open would take its locks away.
+            return
+        self._closing = True
+        if self._waiting:
+            await asyncio.wait([future for _, future in self._waiting])
+        try:
+            locked = await self._lock.wait(self._new_patience())
+        except OSError:
+            locked = False
+        try:
+            # Without the lock: its holder has the file open, so that SQLite only lets go of it.
+            if locked and self._connection is not None:
+                self._wal.shorten(self._connection)
+            self._disconnect()
+        finally:
+            self._lock.close()
+            self._wake.close()
+
+    async def write(self, op: Op[T]) -> T:
+        """Run `op` in a commit that it shares with all who wait; return what it returned.
+
+        What it raises undoes what it did, and nothing else; if the commit fails, all who shared it
+        get the StoreError. `op` awaits nothing and neither begins nor ends a transaction.
+        """
+        self._usable()
+        if self._closing:
+            raise Unavailable(f"{self.path} is being closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        self._waiting.append((op, future))
+        if self._patience is None:
+            self._patience = self._new_patience()
+            loop.call_soon(self._flush)
+        return cast(T, await future)
+
+    def read(self, op: Op[T]) -> T:
+        """Run `op`, which only reads, on what is committed at one moment."""
+        connection = self._usable()
+        if connection.in_transaction:
+            return op(connection)
+        for _ in range(BUSY_READS):
+            try:
+                return self._read(connection, op)
+            except sqlite3.Error as error:
+                if faults.is_busy(error):
+                    continue
+                failure = self._translated(error, writing=False)
+                if failure is error:
+                    raise
+                raise failure from error
+        raise Unavailable(f"{self.path}: another program keeps it from being read; try again")
+
+    def now(self) -> float:
+        """Return the time of the store in seconds: never less than before, whatever a clock says.
+
+        Within one boot of the machine no change of its wall clock moves it.
+        """
+        return self._runtime.monotonic() + self._offset
+
+    def signal(self, topic: str) -> None:
+        """Publish a topic after the commit of the op that calls this, unless that is undone."""
+        self._signals[topic] = None
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        """Call `hint` on the loop for every topic, of this process or another."""
+        return self._wake.subscribe(hint)
+
+    def publish(self, topic: str) -> None:
+        """Tell a topic to everybody on the file; never raises, never waits."""
+        self._wake.publish((topic,))
+
+    async def check(self) -> None:
+        """Return if the file can be written to now, as was tried; else raise what a write would."""
+
+        def touch(connection: sqlite3.Connection) -> None:
+            connection.execute(TICK, (0.0,))
+
+        await self.write(touch)
+
+    def _usable(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise Unavailable(f"{self.path} is not open")
+        if self._process != os.getpid():
+            raise UsageError(
+                f"{self.path} was opened by process {self._process}, of which this one"
+                f" ({os.getpid()}) is a fork: open a store of its own after the fork"
+            )
+        return self._connection
+
+    def _connect(self) -> None:
+        self._expect_no_remains()
+        try:
+            connection = self._connection = sqlite3.connect(
+                self.path,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                cached_statements=STATEMENTS,
+            )
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise Unavailable(
+                    f"{self.path}: this kind of disk cannot share a file between processes (journal"
+                    f" mode {mode}); keep it on a local disk"
+                )
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            faults.look(connection, self.path)
+            migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
+            self._set_clock(connection)
+            self._inode = self._seen()
+            self._wal.open()
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._wal.close()
+
+    def _expect_no_remains(self) -> None:
+        """Refuse to begin anew beside the log of a file that is gone: SQLite would delete it."""
+        if self._wal.size() and not (os.path.exists(self.path) and os.path.getsize(self.path)):
+            raise Corrupt(
+                f"{self.path} is missing or empty, but {self._wal.path} still holds changes made to"
+                " it; nothing was changed. Put the file back, or, to begin with an empty one,"
+                f" remove {self._wal.path}"
+            )
+
+    def _set_clock(self, connection: sqlite3.Connection) -> None:
+        boot, monotonic = self._runtime.identity()[1], self._runtime.monotonic()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute(CLOCK)
+            row = connection.execute("SELECT boot, offset, latest FROM poolhand_clock").fetchone()
+            if row is None or row[0] != boot or monotonic + row[1] < row[2]:
+                latest = self._runtime.wall().timestamp()
+                if row is not None:
+                    latest = max(latest, row[2])
+                row = (boot, latest - monotonic, latest)
+                connection.execute(SET_CLOCK, row)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        self._offset = row[1]
+
+    def _flush(self) -> None:
+        """Commit all who wait, if nobody else is at the file; else come again soon."""
+        assert self._patience is not None
+        if not self._waiting:
+            self._patience = None
+            return
+        try:
+            if not self._begin():
+                pause = self._lock.pause(self._patience)
+                if pause is None:
+                    raise self._held()
+                asyncio.get_running_loop().call_later(pause, self._flush)
+                return
+        except Exception as error:
+            self._fail(self._taken(), self._failure(error))
+            return
+        group = self._taken()
+        try:
+            self._settle(self._run(group))
+        except BaseException as error:
+            self._signals.clear()
+            self._roll_back()
+            self._fail(group, self._failure(error))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._lock.release()
+
+    def _begin(self) -> bool:
+        """Take the lock and begin; False while somebody else has the one or the other."""
+        connection = self._usable()
+        assert self._patience is not None
+        if not self._lock.take(self._patience):
+            return False
+        try:
+            if self._seen() != self._inode:
+                raise Unavailable(
+                    f"{self.path} was moved, removed or replaced while it was open; put it back, or"
+                    " start again to use what is there now"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+            self._expect_schema(connection)
+        except BaseException as error:
+            self._roll_back()
+            self._lock.release()
+            if isinstance(error, sqlite3.OperationalError) and faults.is_busy(error):
+                return False
+            raise
+        return True
+
+    def _run(self, group: list[tuple[Op[object], asyncio.Future[object]]]) -> list[_Outcome]:
+        connection = self._usable()
+        execute = connection.execute
+        outcomes: list[_Outcome] = []
+        before = connection.total_changes
+        for op, future in group:
+            if future.done():
+                continue
+            told = len(self._signals)
+            execute("SAVEPOINT op")
+            try:
+                value = op(connection)
+            except Exception as error:
+                while len(self._signals) > told:
+                    self._signals.popitem()
+                if not connection.in_transaction:
+                    # Some faults of the disk end the whole transaction.
+                    raise
+                execute("ROLLBACK TO op")
+                outcomes.append((future, None, error))
+            else:
+                outcomes.append((future, value, None))
+            execute("RELEASE op")
+        changed = connection.total_changes != before
+        if changed:
+            execute(TICK, (self.now(),))
+        execute("COMMIT")
+        if changed:
+            self.read_only = None
+            self._wal.tidy(connection)
+        return outcomes
+
+    def _settle(self, outcomes: list[_Outcome]) -> None:
+        if self._signals:
+            self._wake.publish(self._signals)
+            self._signals.clear()
+        for future, value, error in outcomes:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(self._failure(error))
+
+    def _taken(self) -> list[tuple[Op[object], asyncio.Future[object]]]:
+        group, self._waiting, self._patience = self._waiting, [], None
+        return group
+
+    def _fail(
+        self, group: list[tuple[Op[object], asyncio.Future[object]]], error: Exception
+    ) -> None:
+        for _, future in group:
+            if not future.done():
+                future.set_exception(_own(error))
+
+    def _failure(self, error: BaseException) -> Exception:
+        """Return what a caller is given for an error."""
+        if isinstance(error, sqlite3.Error):
+            return self._translated(error)
+        if isinstance(error, OSError):
+            return faults.of_system(error, self.path)
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Neither can be put on a future.
+            failure = Unavailable(f"{self.path}: a write broke off with {error!r}")
+            failure.__cause__ = error
+            return failure
+        return error
+
+    def _translated(self, error: sqlite3.Error, *, writing: bool = True) -> Exception:
+        failure = faults.as_store_error(error, self.path, writing=writing)
+        if failure is None:
+            return error
+        if isinstance(failure, ReadOnly):
+            self.read_only = failure
+        if isinstance(failure, Corrupt) and self._connection is not None:
+            if self._damage is None:
+                self._roll_back()
+                self._damage = faults.survey(self._connection, self.path)
+            failure = Corrupt(f"{failure}. {self._damage}")
+        failure.__cause__ = error
+        return failure
+
+    def _read(self, connection: sqlite3.Connection, op: Op[T]) -> T:
+        before = connection.total_changes
+        connection.execute("BEGIN")
+        try:
+            value = op(connection)
+        finally:
+            self._roll_back()
+        assert connection.total_changes == before, "a read has written"
+        return value
+
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _expect_schema(self, connection: sqlite3.Connection) -> None:
+        """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
+        row = connection.execute(migrations.NEWEST).fetchone()
+        if row is not None and row[0] > len(self._steps):
+            raise migrations.too_new(self.path, row[0], len(self._steps))
+
+    def _seen(self) -> tuple[int, int]:
+        try:
+            seen = os.stat(self.path)
+        except FileNotFoundError:
+            return 0, 0
+        return seen.st_dev, seen.st_ino
+
+    def _new_patience(self) -> Patience:
+        return Patience(self._runtime.monotonic, self.lock_seconds)
+
+    def _held(self) -> Unavailable:
+        return Unavailable(
+            f"{self.path}: another process has held {self._lock.path} for {self.lock_seconds:g} s;"
+            " perhaps it is stopped. Let it go on, or end it; then try again"
+        )
+
+
+def _own(error: Exception) -> Exception:
+    """Return a copy for one caller: each is raised with a traceback of its own."""
+    if not isinstance(error, StoreError):
+        return error
+    own = type(error)(*error.args)
+    own.__cause__ = error.__cause__
+    return own

@@ -1,0 +1,274 @@
+"""The memory store: everything in this process, for as long as it lives."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, get_running_loop
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+
+from poolhand.contract import (
+    Added,
+    Batch,
+    Change,
+    Claim,
+    Extended,
+    Filter,
+    Hint,
+    Lease,
+    Line,
+    Owner,
+    Page,
+    PoolRow,
+    Promoted,
+    Put,
+    Refusal,
+    Replaced,
+    Stored,
+    Wanted,
+    Written,
+)
+from poolhand.errors import Unavailable
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.job import Status
+from poolhand.rules.spec import PoolSpec
+from poolhand.runtime import Runtime
+from poolhand.stores.memory_books import Books
+from poolhand.stores.memory_documents import MemoryDocuments
+from poolhand.stores.memory_intake import Intake
+from poolhand.stores.memory_leases import Leases
+
+
+class MemoryStore:
+    """A whole store on one event loop; the desks of its pools decide, its books remember."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._loop: AbstractEventLoop | None = None
+        self._books = Books(runtime)
+        self._documents = MemoryDocuments()
+        self._intake = Intake(self._books)
+        self._leases = Leases(self._books, self._documents)
+        self._now = runtime.monotonic
+        self._hints: dict[object, Hint] = {}
+
+    async def open(self) -> None:
+        self._loop = get_running_loop()
+
+    async def close(self) -> None:
+        self._loop = None
+        self._hints.clear()
+
+    async def check(self) -> None:
+        if self._loop is None:
+            raise Unavailable("the memory store is not open; await open() first")
+
+    # Pools
+
+    async def declare(self, spec: PoolSpec) -> None:
+        self._books.begin()
+        pool = self._books.pools.get(spec.name)
+        if pool is None:
+            self._books.act(audit.CREATE, self._books.open(spec), "", "")
+        elif pool.spec != spec:
+            self._books.declare(pool, spec)
+        self._commit()
+
+    async def pools(self) -> list[PoolRow]:
+        return [pool.row() for pool in self._books.pools.values()]
+
+    async def pause(self, pool: str, paused: bool, by: str) -> None:
+        books = self._books
+        books.begin()
+        kept = books.known(pool)
+        books.act(audit.PAUSE if paused else audit.RESUME, kept, by, "")
+        kept.desk.paused = paused
+        books.freed.add(kept)
+        books.welcome(kept)
+        self._commit()
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> None:
+        books = self._books
+        books.begin()
+        kept = books.known(pool)
+        books.act(audit.RESIZE, kept, by, "" if slots is None else str(slots))
+        kept.resized = slots
+        kept.desk.resize(kept.slots, books.now)
+        books.freed.add(kept)
+        books.welcome(kept)
+        self._commit()
+
+    # Jobs
+
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        self._books.begin()
+        living, take = self._leases.living, self._intake.take
+        answers = [take(batch, living(batch.owner)) for batch in batches]
+        self._commit()
+        return answers
+
+    async def unpark(self, ids: Sequence[str]) -> list[str]:
+        self._books.begin()
+        came_in = []
+        for id in ids:
+            row = self._books.rows.get(id)
+            if row is not None and row.parked:
+                self._books.unpark(row)
+            elif row is not None:
+                came_in.append(id)
+        self._commit()
+        return came_in
+
+    async def claim(self, wanted: Wanted) -> list[Claim]:
+        self._books.begin()
+        claims = self._leases.claim(wanted)
+        self._commit()
+        return claims
+
+    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+        self._books.begin()
+        made = tuple([self._leases.change(change) for change in changes])
+        claims = () if wanted is None else tuple(self._leases.claim(wanted))
+        self._commit()
+        return Replaced(made, claims)
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        self._books.begin()
+        self._leases.release(tokens)
+        self._commit()
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+        self._books.begin()
+        found = [self._cancel(id, by) for id in ids]
+        self._commit()
+        return found
+
+    def _cancel(self, id: str, by: str) -> Stored | None:
+        books = self._books
+        row = books.rows.get(id)
+        if row is None:
+            return None
+        if row.parked:
+            books.unpark(row)
+            return None
+        job = row.job
+        if not job.status.terminal and not row.wished:
+            books.note(audit.acted_on(audit.CANCEL, job, by, "", books.at))
+        if job.status.waiting:
+            books.remove(row, lifecycle.cancel(job, books.at))
+        elif job.status is Status.RUNNING and not row.wished:
+            row.wished = True
+            books.topics.add("wish")
+        return row.stored()
+
+    # Owners
+
+    async def enroll(self, owner: Owner) -> None:
+        self._leases.enroll(owner)
+
+    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        return self._leases.extend(owner, tokens)
+
+    async def leases(self) -> list[Lease]:
+        return self._leases.all()
+
+    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+        self._books.begin()
+        claims = self._leases.bury(owner, renewal)
+        self._commit()
+        return claims
+
+    # What can be seen
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        rows = map(self._books.rows.get, ids)
+        return [None if row is None else row.stored() for row in rows]
+
+    async def brief(self, id: str) -> bytes | None:
+        row = self._books.rows.get(id)
+        return None if row is None else row.brief
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+        numbered = self._books.numbered
+        newest = self._books.numbers if after is None else after - 1
+        oldest = next(iter(numbered), newest + 1)
+        rows = map(numbered.get, range(newest, oldest - 1, -1))
+        fitting = (row for row in rows if row and not row.parked and row.is_one_of(which))
+        found = list(islice(fitting, limit + 1))
+        last = found[limit - 1].number if len(found) > limit else None
+        return Page(tuple([row.stored() for row in found[:limit]]), last)
+
+    async def count(self, which: Filter) -> Mapping[Status, int]:
+        rows = self._books.rows.values()
+        return Counter(row.job.status for row in rows if not row.parked and row.is_one_of(which))
+
+    # Time
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        books = self._books
+        books.begin()
+        moved = books.promote(limit)
+        expired = books.expire(limit)
+        for pool in books.pools.values():
+            books.welcome(pool)
+        self._commit()
+        return Promoted(moved, expired, books.next_in())
+
+    async def prune(self, keep: float, limit: int = 1000) -> int:
+        self._books.begin()
+        self._documents.sweep(self._books.now)
+        return self._books.prune(keep, limit)
+
+    # Documents and log
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        return self._documents.get(key, self._now())
+
+    async def put(self, puts: Sequence[Put]) -> bool:
+        return self._documents.put(puts, self._now())
+
+    async def delete(self, key: str, expect: int | None = None) -> bool:
+        return self._documents.delete(key, expect, self._now())
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
+        return self._documents.scan(prefix, after, limit, self._now())
+
+    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
+        if token is not None and not self._leases.is_good(token):
+            return False
+        self._books.begin()
+        self._books.log.append(lines, self._books.at)
+        return True
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]:
+        return self._books.log.read(stream, after, limit, kind)
+
+    async def trim(self, stream: str, before: int) -> int:
+        return self._books.log.trim(stream, before)
+
+    # Signals
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        place = object()
+        self._hints[place] = hint
+
+        def end() -> None:
+            self._hints.pop(place, None)
+
+        return end
+
+    def publish(self, topic: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            for place in self._hints:
+                self._loop.call_soon(self._tell, place, topic)
+
+    def _tell(self, place: object, topic: str) -> None:
+        hint = self._hints.get(place)
+        if hint is not None:
+            hint(topic)
+
+    def _commit(self) -> None:
+        """End a verb: tell what has changed."""
+        for topic in self._books.news():
+            self.publish(topic)

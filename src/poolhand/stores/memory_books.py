@@ -1,0 +1,260 @@
+"""The books of the memory store: what is kept, and the steps that all verbs are made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+
+from poolhand.errors import Conflict
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.entry import Window
+from poolhand.rules.job import Job, Status
+from poolhand.rules.spec import PoolSpec
+from poolhand.runtime import Runtime
+from poolhand.stores.memory_log import MemoryLog
+from poolhand.stores.memory_rows import Moments, Pool, Row
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def seconds(moment: datetime | None) -> float:
+    """Return a moment of the calendar as a number that can be compared."""
+    assert moment is not None
+    return (moment - _EPOCH).total_seconds()
+
+
+class Books:
+    """Rows, pools, moments and the log. A verb begins, takes its steps and tells the `topics`.
+
+    `now` and `at` are read once for everything that a verb does. The records of a step come before
+    those of the parked that got a place through it.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.now = 0.0
+        self.at = _EPOCH
+        self.rows: dict[str, Row] = {}
+        self.numbered: dict[int, Row] = {}
+        self.numbers = 0
+        self.pools: dict[str, Pool] = {}
+        self.log = MemoryLog()
+        self.topics: set[str] = set()
+        self.freed: set[Pool] = set()
+        self._due = Moments()
+        self._due_by_wall = Moments()
+        self._expiries = Moments()
+        self._parked_by_wall: dict[str, Row] = {}
+        self._over: deque[Row] = deque()
+
+    def begin(self) -> None:
+        """Look at the clocks."""
+        self.now, self.at = self.runtime.monotonic(), self.runtime.wall()
+        for row in self._parked_by_wall.values():
+            self.set_by_wall(row)
+
+    def news(self) -> list[str]:
+        """Return what there is to tell of the steps since the last time."""
+        topics = self.topics
+        if self.freed:
+            for pool in self.freed:
+                desk = pool.desk
+                if desk.has_slot and desk.queued and not desk.paused:
+                    topics.add("ready")
+            self.freed.clear()
+        if not topics:
+            return []
+        news = sorted(topics)
+        topics.clear()
+        return news
+
+    def note(self, record: audit.Audit) -> None:
+        self.log.audit(record, self.at)
+
+    # Pools
+
+    def open(self, spec: PoolSpec) -> Pool:
+        """Let a pool come into being."""
+        pool = self.pools[spec.name] = Pool(spec)
+        pool.desk.news = self.topics
+        return pool
+
+    def known(self, name: str) -> Pool:
+        """Return a pool that an operator names."""
+        pool = self.pools.get(name)
+        if pool is None:
+            known = ", ".join(map(repr, self.pools)) or "none"
+            raise Conflict(f"pool={name!r} is not known to this store; it knows: {known}")
+        return pool
+
+    def act(self, kind: str, pool: Pool, by: str, detail: str) -> None:
+        """Note what somebody did to a pool."""
+        self.note(audit.acted(kind, (pool.spec.id, pool.spec.name), by, detail, self.at))
+
+    def declare(self, pool: Pool, spec: PoolSpec) -> None:
+        """Let a pool go on under other rules."""
+        rows = [row for row in self.numbered.values() if row.pool is pool]
+        occupied = [row.job.key for row in rows for _ in range(row.stuck + bool(row.token))]
+        living = [row for row in rows if not row.job.status.terminal]
+        pool.declare(spec, living, occupied, self.now)
+        pool.desk.news = self.topics
+        self.freed.add(pool)
+        self.welcome(pool)
+
+    # Coming in
+
+    def keep(self, row: Row) -> None:
+        """Give a new row its number."""
+        assert row.job.id not in self.rows, f"there is a job {row.job.id} already"
+        self.numbers += 1
+        row.number = self.numbers
+        self.rows[row.job.id] = self.numbered[row.number] = row
+
+    def accept(self, row: Row) -> None:
+        """Note that a job has its place."""
+        self.note(audit.submitted(row.job))
+        if row.job.status is Status.QUEUED:
+            self.topics.add("ready")
+        if row.window is not None:
+            self.wait(row, row.window.opens_at)
+
+    def wait(self, row: Row, opens_at: float | None) -> None:
+        """Note the moments that a waiting row waits for."""
+        if row.job.status is Status.SCHEDULED:
+            if row.by_wall:
+                self._due_by_wall.add(seconds(row.job.run_at), row)
+            else:
+                assert opens_at is not None
+                self._due.add(opens_at, row)
+        if row.window is not None and row.window.closes_at is not None:
+            self._expiries.add(row.window.closes_at, row)
+
+    def set_by_wall(self, row: Row) -> None:
+        """Say by the clock of the store when the calendar will have come to a row's time."""
+        assert row.window is not None
+        opens_at = self.now + (seconds(row.job.run_at) - seconds(self.at))
+        row.window = Window(opens_at, row.window.closes_at)
+
+    def park(self, row: Row) -> None:
+        self.keep(row)
+        row.parked = True
+        if row.by_wall:
+            self._parked_by_wall[row.job.id] = row
+
+    def unpark(self, row: Row) -> None:
+        """Let a parked row go."""
+        row.pool.desk.unpark(row, self.now)
+        self._leave_parking(row)
+        self._forget(row)
+        self.welcome(row.pool)
+
+    def welcome(self, pool: Pool) -> None:
+        """Note who of the parked has got a place."""
+        desk = pool.desk
+        if desk.parked.size or desk.admitted:
+            for row in desk.welcome(self.now):
+                self._leave_parking(row)
+                self.accept(row)
+                self.topics.add("entered")
+
+    def _leave_parking(self, row: Row) -> None:
+        assert row.holder is not None
+        del row.holder.parked[row.job.id]
+        self._parked_by_wall.pop(row.job.id, None)
+        row.parked, row.holder = False, None
+
+    # Being run
+
+    def next(self, pool: Pool) -> Row | None:
+        """Return what a pool runs next, after what has expired is out of the way."""
+        self.expire(None)
+        row = pool.desk.next(self.now)
+        if row is not None and row.window is not None:
+            self._expiries.remove(row)
+        return row
+
+    def vacate(self, row: Row) -> None:
+        """Take back the slot in which a row was."""
+        row.pool.desk.vacate(row.job.key, self.now)
+        self.freed.add(row.pool)
+        self.welcome(row.pool)
+
+    # Being over
+
+    def remove(self, row: Row, job: Job) -> None:
+        """End a waiting job."""
+        row.pool.desk.remove(row, self.now)
+        self.end(row, job, audit.ended(job))
+        self.welcome(row.pool)
+
+    def end(self, row: Row, job: Job, record: audit.Audit) -> None:
+        """Write the last record of a job that has no place any more."""
+        self.note(record)
+        if row.window is not None or row.job.status is Status.SCHEDULED:
+            self._due.remove(row)
+            self._due_by_wall.remove(row)
+            self._expiries.remove(row)
+        row.job = job
+        row.dead = job.status is Status.FAILED
+        row.over_at = self.now
+        self._over.append(row)
+        self.topics.add("over")
+        if job.session is not None or job.idempotency_key is not None:
+            row.pool.desk.finish(row, self.now)
+
+    def prune(self, keep: float, limit: int) -> int:
+        """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
+        count = 0
+        kept: list[Row] = []
+        while count < limit and self._over and self._over[0].over_at + keep <= self.now:
+            row = self._over.popleft()
+            if row.stuck or row.pool.keys.stands_for(row, self.now):
+                kept.append(row)
+            else:
+                self._forget(row)
+                count += 1
+        self._over.extendleft(reversed(kept))
+        return count
+
+    def _forget(self, row: Row) -> None:
+        del self.rows[row.job.id], self.numbered[row.number]
+
+    # Time
+
+    def promote(self, limit: int) -> int:
+        """Place what is due."""
+        for count in range(limit):
+            row = self._pop_due()
+            if row is None:
+                return count
+            row.pool.desk.promote(row, self.now)
+        return limit
+
+    def expire(self, limit: int | None) -> int:
+        """End what has waited too long."""
+        count = 0
+        while count != limit and (first := self._expiries.first()) is not None:
+            if first[0] > self.now:
+                break
+            row = self._expiries.pop()
+            self.remove(row, lifecycle.expire(row.job, self.at))
+            count += 1
+        return count
+
+    def next_in(self) -> float | None:
+        """Return the seconds until something is due or expires."""
+        clocks = [*self._clocks(), (self._expiries, self.now)]
+        found = [(moments.first(), now) for moments, now in clocks]
+        return min((max(0.0, first[0] - now) for first, now in found if first), default=None)
+
+    def _pop_due(self) -> Row | None:
+        """Take off the row that has been due for longest, by whichever clock."""
+        found = []
+        for moments, now in self._clocks():
+            first = moments.first()
+            if first is not None and first[0] <= now:
+                found.append((first[0] - now, first[1], moments))
+        return min(found, key=lambda one: one[:2])[2].pop() if found else None
+
+    def _clocks(self) -> tuple[tuple[Moments, float], tuple[Moments, float]]:
+        return (self._due, self.now), (self._due_by_wall, seconds(self.at))

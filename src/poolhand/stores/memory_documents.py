@@ -1,0 +1,84 @@
+"""The documents of the memory store."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from poolhand.contract import Put
+
+
+class _Document(Struct, frozen=True):
+    value: bytes
+    version: int
+    until: float | None
+
+
+class MemoryDocuments:
+    """Values under keys; from the end of its time on a document counts as deleted."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, _Document] = {}
+        self._sorted: list[str] | None = []
+
+    def get(self, key: str, now: float) -> tuple[bytes, int] | None:
+        document = self._living(key, now)
+        return None if document is None else (document.value, document.version)
+
+    def put(self, puts: Sequence[Put], now: float) -> bool:
+        """Write all of these, or none."""
+        versions: dict[str, int] = {}
+        written: dict[str, _Document] = {}
+        for put in puts:
+            version = versions.get(put.key)
+            if version is None:
+                version = self._version(put.key, now)
+            if put.expect not in (None, version):
+                return False
+            versions[put.key] = version + 1
+            until = None if put.ttl is None else now + put.ttl
+            written[put.key] = _Document(put.value, version + 1, until)
+        if not written.keys() <= self._all.keys():
+            self._sorted = None
+        self._all |= written
+        return True
+
+    def delete(self, key: str, expect: int | None, now: float) -> bool:
+        version = self._version(key, now)
+        if not version or expect not in (None, version):
+            return False
+        del self._all[key]
+        self._sorted = None
+        return True
+
+    def scan(self, prefix: str, after: str, limit: int, now: float) -> list[str]:
+        if self._sorted is None:
+            self._sorted = sorted(self._all)
+        keys = self._sorted
+        found: list[str] = []
+        for index in range(max(bisect_left(keys, prefix), bisect_right(keys, after)), len(keys)):
+            if len(found) >= limit or not keys[index].startswith(prefix):
+                break
+            if self._version(keys[index], now):
+                found.append(keys[index])
+        return found
+
+    def sweep(self, now: float) -> None:
+        """Let go of what has outlived its time."""
+        gone = [key for key in self._all if not self._version(key, now)]
+        for key in gone:
+            del self._all[key]
+        if gone:
+            self._sorted = None
+
+    def _version(self, key: str, now: float) -> int:
+        document = self._living(key, now)
+        return 0 if document is None else document.version
+
+    def _living(self, key: str, now: float) -> _Document | None:
+        document = self._all.get(key)
+        if document is None or (document.until is not None and document.until <= now):
+            return None
+        return document

@@ -1,0 +1,159 @@
+"""Who runs what in the memory store: owners, their claims, and what becomes of those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.job import Status
+from poolhand.rules.turns import behind, deal
+from poolhand.stores.memory_books import Books, seconds
+from poolhand.stores.memory_documents import MemoryDocuments
+from poolhand.stores.memory_rows import Holder, Pool, Row
+
+
+class Leases:
+    """Hands out rows under tokens and takes them back."""
+
+    def __init__(self, books: Books, documents: MemoryDocuments) -> None:
+        self._books = books
+        self._documents = documents
+        self._owners: dict[str, Holder] = {}
+        self._claims: dict[int, Row] = {}
+        self._tokens = 0
+        self._last: Pool | None = None
+
+    def is_good(self, token: int) -> bool:
+        return token in self._claims
+
+    def living(self, owner: str | None) -> Holder | None:
+        """Return an owner that may hold leases."""
+        holder = None if owner is None else self._owners.get(owner)
+        return None if holder is None or holder.buried else holder
+
+    def enroll(self, owner: Owner) -> None:
+        self._owners.setdefault(owner.id, Holder(owner))
+
+    def all(self) -> list[Lease]:
+        return [holder.lease() for holder in self._owners.values()]
+
+    def claim(self, wanted: Wanted) -> list[Claim]:
+        holder = self.living(wanted.owner)
+        if holder is None:
+            return []
+        pools = behind(list(self._books.pools.values()), self._last)
+        if wanted.pools is not None:
+            pools = [pool for pool in pools if pool.spec.name in wanted.pools]
+        claims = []
+        turns = deal(pools, self._books.next)
+        for slot, (pool, row) in zip(wanted.slots, turns, strict=False):
+            self._last = pool
+            claims.append(self._start(row, holder, slot))
+        return claims
+
+    def _start(self, row: Row, holder: Holder, slot: int) -> Claim:
+        books = self._books
+        self._tokens = token = self._tokens + 1
+        row.job = job = lifecycle.start(row.job, books.at, books.now - row.since)
+        row.token, row.slot, row.holder = token, slot, holder
+        self._claims[token] = holder.claims[token] = row
+        books.note(audit.dequeued(job, slot))
+        books.welcome(row.pool)
+        return Claim(job, row.brief, token, slot)
+
+    def change(self, change: Change) -> bool:
+        """Write what became of a claimed job, if its token is good."""
+        books, job, row = self._books, change.job, self._claims.get(change.token)
+        if row is None or row.job.id != job.id:
+            return False
+        if change.documents and not self._documents.put(change.documents, books.now):
+            return False
+        books.log.append(change.log, books.at)
+        self._let_go(row, change.stuck)
+        if job.status.terminal:
+            books.end(row, job, audit.ended(job))
+        elif row.wished:
+            job = lifecycle.cancel(job, books.at)
+            books.end(row, job, audit.ended(job))
+        else:
+            self._give_back(row, change)
+        if change.stuck:
+            books.welcome(row.pool)
+        else:
+            books.vacate(row)
+        return True
+
+    def _let_go(self, row: Row, stuck: bool) -> None:
+        """End the lease of a row."""
+        holder, token = row.holder, row.token
+        assert holder is not None
+        del self._claims[token], holder.claims[token]
+        row.token, row.holder = 0, None
+        if stuck:
+            row.stuck += 1
+            holder.stuck[token] = row
+        else:
+            self._forget(holder)
+
+    def _give_back(self, row: Row, change: Change) -> None:
+        """Let a row wait for its next attempt."""
+        books, job = self._books, change.job
+        books.note(audit.retried(job, books.at))
+        row.since = books.now
+        row.by_wall = change.wait is None and job.status is Status.SCHEDULED
+        wait = change.wait or 0.0
+        if row.by_wall and job.run_at is not None:
+            wait = seconds(job.run_at) - seconds(books.at)
+        place = Status.SCHEDULED if wait > 0 else Status.QUEUED
+        row.job = lifecycle.place(job, place)
+        row.pool.desk.give_back(row, books.now + wait, books.now)
+        books.wait(row, books.now + wait)
+
+    def release(self, tokens: Sequence[int]) -> None:
+        """Take back the slots of rows that were stuck."""
+        for token in tokens:
+            holder = next((one for one in self._owners.values() if token in one.stuck), None)
+            if holder is not None:
+                self._unstick(holder.stuck.pop(token))
+                self._forget(holder)
+
+    def _unstick(self, row: Row) -> None:
+        row.stuck -= 1
+        self._books.vacate(row)
+
+    def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        holder = self.living(owner)
+        if holder is None:
+            return Extended(False, tuple(tokens))
+        holder.renewal += 1
+        claims, stuck = holder.claims, holder.stuck
+        lost = [token for token in tokens if token not in claims and token not in stuck]
+        wished = [token for token in tokens if token in claims and claims[token].wished]
+        return Extended(True, tuple(lost), tuple(wished))
+
+    def bury(self, owner: str, renewal: int) -> list[Claim]:
+        """End the leases of an owner; what it ran goes on under new tokens.
+
+        New, so that nothing the dead may still send can be taken for good.
+        """
+        holder = self._owners.get(owner)
+        if holder is None or holder.renewal != renewal:
+            return []
+        holder.buried = True
+        for row in list(holder.parked.values()):
+            self._books.unpark(row)
+        for token in list(holder.stuck):
+            self._unstick(holder.stuck.pop(token))
+        rows = list(holder.claims.values())
+        for row in rows:
+            del self._claims[row.token], holder.claims[row.token]
+            self._tokens = row.token = self._tokens + 1
+            self._claims[row.token] = holder.claims[row.token] = row
+        self._forget(holder)
+        return [row.claim() for row in rows]
+
+    def _forget(self, holder: Holder) -> None:
+        """Forget an owner that is dead and holds nothing any more."""
+        if holder.buried and not holder.holds:
+            del self._owners[holder.owner.id]

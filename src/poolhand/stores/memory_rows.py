@@ -1,0 +1,159 @@
+"""What the memory store keeps: jobs with their places, pools, owners."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
+from poolhand.rules.entry import Entry, Window
+from poolhand.rules.job import Job
+from poolhand.rules.kept import KeptDesk
+from poolhand.rules.keys import Keys
+from poolhand.rules.spec import PoolSpec
+
+
+class Row(Entry):
+    """A job as it is kept. `number` counts arrivals, `since` is when it last began to wait.
+
+    `holder` has it under its lease, running or parked; `by_wall`: its time is one of the calendar.
+    """
+
+    __slots__ = (
+        "brief",
+        "by_wall",
+        "dead",
+        "holder",
+        "number",
+        "over_at",
+        "parked",
+        "pool",
+        "since",
+        "slot",
+        "stuck",
+        "token",
+        "wished",
+    )
+
+    def __init__(
+        self, job: Job, brief: bytes, pool: Pool, now: float, window: Window | None = None
+    ) -> None:
+        self.job = job
+        self.window = window
+        self.seq = 0
+        self.ready_at = 0.0
+        self.before = self.after = self.place = None
+        self.brief = brief
+        self.pool = pool
+        self.since = now
+        self.number = 0
+        self.token = 0
+        self.slot = 0
+        self.stuck = 0
+        self.over_at = 0.0
+        self.holder: Holder | None = None
+        self.parked = self.wished = self.dead = self.by_wall = False
+
+    def stored(self) -> Stored:
+        return Stored(self.job, self.parked, self.wished, self.dead)
+
+    def claim(self) -> Claim:
+        return Claim(self.job, self.brief, self.token, self.slot)
+
+    def is_one_of(self, which: Filter) -> bool:
+        """Tell whether everything that a filter asks for holds."""
+        job = self.job
+        return (
+            which.pool in (None, job.pool)
+            and (not which.statuses or job.status in which.statuses)
+            and which.name in (None, job.name)
+            and which.key in (None, job.key)
+            and which.session in (None, job.session)
+            and which.tenant in (None, job.tenant)
+            and which.dead in (None, self.dead)
+        )
+
+
+class Pool:
+    """A pool and its desk."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.spec = spec
+        self.resized: int | None = None
+        self.keys: Keys[Row] = Keys(spec.key_ttl, spec.max_keys)
+        self.desk = self._new_desk()
+
+    @property
+    def slots(self) -> int | None:
+        return self.spec.slots if self.resized is None else self.resized
+
+    def row(self) -> PoolRow:
+        desk = self.desk
+        places = (desk.running, desk.queued, desk.blocked, desk.scheduled, desk.parked.size)
+        return PoolRow(self.spec, desk.paused, self.resized, *places)
+
+    def declare(self, spec: PoolSpec, entries: list[Row], occupied: list[str], now: float) -> None:
+        """Go on under other rules; `entries` and `occupied` as `KeptDesk.succeed` wants them."""
+        self.spec = spec
+        self.keys.limit(spec.key_ttl, spec.max_keys, now)
+        old, self.desk = self.desk, self._new_desk()
+        self.desk.succeed(old, entries, occupied)
+
+    def _new_desk(self) -> KeptDesk[Row]:
+        spec = self.spec
+        return KeptDesk(spec.queue, spec.backpressure, self.slots, self.keys, spec.max_per_key)
+
+
+class Holder:
+    """An owner and what it holds: running rows by token, stuck ones, parked ones by id."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.renewal = 0
+        self.buried = False
+        self.claims: dict[int, Row] = {}
+        self.stuck: dict[int, Row] = {}
+        self.parked: dict[str, Row] = {}
+
+    @property
+    def holds(self) -> int:
+        return len(self.claims) + len(self.stuck) + len(self.parked)
+
+    def lease(self) -> Lease:
+        return Lease(self.owner, self.renewal, self.holds, self.buried)
+
+
+class Moments:
+    """Rows by a moment, the earliest first and of those the one that arrived first.
+
+    A row that left stays in the heap until it is met, or until such rows outnumber the others.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Row]] = []
+        self._at: dict[Row, float] = {}
+
+    def add(self, at: float, row: Row) -> None:
+        self._at[row] = at
+        heappush(self._heap, (at, row.number, row))
+        if len(self._heap) > 2 * len(self._at) + 64:
+            self._heap = [item for item in set(self._heap) if self._at.get(item[2]) == item[0]]
+            heapify(self._heap)
+
+    def remove(self, row: Row) -> None:
+        self._at.pop(row, None)
+
+    def first(self) -> tuple[float, int] | None:
+        """Return the earliest moment, and which arrival it is about."""
+        heap = self._heap
+        while heap:
+            at, number, row = heap[0]
+            if self._at.get(row) == at:
+                return at, number
+            heappop(heap)
+        return None
+
+    def pop(self) -> Row:
+        """Take off the row that `first` told of."""
+        row = heappop(self._heap)[2]
+        del self._at[row]
+        return row

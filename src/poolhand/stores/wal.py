@@ -1,0 +1,76 @@
+"""The write-ahead log beside a SQLite file: how long it is, and when it is worked off."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+WORTH_WHILE = 1000  # pages after which the log is worked off
+VERY_LARGE = 16_000  # pages after which it is also made short again
+HEAD = 32
+FRAME_HEAD = 24
+
+
+class Wal:
+    """Looks at the log without asking SQLite, which tells its length only by working it off.
+
+    Who works it off holds the lock of the file. To open and close the log is harmless; with any
+    other file of SQLite that would take away the locks this process has on it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd: int | None = None
+        self._salt = b""
+        self._due = WORTH_WHILE
+
+    def open(self) -> None:
+        """Keep the log at hand; it stays the same file while a connection is open."""
+        self._fd = os.open(self.path, os.O_RDONLY)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def size(self) -> int:
+        """Return how many bytes the file takes, in use or not."""
+        try:
+            return os.stat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def tidy(self, connection: sqlite3.Connection) -> None:
+        """Work the log off if that is worth while."""
+        if self._fd is None:
+            return
+        head = os.pread(self._fd, HEAD, 0)
+        page_size, salt = int.from_bytes(head[8:12]), head[16:24]
+        if salt != self._salt:
+            # Written from its beginning again.
+            self._salt, self._due = salt, WORTH_WHILE
+        frame = os.pread(self._fd, 16, HEAD + (self._due - 1) * (FRAME_HEAD + page_size))
+        # What older rounds have left behind is salted otherwise.
+        if frame[8:16] == salt:
+            self._work_off(connection)
+
+    def shorten(self, connection: sqlite3.Connection) -> None:
+        """Work all of the log off, as far as others who read allow it."""
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:
+            # What could not be worked off is still in the log.
+            return
+
+    def _work_off(self, connection: sqlite3.Connection) -> None:
+        # Whatever comes of it: not again after each commit while somebody reads an old state.
+        pages, self._due = self._due, self._due + WORTH_WHILE
+        try:
+            row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            # The commit stands; who writes next is told if the disk is broken.
+            return
+        pages = max(pages, row[1])
+        self._due = pages + WORTH_WHILE
+        if pages > VERY_LARGE:
+            self.shorten(connection)

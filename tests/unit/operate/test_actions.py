@@ -1,0 +1,220 @@
+"""What an operator sees and does: jobs, pools, the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from poolhand import UsageError
+from poolhand.contract import Filter
+from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME
+from poolhand.rules.backpressure import Bounded
+from poolhand.rules.job import Status
+from poolhand.rules.rank import Fifo
+from tests.unit.operate.world import World, made
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with made() as one:
+        yield one
+
+
+async def test_jobs_are_listed_newest_first_and_in_pages(world: World) -> None:
+    ids = [await world.add() for _ in range(5)]
+    first = await world.operator.jobs(Filter(), limit=2)
+    second = await world.operator.jobs(Filter(), first.after, limit=2)
+    third = await world.operator.jobs(Filter(), second.after, limit=2)
+    seen = [job.id for page in (first, second, third) for job in page.jobs]
+    assert seen == ids[::-1]
+    assert third.after is None
+
+
+async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
+    wanted = await world.add("fetch", "a", key="k", session="s", tenant="t")
+    for other in ({"key": "x"}, {"session": "x"}, {"tenant": "x"}):
+        await world.add("fetch", "a", **{"key": "k", "session": "s", "tenant": "t", **other})
+    await world.add("other", "a", key="k", session="s9", tenant="t")
+    await world.add("fetch", "b", key="k", session="s", tenant="t")
+    which = Filter(pool="a", name="fetch", key="k", session="s", tenant="t")
+    assert [job.id for job in (await world.operator.jobs(which)).jobs] == [wanted]
+    assert await world.operator.count(Filter(pool="b")) == {Status.QUEUED: 1}
+
+
+async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> None:
+    await world.declare("one", slots=5, max_per_key=1)
+    held = [await world.add(pool="one", key="k"), await world.add(pool="one", session="s")]
+    assert len(await world.claim(2)) == 2
+    await world.add(pool="one", key="k")
+    await world.add(pool="one", session="s")
+    await world.add(pool="one", delay=30.0)
+    await world.add(pool="one")
+    await world.add(pool="closed")
+    await world.operator.pause("closed", "anna")
+    reasons = [job.reason for job in (await world.operator.jobs(Filter())).jobs]
+    assert reasons == ["paused", "queued", "scheduled", "session_busy", "key_cap", None, None]
+    assert [job.why for job in (await world.operator.jobs(Filter(), limit=5)).jobs] == [
+        "the pool is paused; resume it",
+        "it waits for a slot",
+        "it waits for its time in 30.0 s",
+        "session 's' is busy",
+        "key 'k' has all of its places in use",
+    ]
+    await world.operator.cancel(held, "anna")
+    asked = await world.operator.jobs(Filter(statuses=(Status.RUNNING,)))
+    assert {job.why for job in asked.jobs} == {"it runs and was asked to stop"}
+
+
+async def test_a_job_is_shown_with_all_that_is_known_of_it(world: World) -> None:
+    id = await world.dead("fetch", key="k", tenant="t", session="s", priority=3)
+    job = await world.operator.job(id)
+    assert job is not None
+    assert (job.id, job.pool, job.name, job.status) == (id, "chat", "fetch", Status.FAILED)
+    assert (job.key, job.tenant, job.session, job.priority) == ("k", "t", "s", 3)
+    assert (job.attempts, job.crashes, job.ran, job.dead) == (1, 0, 2.0, True)
+    assert job.error is not None
+    assert job.note == "it is over: failed"
+    assert await world.operator.job("nothing") is None
+
+
+async def test_the_size_of_a_result_is_shown_and_not_the_result(world: World) -> None:
+    id = await world.add()
+    (claim,) = await world.claim()
+    await world.end(claim, Status.COMPLETED, result=b"12345")
+    job = await world.operator.job(id)
+    assert job is not None
+    assert job.result_bytes == 5
+
+
+async def test_a_waiting_job_is_cancelled_and_a_running_one_asked(world: World) -> None:
+    running = await world.add()
+    await world.claim()
+    waiting = await world.add()
+    over = await world.dead(pool="other")
+    answers = await world.operator.cancel([waiting, running, over, "nothing"], "anna")
+    assert [(one.id, one.done, one.reason) for one in answers] == [
+        (waiting, True, "cancelled"),
+        (running, True, "asked"),
+        (over, False, "over"),
+        ("nothing", False, "not_found"),
+    ]
+    assert (await world.get(waiting)).job.status is Status.CANCELLED
+    assert (await world.get(running)).cancel_wished
+    lines = await world.operator.audit(0, kind=CANCEL)
+    assert [(line.job, line.by) for line in lines] == [(waiting, "anna"), (running, "anna")]
+
+
+async def test_an_order_that_is_parked_is_taken_back(world: World) -> None:
+    await world.enroll()
+    await world.declare("small", slots=1, backpressure=Bounded(1))
+    for _ in range(2):
+        await world.add(pool="small")
+        await world.claim()
+    parked = await world.add(pool="small", owner=world.worker.id)
+    job = await world.operator.job(parked)
+    assert job is not None
+    assert (job.parked, job.reason) == (True, "pool_full")
+    (answer,) = await world.operator.cancel([parked], "anna")
+    assert (answer.done, answer.reason) == (True, "cancelled")
+    assert await world.operator.job(parked) is None
+
+
+async def test_pools_are_listed_with_their_rules_and_counts(world: World) -> None:
+    await world.declare("p", slots=2, queue=Fifo(), backpressure=Bounded(9), max_per_key=1)
+    for key in ("a", "a", "b", "c"):
+        await world.add(pool="p", key=key)
+    await world.add(pool="p", delay=60.0)
+    await world.claim(5)
+    (pool,) = await world.operator.pools()
+    assert (pool.name, pool.slots, pool.declared_slots, pool.resized) == ("p", 2, 2, False)
+    assert (pool.strategy, pool.policy) == ("fifo", "bounded(9, block_submitter)")
+    assert (pool.running, pool.queued, pool.blocked, pool.scheduled) == (2, 1, 1, 1)
+    assert (pool.paused, pool.max_per_key, pool.parked) == (False, 1, 0)
+
+
+async def test_a_paused_pool_starts_nothing_until_it_is_resumed(world: World) -> None:
+    await world.add()
+    paused = await world.operator.pause("chat", "anna")
+    assert paused is not None
+    assert paused.paused
+    assert await world.claim() == []
+    resumed = await world.operator.resume("chat", "bert")
+    assert resumed is not None
+    assert not resumed.paused
+    assert len(await world.claim()) == 1
+    assert [(line.kind, line.by) for line in await world.operator.audit(0, kind="pool_pause")] == [
+        (PAUSE, "anna")
+    ]
+    assert [line.by for line in await world.operator.audit(0, kind=RESUME)] == ["bert"]
+
+
+async def test_a_resize_wins_until_it_is_given_back(world: World) -> None:
+    await world.declare("p", slots=1)
+    for _ in range(4):
+        await world.add(pool="p")
+    wide = await world.operator.resize("p", 3, "anna")
+    assert wide is not None
+    assert (wide.slots, wide.declared_slots, wide.resized) == (3, 1, True)
+    assert len(await world.claim(9)) == 3
+    back = await world.operator.resize("p", None, "anna")
+    assert back is not None
+    assert (back.slots, back.resized) == (1, False)
+    assert len(await world.operator.audit(0, kind=RESIZE)) == 2
+
+
+@pytest.mark.parametrize("slots", [0, -1, True, 1.5])
+async def test_a_size_that_is_none_is_refused(world: World, slots: int) -> None:
+    await world.add()
+    with pytest.raises(UsageError, match="an int of at least 1"):
+        await world.operator.resize("chat", slots, "anna")
+
+
+async def test_what_is_asked_of_an_unknown_pool_is_none_and_changes_nothing(world: World) -> None:
+    await world.add(pool="research")
+    assert await world.operator.pause("reserch", "anna") is None
+    assert await world.operator.resume("reserch", "anna") is None
+    assert await world.operator.resize("reserch", 1, "anna") is None
+    assert [pool.name for pool in await world.operator.pools()] == ["research"]
+    assert await world.operator.near("reserch") == "research"
+    assert await world.operator.near("zzz") is None
+
+
+@pytest.mark.parametrize("by", ["", "  "])
+async def test_nobody_acts_without_a_name(world: World, by: str) -> None:
+    id = await world.dead()
+    for act in (
+        world.operator.cancel([id], by),
+        world.operator.retry([id], by),
+        world.operator.retry_all(Filter(), by),
+        world.operator.pause("chat", by),
+        world.operator.resume("chat", by),
+        world.operator.resize("chat", 1, by),
+    ):
+        with pytest.raises(UsageError, match="say who does it"):
+            await act
+
+
+@pytest.mark.parametrize("lines", [0, 1, 7, 8, 9, 1023, 1024, 1025, 2600])
+async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> None:
+    for _ in range(lines):
+        await world.add()
+    numbers = [line.number for line in await world.operator.last_audit(8)]
+    assert numbers == list(range(max(0, lines - 8) + 1, lines + 1))
+
+
+async def test_the_newest_audit_lines_of_a_kind_are_found_however_rare(world: World) -> None:
+    rare = [await world.add() for _ in range(3)]
+    await world.operator.cancel(rare, "anna")
+    for _ in range(300):
+        await world.add()
+    assert [line.job for line in await world.operator.last_audit(2, CANCEL)] == rare[1:]
+    assert [line.job for line in await world.operator.last_audit(9, CANCEL)] == rare
+    assert await world.operator.last_audit(9, "pool_drain") == []
+
+
+async def test_the_audit_log_is_read_on_from_a_number(world: World) -> None:
+    ids = [await world.add() for _ in range(5)]
+    first = await world.operator.audit(0, 2)
+    rest = await world.operator.audit(first[-1].number)
+    assert [line.job for line in [*first, *rest]] == ids

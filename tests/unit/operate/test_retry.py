@@ -1,0 +1,202 @@
+"""Dead letters run again: as new jobs that take their place, one or many, told what was not done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from poolhand.contract import Filter
+from poolhand.operate.retry import MOST_ANSWERS, Progress
+from poolhand.rules.audit import RERUN
+from poolhand.rules.backpressure import Bounded, FailFast, OnFull
+from poolhand.rules.job import Status
+from tests.unit.operate.world import World, made
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with made() as one:
+        yield one
+
+
+async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: World) -> None:
+    old = await world.dead(
+        "fetch", key="k", session="s", tenant="t", user="u", priority=4, idempotency_key="i"
+    )
+    (answer,) = await world.operator.retry([old], "anna")
+    assert answer.done
+    assert answer.id == old
+    assert answer.new_id not in (None, old)
+    (claim,) = await world.claim()
+    job = claim.job
+    assert (job.id, claim.brief) == (answer.new_id, f"brief of {old}".encode())
+    assert (job.name, job.key, job.session, job.tenant) == ("fetch", "k", "s", "t")
+    assert (job.user, job.priority, job.idempotency_key) == ("u", 4, "i")
+    assert (job.submitted_by, job.attempts, job.error) == ("anna", 1, None)
+
+
+async def test_the_old_job_is_no_dead_letter_any_more_and_the_audit_says_who(world: World) -> None:
+    old = await world.dead()
+    (answer,) = await world.operator.retry([old], "anna")
+    assert (await world.operator.jobs(Filter(dead=True))).jobs == ()
+    assert (await world.get(old)).job.status is Status.FAILED
+    (line,) = await world.operator.audit(0, kind=RERUN)
+    assert (line.job, line.by, line.text) == (old, "anna", answer.new_id)
+
+
+async def test_what_is_no_dead_letter_is_told_why(world: World) -> None:
+    twice = await world.dead()
+    await world.operator.retry([twice], "anna")
+    cancelled = await world.add(pool="other")
+    await world.operator.cancel([cancelled], "anna")
+    waiting = await world.add(pool="other")
+    answers = await world.operator.retry([twice, cancelled, waiting, "nothing"], "anna")
+    assert [(one.done, one.reason) for one in answers] == [
+        (False, "not_dead"),
+        (False, "not_dead"),
+        (False, "not_dead"),
+        (False, "not_found"),
+    ]
+    assert [one.text for one in answers] == [
+        "it was retried before; retry the job that took its place",
+        "it is cancelled; only a failed job can be retried",
+        "it is not over yet: queued",
+        "there is no such job",
+    ]
+
+
+async def test_one_id_named_twice_runs_once(world: World) -> None:
+    old = await world.dead()
+    first, second = await world.operator.retry([old, old], "anna")
+    assert first.done
+    assert (second.done, second.reason) == (False, "not_dead")
+    assert second.text == "it is no dead letter any more: somebody was first"
+    assert await world.operator.count(Filter(pool="chat")) == {Status.FAILED: 1, Status.QUEUED: 1}
+
+
+async def test_a_retry_gets_the_time_to_wait_that_the_old_one_had(world: World) -> None:
+    old = await world.dead(expires=60.0)
+    (answer,) = await world.operator.retry([old], "anna")
+    assert answer.new_id is not None
+    new = (await world.get(answer.new_id)).job
+    assert new.expires_at is not None
+    assert (new.expires_at - new.submitted_at).total_seconds() == pytest.approx(60.0)
+
+
+async def test_a_full_pool_is_told_and_the_dead_letter_stays(world: World) -> None:
+    await world.declare("small", slots=1, backpressure=Bounded(1, OnFull.FAIL_SUBMITTER))
+    old = await world.dead(pool="small")
+    await world.add(pool="small")
+    await world.claim()
+    await world.add(pool="small")
+    (answer,) = await world.operator.retry([old], "anna")
+    assert (answer.done, answer.reason) == (False, "full")
+    assert answer.text == (
+        "pool 'small' is full (1 running, 1 waiting, bounded(1, fail_submitter)); "
+        "try again later or resize the pool"
+    )
+    assert (await world.get(old)).dead
+
+
+async def test_a_pool_without_a_free_slot_is_told(world: World) -> None:
+    await world.declare("small", slots=1, backpressure=FailFast())
+    old = await world.dead(pool="small")
+    await world.add(pool="small")
+    (answer,) = await world.operator.retry([old], "anna")
+    assert (answer.done, answer.reason) == (False, "no_slot")
+    assert (await world.get(old)).dead
+
+
+async def test_a_retry_that_failed_is_a_dead_letter_of_its_own(world: World) -> None:
+    old = await world.dead(idempotency_key="i")
+    (first,) = await world.operator.retry([old], "anna")
+    (claim,) = await world.claim()
+    await world.end(claim, Status.FAILED)
+    assert first.new_id is not None
+    (second,) = await world.operator.retry([first.new_id], "anna")
+    assert (second.done, second.reason) == (True, "retried")
+    assert await world.operator.count(Filter(dead=True)) == {}
+
+
+async def test_a_key_that_stands_for_another_job_by_now_runs_nothing_twice(world: World) -> None:
+    old = await world.dead(idempotency_key="i")
+    other = await world.add(idempotency_key="i", rerun_failed=True)
+    assert other != old
+    (answer,) = await world.operator.retry([old], "anna")
+    assert (answer.done, answer.reason, answer.new_id) == (True, "joined", other)
+    assert answer.text == f"job {other} has its place: idempotency key 'i' stands for that one"
+    assert len(await world.claim(5)) == 1
+    assert await world.operator.count(Filter(dead=True)) == {}
+
+
+async def test_all_that_a_filter_means_run_again(world: World) -> None:
+    wanted = [await world.dead("fetch", tenant="t") for _ in range(3)]
+    left = [await world.dead("fetch", tenant="u"), await world.dead("other", tenant="t")]
+    summary = await world.operator.retry_all(Filter(name="fetch", tenant="t"), "anna")
+    assert (summary.done, summary.not_done, summary.answers) == (3, 0, ())
+    dead = (await world.operator.jobs(Filter(dead=True))).jobs
+    assert sorted(job.id for job in dead) == left
+    lines = await world.operator.audit(0, kind=RERUN)
+    assert sorted(str(line.job) for line in lines) == wanted
+
+
+async def test_a_retry_of_many_tells_how_far_it_is(world: World) -> None:
+    for _ in range(250):
+        await world.dead()
+    told: list[Progress] = []
+    summary = await world.operator.retry_all(Filter(), "anna", told.append)
+    assert summary.done == 250
+    assert told == [Progress(100, 0, 250), Progress(200, 0, 250), Progress(250, 0, 250)]
+
+
+async def test_nothing_to_retry_is_no_fault(world: World) -> None:
+    summary = await world.operator.retry_all(Filter(), "anna")
+    assert (summary.done, summary.not_done) == (0, 0)
+
+
+async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:
+    for _ in range(150):
+        await world.dead()
+    later: list[asyncio.Task[str]] = []
+
+    def let_one_die(_: Progress) -> None:
+        later.append(asyncio.create_task(world.dead(pool="other")))
+
+    summary = await world.operator.retry_all(Filter(), "anna", let_one_die)
+    assert summary.done == 150
+    died = await asyncio.gather(*later)
+    assert [job.id for job in (await world.operator.jobs(Filter(dead=True))).jobs] == died[::-1]
+
+
+async def test_a_full_pool_takes_what_fits_and_the_others_are_told(world: World) -> None:
+    await world.declare("small", slots=1, backpressure=Bounded(120, OnFull.FAIL_SUBMITTER))
+    for _ in range(250):
+        await world.dead(pool="small")
+    other = await world.dead(pool="wide")
+    summary = await world.operator.retry_all(Filter(), "anna")
+    # One more than may wait: it could start at once.
+    assert (summary.done, summary.not_done) == (122, 129)
+    assert {answer.reason for answer in summary.answers} == {"full"}
+    assert len({answer.id for answer in summary.answers}) == 129
+    assert not (await world.get(other)).dead
+    assert await world.operator.count(Filter(dead=True)) == {Status.FAILED: 129}
+
+
+async def test_the_answers_kept_of_many_are_bounded(world: World) -> None:
+    await world.declare("small", slots=1, backpressure=FailFast())
+    for _ in range(MOST_ANSWERS + 50):
+        await world.dead(pool="small")
+    await world.add(pool="small")
+    summary = await world.operator.retry_all(Filter(), "anna")
+    assert (summary.done, summary.not_done) == (0, MOST_ANSWERS + 50)
+    assert len(summary.answers) == MOST_ANSWERS
+
+
+async def test_many_ids_are_taken_in_parts(world: World) -> None:
+    ids = [await world.dead() for _ in range(230)]
+    answers = await world.operator.retry(ids, "anna")
+    assert [answer.id for answer in answers] == ids
+    assert all(answer.done for answer in answers)
+    assert len({answer.new_id for answer in answers}) == 230

@@ -1,0 +1,178 @@
+"""Why a stored job waits, told from what the store knows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from poolhand.operate import why
+from poolhand.rules.backpressure import Bounded
+from poolhand.rules.job import Status
+from poolhand.rules.rank import Fifo, Lifo, Priority, fair_round_robin
+from tests.unit.operate.world import Clock, World, made
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with made() as one:
+        yield one
+
+
+async def told(world: World, id: str) -> tuple[str | None, str | None]:
+    job = await world.operator.job(id)
+    assert job is not None
+    return job.reason, job.why
+
+
+async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> None:
+    id = await world.add()
+    assert await told(world, id) == (
+        "no_worker",
+        "no worker is connected to this store; start one",
+    )
+
+
+async def test_a_free_slot_of_a_worker_is_all_that_a_pool_without_a_cap_lacks(world: World) -> None:
+    first = await world.add()
+    await world.enroll()
+    assert await told(world, first) == ("queued", "it waits for a free slot of a worker")
+    await world.add()
+    assert (await told(world, first))[1] == (
+        "it waits for a free slot of a worker; 1 other waits too"
+    )
+
+
+async def test_a_paused_pool_is_named_before_anything_else(world: World) -> None:
+    id = await world.add()
+    await world.operator.pause("chat", "anna")
+    assert await told(world, id) == ("paused", "the pool is paused; resume it")
+
+
+async def test_a_scheduled_job_says_when_its_time_comes(world: World) -> None:
+    id = await world.add(delay=90.0)
+    assert await told(world, id) == ("scheduled", "it waits for its time in 90.0 s")
+    assert isinstance(world.runtime, Clock)
+    world.runtime.seconds += 30
+    assert await told(world, id) == ("scheduled", "it waits for its time in 60.0 s")
+
+
+@pytest.mark.parametrize(
+    ("queue", "ahead"),
+    [(Fifo(), [0, 1, 2]), (Lifo(), [2, 1, 0]), (Priority(), [2, 0, 1])],
+    ids=["fifo", "lifo", "priority"],
+)
+async def test_a_full_pool_says_how_many_go_before(
+    world: World, queue: Fifo | Lifo | Priority, ahead: list[int]
+) -> None:
+    await world.declare("p", slots=1, queue=queue)
+    await world.add(pool="p")
+    (running,) = await world.claim()
+    ids = [await world.add(pool="p", priority=priority) for priority in (1, 7, 5)]
+    names = {0: "nobody", 1: "1 other", 2: "2 others"}
+    for id, count in zip(ids, ahead, strict=True):
+        assert await told(world, id) == (
+            "behind_others" if count else "pool_cap",
+            f"it waits for one of 1 slots, {names[count]} before it",
+        )
+    await world.end(running, Status.COMPLETED)
+    in_order = [id for _, id in sorted(zip(ahead, ids, strict=True))]
+    for id in in_order:
+        (claim,) = await world.claim()
+        assert claim.job.id == id
+        await world.end(claim, Status.COMPLETED)
+
+
+async def test_the_wait_is_estimated_from_the_latest_jobs(world: World) -> None:
+    await world.declare("p", slots=1, queue=Fifo())
+    for _ in range(2):
+        await world.add(pool="p")
+    (done,) = await world.claim()
+    await world.end(done, Status.COMPLETED)
+    await world.claim()
+    await world.add(pool="p")
+    last = await world.add(pool="p")
+    assert await told(world, last) == (
+        "behind_others",
+        "it waits for one of 1 slots, 1 other before it, about 4.0 s",
+    )
+
+
+async def test_where_no_order_can_be_told_the_cap_is(world: World) -> None:
+    await world.declare("p", slots=1, queue=fair_round_robin())
+    ids = [await world.add(pool="p", key=key) for key in ("a", "b", "c")]
+    await world.claim()
+    assert await told(world, ids[1]) == (
+        "behind_others",
+        "all 1 slots of the pool are taken; 1 other waits too",
+    )
+
+
+async def test_a_crowd_is_not_counted_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(why, "MOST_RIVALS", 3)
+    await world.declare("p", slots=1, queue=Fifo())
+    ids = [await world.add(pool="p") for _ in range(6)]
+    await world.claim()
+    assert (await told(world, ids[1]))[1] == "all 1 slots of the pool are taken; 4 others wait too"
+
+
+async def test_a_busy_session_is_told_with_the_job_that_holds_it(world: World) -> None:
+    first = await world.add(session="s", tenant="t")
+    await world.add(session="s", tenant="other")
+    await world.claim(2)
+    second = await world.add(session="s", tenant="t")
+    third = await world.add(session="s", tenant="t")
+    assert await told(world, second) == (
+        "session_busy",
+        f"session 's' is busy with job {first}, nobody of the session before it",
+    )
+    assert await told(world, third) == (
+        "session_busy",
+        f"session 's' is busy with job {first}, 1 other of the session before it",
+    )
+
+
+async def test_a_turn_that_waits_for_its_retry_still_holds_its_session(world: World) -> None:
+    first = await world.add(session="s")
+    (claim,) = await world.claim()
+    second = await world.add(session="s")
+    await world.back(claim, 30.0)
+    assert await told(world, first) == ("scheduled", "it waits for a retry in 30.0 s")
+    assert f"busy with job {first}," in str((await told(world, second))[1])
+
+
+async def test_a_key_without_a_place_says_how_many_it_has(world: World) -> None:
+    await world.declare("p", slots=9, max_per_key=2)
+    ids = [await world.add(pool="p", key="k") for _ in range(4)]
+    await world.claim(9)
+    assert await told(world, ids[3]) == (
+        "key_cap",
+        "key 'k' has all of its 2 places in use, 1 other of the key before it",
+    )
+
+
+async def test_a_parked_order_says_that_its_submitter_waits(world: World) -> None:
+    await world.enroll()
+    await world.declare("p", slots=1, backpressure=Bounded(1))
+    for _ in range(2):
+        await world.add(pool="p")
+        await world.claim()
+    id = await world.add(pool="p", owner=world.worker.id)
+    assert await told(world, id) == ("pool_full", "its submitter waits: the pool is full")
+
+
+async def test_a_running_job_says_for_how_long(world: World) -> None:
+    id = await world.add()
+    await world.claim()
+    assert isinstance(world.runtime, Clock)
+    world.runtime.seconds += 12
+    assert await told(world, id) == ("running", "it runs: attempt 1, for 12.0 s")
+    await world.operator.cancel([id], "anna")
+    assert await told(world, id) == ("stopping", "it runs and was asked to stop")
+
+
+async def test_a_job_that_is_over_says_how(world: World) -> None:
+    id = await world.dead()
+    assert await told(world, id) == ("over", "it is over: failed")

@@ -1,0 +1,164 @@
+"""The lock between processes; two descriptions of one file stand for two processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.testing.seeded import SeededRuntime, run_seeded
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def patient(clock: Clock | None = None) -> Patience:
+    return Patience(clock or Clock(), LOCK_SECONDS)
+
+
+def two_locks(folder: Path) -> tuple[FileLock, FileLock]:
+    path = str(folder / "store.db-lock")
+    return FileLock(path), FileLock(path)
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    one, other = two_locks(tmp_path)
+    assert one.take(patient())
+    assert not other.take(patient())
+    one.release()
+    assert other.take(patient())
+    assert not one.take(patient())
+    other.close()
+    assert one.take(patient())
+    one.close()
+
+
+def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> float:
+        one, other = two_locks(tmp_path)
+        assert one.take(patient())
+
+        async def let_go() -> None:
+            await asyncio.sleep(3)
+            one.release()
+
+        letting = asyncio.create_task(let_go())
+        began = runtime.monotonic()
+        assert await other.wait(Patience(runtime.monotonic, 10))
+        waited = runtime.monotonic() - began
+        await letting
+        one.close()
+        other.close()
+        return waited
+
+    # Virtual time: it came within one pause.
+    assert 3 <= run_seeded(main, seed=1) < 3.03
+
+
+def test_waiting_ends_at_its_limit(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> float:
+        one, other = two_locks(tmp_path)
+        assert one.take(patient())
+        began = runtime.monotonic()
+        assert not await other.wait(Patience(runtime.monotonic, 10))
+        waited = runtime.monotonic() - began
+        one.close()
+        other.close()
+        return waited
+
+    assert run_seeded(main, seed=1) == pytest.approx(10)
+
+
+def test_one_who_has_waited_long_goes_before_one_who_comes_again_at_once(tmp_path: Path) -> None:
+    hot, waiting = two_locks(tmp_path)
+    clock = Clock()
+    patience = patient(clock)
+    assert hot.take(patient())
+    assert not waiting.take(patience)
+    hot.release()
+    assert hot.take(patient()), "who has not waited long has no right to be first"
+    clock.time += 0.03
+    assert not waiting.take(patience)
+    hot.release()
+    assert not hot.take(patient()), "now it has"
+    assert waiting.take(patience)
+    waiting.release()
+    assert hot.take(patient())
+    hot.close()
+    waiting.close()
+
+
+def test_one_who_goes_first_but_does_not_go_is_passed_by(tmp_path: Path) -> None:
+    stopped, other = two_locks(tmp_path)
+    clock, later = Clock(), Clock()
+    assert other.take(patient())
+    patience = patient(clock)
+    clock.time += 0.03
+    assert not stopped.take(patience)
+    other.release()
+    polite = patient(later)
+    assert not other.take(polite)
+    later.time += 1
+    assert other.take(polite)
+    other.close()
+    stopped.close()
+
+
+@pytest.mark.parametrize("end", ["limit", "cancel"])
+def test_one_who_gave_up_lets_others_pass(tmp_path: Path, end: str) -> None:
+    async def main(runtime: SeededRuntime) -> None:
+        one, other = two_locks(tmp_path)
+        assert one.take(patient())
+        waiting = asyncio.create_task(
+            other.wait(Patience(runtime.monotonic, 1 if end == "limit" else 100))
+        )
+        await asyncio.sleep(2)
+        if end == "cancel":
+            waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        one.release()
+        assert one.take(patient())
+        one.close()
+        other.close()
+
+    run_seeded(main, seed=1)
+
+
+def test_a_lock_whose_file_was_removed_is_taken_on_the_new_file(tmp_path: Path) -> None:
+    one, other = two_locks(tmp_path)
+    assert one.take(patient())
+    one.release()
+    os.unlink(one.path)
+    assert other.take(patient())
+    assert not one.take(patient()), "the old file is not the lock any more"
+    assert not one.take(patient())
+    other.release()
+    assert one.take(patient())
+    one.close()
+    other.close()
+
+
+def test_a_lock_that_cannot_be_made_says_what_the_system_said(tmp_path: Path) -> None:
+    lock = FileLock(str(tmp_path / "missing" / "store.db-lock"))
+    with pytest.raises(FileNotFoundError):
+        lock.take(patient())
+
+
+def test_pauses_grow_from_a_millisecond_and_stay_short() -> None:
+    clock = Clock()
+    patience = patient(clock)
+    pauses = []
+    while (pause := patience.pause()) is not None:
+        pauses.append(pause)
+        clock.time += pause
+    assert pauses[0] == 0.001
+    assert max(pauses) == 0.02
+    assert sum(pauses) == pytest.approx(LOCK_SECONDS)

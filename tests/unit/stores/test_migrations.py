@@ -1,0 +1,113 @@
+"""Numbered steps: taken in order, whole or not at all, and checked ever after."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from poolhand.errors import Corrupt, SchemaTooNew
+from poolhand.stores.migrations import Step, applied, migrate, steps
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+FIRST = Step(1, "first", "CREATE TABLE one (a);\nCREATE INDEX one_a ON one (a);")
+SECOND = Step(2, "second", "ALTER TABLE one ADD COLUMN b; INSERT INTO one VALUES (1, 2);")
+BROKEN = Step(2, "broken", "CREATE TABLE two (a); INSERT INTO nowhere VALUES (1);")
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    made = sqlite3.connect(":memory:", isolation_level=None)
+    yield made
+    made.close()
+
+
+def tables(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    return [name for (name,) in rows]
+
+
+def test_missing_steps_are_taken_in_order_and_noted(connection: sqlite3.Connection) -> None:
+    assert migrate(connection, [FIRST], "a.db", AT) == 1
+    assert migrate(connection, [FIRST, SECOND], "a.db", AT) == 1
+    assert migrate(connection, [FIRST, SECOND], "a.db", AT) == 0
+    assert connection.execute("SELECT * FROM one").fetchall() == [(1, 2)]
+    rows = connection.execute("SELECT number, name, applied_at FROM poolhand_schema").fetchall()
+    assert rows == [(1, "first", AT.isoformat()), (2, "second", AT.isoformat())]
+
+
+def test_a_step_that_fails_leaves_nothing_and_can_be_taken_later(
+    connection: sqlite3.Connection,
+) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+        migrate(connection, [FIRST, BROKEN], "a.db", AT)
+    assert tables(connection) == ["one", "poolhand_schema"]
+    assert list(applied(connection)) == [1]
+    assert not connection.in_transaction
+    migrate(connection, [FIRST, SECOND], "a.db", AT)
+    assert list(applied(connection)) == [1, 2]
+
+
+def test_a_newer_schema_is_refused_and_left_alone(connection: sqlite3.Connection) -> None:
+    migrate(connection, [FIRST, SECOND], "a.db", AT)
+    before = list(connection.iterdump())
+    with pytest.raises(SchemaTooNew, match="a.db has schema 2, .* up to 1: run the newer version"):
+        migrate(connection, [FIRST], "a.db", AT)
+    assert list(connection.iterdump()) == before
+
+
+def test_a_step_with_another_text_than_the_one_taken_is_refused(
+    connection: sqlite3.Connection,
+) -> None:
+    migrate(connection, [FIRST], "a.db", AT)
+    other = Step(1, "other", "CREATE TABLE another (a);")
+    with pytest.raises(Corrupt, match=r"step 1 \(first\) .* this poolhand has \(other\)"):
+        migrate(connection, [other, SECOND], "a.db", AT)
+    assert tables(connection) == ["one", "poolhand_schema"]
+
+
+def test_a_schema_with_a_gap_is_refused(connection: sqlite3.Connection) -> None:
+    migrate(connection, [FIRST, SECOND], "a.db", AT)
+    connection.execute("DELETE FROM poolhand_schema WHERE number = 1")
+    with pytest.raises(Corrupt, match="lacks step 1"):
+        migrate(connection, [FIRST, SECOND], "a.db", AT)
+
+
+def test_tables_of_a_user_in_the_same_file_stay(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE mine (a)")
+    connection.execute("INSERT INTO mine VALUES (7)")
+    migrate(connection, [FIRST], "a.db", AT)
+    assert connection.execute("SELECT a FROM mine").fetchone() == (7,)
+
+
+def test_steps_are_read_from_numbered_files(tmp_path: Path) -> None:
+    (tmp_path / "0002_more.sql").write_text("SELECT 2;\n")
+    (tmp_path / "0001_jobs.sql").write_text("SELECT 1;\n")
+    (tmp_path / "readme.txt").write_text("not a step")
+    assert [(step.number, step.name, step.text) for step in steps(tmp_path)] == [
+        (1, "jobs", "SELECT 1;"),
+        (2, "more", "SELECT 2;"),
+    ]
+
+
+def test_a_missing_number_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "0002_more.sql").touch()
+    with pytest.raises(AssertionError):
+        steps(tmp_path)
+
+
+def test_line_ends_do_not_make_another_step(tmp_path: Path) -> None:
+    file = tmp_path / "0001_jobs.sql"
+    file.write_bytes(b"SELECT 1;\nSELECT 2;\n")
+    (plain,) = steps(tmp_path)
+    file.write_bytes(b"SELECT 1;\r\nSELECT 2;\r\n")
+    assert steps(tmp_path)[0].checksum == plain.checksum
+
+
+def test_the_steps_of_the_package_make_a_schema(connection: sqlite3.Connection) -> None:
+    known = steps()
+    migrate(connection, known, "a.db", AT)
+    assert list(applied(connection)) == [step.number for step in known]
