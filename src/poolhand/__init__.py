@@ -1,8 +1,11 @@
 """poolhand: the worker pool for AI agents."""
 
-from poolhand.context import stop_requested
+from poolhand.app import App
+from poolhand.context import fencing_token, stop_requested
 from poolhand.errors import (
     BadSignature,
+    Conflict,
+    Corrupt,
     Deadlock,
     Directive,
     Draining,
@@ -17,15 +20,22 @@ from poolhand.errors import (
     NoFreeSlot,
     PoolFull,
     PoolhandError,
+    ReadOnly,
     Refused,
     RetryLater,
+    SchemaTooNew,
     Snooze,
+    StoreError,
     TooLarge,
+    Unavailable,
     Undecodable,
     UnknownVersion,
+    Unsupported,
     UsageError,
     WireError,
 )
+from poolhand.farm.shift import Shift, ShiftReport
+from poolhand.farm.task import Task
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
@@ -52,15 +62,22 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.sizing import Autoscale, suggest_workers
+from poolhand.wire.limits import Limits
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentPool",
     "AgentRequest",
+    "AllowPickle",
+    "App",
     "Autoscale",
     "Backpressure",
     "BadSignature",
+    "Conflict",
+    "Corrupt",
     "Deadlock",
     "Directive",
     "DrainReport",
@@ -78,6 +95,8 @@ __all__ = [
     "JobLost",
     "JobRejected",
     "JobTimedOut",
+    "KeyRing",
+    "Limits",
     "NoFreeSlot",
     "Pool",
     "PoolFull",
@@ -86,15 +105,23 @@ __all__ = [
     "PoolStats",
     "PoolhandError",
     "QueueStrategy",
+    "ReadOnly",
     "Refused",
     "Retry",
     "RetryLater",
+    "SchemaTooNew",
+    "Shift",
+    "ShiftReport",
     "Snooze",
     "Status",
+    "StoreError",
+    "Task",
     "Ticket",
     "TooLarge",
+    "Unavailable",
     "Undecodable",
     "UnknownVersion",
+    "Unsupported",
     "UsageError",
     "WireError",
     "WorkerHealth",
@@ -106,6 +133,7 @@ __all__ = [
     "events",
     "fail_fast",
     "fair_round_robin",
+    "fencing_token",
     "fifo",
     "get_pool",
     "lifo",

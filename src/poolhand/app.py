@@ -9,9 +9,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from poolhand.contract import Order, Store
 from poolhand.errors import StoreError, Unsupported, UsageError
-from poolhand.execute.code import Code, Codes, name_of_task
+from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
+from poolhand.farm.durable_pool import DurablePool
+from poolhand.farm.kept_store import kept_store
 from poolhand.farm.opening import Opening
 from poolhand.farm.shift import DRAIN_TIMEOUT, Shift
 from poolhand.farm.station import Station
@@ -19,6 +21,8 @@ from poolhand.farm.submit import How, Orders, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.observe.events import EVENTS, Events
+from poolhand.operate.actions import Operator
+from poolhand.pool import durable
 from poolhand.pool.config import PoolConfig, PoolOptions, configure
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
@@ -163,6 +167,10 @@ class App:
         how = How(code, self.config(found.job.pool).backpressure)
         return self._submissions.ticket(station, found.job, how)
 
+    def operator(self) -> Operator:
+        """Return what people and scripts see and act through: jobs, dead letters, pools."""
+        return Operator(kept_store(self), self.runtime)
+
     async def close(self) -> None:
         """Let go of the store; jobs stay in it. The next use opens it again."""
         await self._opening.close()
@@ -199,6 +207,7 @@ class App:
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._codes.add(code)
+        KNOWN.add(code)
         return task
 
     def _station(self) -> Station:
@@ -292,3 +301,7 @@ def _path(url: str, rest: str) -> str:
     if not rest.startswith("/") or len(rest) < 2:
         raise UsageError(f"store={url!r} names no file; give {KINDS}")
     return rest[1:]
+
+
+DurablePool.make_store = staticmethod(store_of)
+durable.offer(DurablePool)

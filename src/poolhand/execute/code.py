@@ -70,6 +70,10 @@ class Codes:
         self._codes.clear()
 
 
+# Every task of every app of this process: what a durable pool finds its tasks in.
+KNOWN = Codes()
+
+
 def name_of_task(fn: Callable[..., Any]) -> str:
     """Return the name under which every process knows a function, however it was started."""
     module = fn.__module__

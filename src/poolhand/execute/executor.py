@@ -7,6 +7,7 @@ store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ class Errand(Struct, frozen=True):
     code: Code | None
     call: Callable[[], Any]
     alone: bool = False
+    context: Context | None = None
 
     @property
     def job(self) -> Job:
@@ -47,12 +49,23 @@ class Hopeless(Struct, frozen=True):
     policy: Retry | None = None
 
 
+class Closure(Struct, frozen=True):
+    """A call that lives in this process alone, in the context of its submitter."""
+
+    call: Callable[[], Any]
+    context: Context
+
+    @classmethod
+    def of(cls, call: Callable[[], Any]) -> Closure:
+        return cls(call, copy_context())
+
+
 class Executor:
     """Knows the code of an app, and the closures that this process has handed in."""
 
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
-        self.closures: dict[str, Callable[[], Any]] = {}
+        self.closures: dict[str, Closure] = {}
 
     def prepare(self, claim: Claim) -> Errand | Hopeless:
         """Find the code of a claim and its arguments."""
@@ -91,15 +104,15 @@ class Executor:
         return _change(job, claim, 0.0, end)
 
     def _closure(self, claim: Claim, brief: Brief) -> Errand | Hopeless:
-        call = self.closures.get(claim.job.id)
-        if call is None:
+        closure = self.closures.get(claim.job.id)
+        if closure is None:
             text = (
                 f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
                 "process that submitted it, and that is gone; register it as a task, or submit it "
                 "again"
             )
             return Hopeless(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
-        return Errand(claim, brief, None, call)
+        return Errand(claim, brief, None, closure.call, context=closure.context)
 
 
 class End(Struct, frozen=True):

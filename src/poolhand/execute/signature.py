@@ -20,6 +20,9 @@ class Signature:
         self._fn = fn
         self._name = name
         self._signature = inspect.signature(fn)
+        kinds = {one.kind for one in self._signature.parameters.values()}
+        self._names = list(self._signature.parameters)
+        self._is_plain = kinds <= {Parameter.POSITIONAL_OR_KEYWORD}
         self._types: tuple[Any, Any] | None = None
 
     @property
@@ -29,10 +32,12 @@ class Signature:
     @property
     def call_type(self) -> Any:
         """The type of a kept call of this function."""
-        return tuple[str, list[str], self._hints()[0]]  # type: ignore[misc]
+        return self._hints()[0]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Return a call as it is kept, or raise UsageError where it does not fit."""
+        if self._is_plain and not kwargs and len(args) == len(self._names):
+            return self._name, self._names, dict(zip(self._names, args, strict=True))
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -44,6 +49,8 @@ class Signature:
     def unbind(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a kept call as this function takes them now."""
         _, names, given = call
+        if self._is_plain and names == self._names and len(given) == len(names):
+            return [given[name] for name in names], {}
         parameters = self._signature.parameters
         unknown = [name for name in names if name not in parameters]
         missing = [
@@ -79,7 +86,7 @@ def _types_of(fn: Callable[..., Any], signature: inspect.Signature) -> tuple[Any
         name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
     }
     arguments = TypedDict("Arguments", fields, total=False)  # type: ignore[misc]
-    return arguments, hints.get("return", Any)
+    return tuple[str, list[str], arguments], hints.get("return", Any)
 
 
 def _kept_type(parameter: Parameter, hint: Any) -> Any:

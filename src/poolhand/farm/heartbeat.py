@@ -16,6 +16,11 @@ GIVE_UP_AFTER = 20.0  # unrenewed for so long, the jobs are stopped: others may 
 RETRY_EVERY = 1.0
 
 
+# The owners that this process is, one for each store it has open. Another one that bears the name
+# of this process belongs to a store that was let go of without a word.
+OWNERS: set[str] = set()
+
+
 class Holder(Protocol):
     """Who runs jobs under the leases of this process."""
 
@@ -87,4 +92,6 @@ class Heartbeat:
 
     def _new_owner(self) -> Owner:
         runtime = self._keeper.runtime
-        return Owner(f"owner-{runtime.salt()}", *runtime.identity())
+        owner = Owner(f"owner-{runtime.salt()}", *runtime.identity())
+        OWNERS.add(owner.id)
+        return owner

@@ -149,11 +149,15 @@ class Keeper:
         finally:
             self.runtime.end_loop(self.loop)
 
-    async def _close(self) -> None:
+    async def stop(self) -> None:
+        """End everything that was started here; on the keeper's loop."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close(self) -> None:
+        await self.stop()
         await self.store.close()
 
     def _wake(self) -> None:

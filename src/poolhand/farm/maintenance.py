@@ -7,10 +7,11 @@ one at a time, the leader.
 from __future__ import annotations
 
 import asyncio
+import os
 
 from poolhand.contract import Lease, Owner, Put
 from poolhand.execute.executor import crashed
-from poolhand.farm.heartbeat import LEASE, Heartbeat
+from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped
 from poolhand.runtime import process_started
@@ -67,7 +68,9 @@ class Reaper:
         """Tell of a process of this host whether it has ended."""
         if not owner.boot or not self._boot:
             return False
-        return owner.boot != self._boot or process_started(owner.pid) != owner.started
+        if owner.boot != self._boot or process_started(owner.pid) != owner.started:
+            return True
+        return owner.pid == os.getpid() and owner.id not in OWNERS
 
     async def _reap(self, lease: Lease) -> None:
         store, at = self._keeper.store, self._keeper.runtime.wall()

@@ -35,6 +35,11 @@ class Opening:
     def is_open(self) -> bool:
         return self._ready is not None and self._process == os.getpid()
 
+    @property
+    def current(self) -> Station | None:
+        """The station, if it is open."""
+        return self._ready
+
     async def station(self) -> Station:
         ready = self._ready
         if ready is None or self._process != os.getpid():
@@ -57,6 +62,13 @@ class Opening:
             station, self._ready, self._open = self._ready, None, None
         if station is not None and self._process == os.getpid():
             await station.keeper.close()
+
+    def abandon(self) -> None:
+        """Let go of what is open as the death of the process would: nothing more is written."""
+        with self._lock:
+            station, self._ready, self._open = self._ready, None, None
+        if station is not None and self._process == os.getpid():
+            station.forsake()
 
     def _missing(self) -> list[PoolSpec]:
         """Return what was declared since the store was opened."""

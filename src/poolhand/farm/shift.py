@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -17,6 +17,7 @@ from poolhand.farm.ticket import Opened
 from poolhand.farm.worker import Worker
 from poolhand.pool.config import PoolConfig
 from poolhand.rules.checks import is_seconds
+from poolhand.rules.job import Job
 
 DRAIN_TIMEOUT = 30.0
 STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
@@ -48,6 +49,7 @@ class Shift:
         pools: tuple[str, ...] | None,
         configs: Mapping[str, PoolConfig],
         drain_timeout: float = DRAIN_TIMEOUT,
+        heard: Callable[[Job], None] | None = None,
     ) -> None:
         self._opened = opened
         self._executor = executor
@@ -55,6 +57,7 @@ class Shift:
         self._pools = pools
         self._configs = configs
         self._drain_timeout = drain_timeout
+        self._heard = heard
         self._worker: Worker | None = None
         self._deadline = 0.0
         self._drained: Task[ShiftReport] | None = None
@@ -85,6 +88,7 @@ class Shift:
             raise UsageError("this worker was started before; ask the app for another one")
         station = await self._opened.station()
         worker = Worker(station, self._executor, self._slots, self._pools, self._configs)
+        worker.heard = self._heard
         self._worker = worker
         station.keeper.post(worker.begin)
         return self
@@ -106,6 +110,19 @@ class Shift:
     def running(self) -> int:
         """How many jobs run in this worker now."""
         return len(self._at_work().running)
+
+    @property
+    def stuck(self) -> int:
+        """How many slots run code whose job is over."""
+        return self._at_work().slots.stuck
+
+    def jobs(self) -> list[Job]:
+        """Return the jobs that run in this worker now."""
+        return [work.job for work in self._at_work().running.values()]
+
+    def grow(self, slots: int) -> None:
+        """Have at least so many slots."""
+        self._at_work().grow(slots)
 
     def _at_work(self) -> Worker:
         if self._worker is None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from poolhand.contract import Store
-from poolhand.farm.heartbeat import Heartbeat
+from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.watch import Outcomes, Watch, is_in
@@ -69,6 +69,15 @@ class Station:
         with suppress(Exception):
             await self.store.close()
         self.keeper.runtime.end_loop(self.keeper.loop)
+
+    def forsake(self) -> None:
+        """End as if the process had died: leases and jobs stay as they are; from any thread."""
+        OWNERS.discard(self.heart.owner.id)
+        self.keeper.do("forsake", self._forsake)
+
+    async def _forsake(self) -> None:
+        await self.keeper.stop()
+        await self.abandon()
 
     def _hear(self, topic: str) -> None:
         match topic:

@@ -52,7 +52,8 @@ class StoredWork:
         self.call: Callable[[], Any] | bytes | None
         self.run_in, self.call = _where(errand)
         self.place: Any = None
-        self.context = copy_context()
+        context = errand.context
+        self.context = copy_context() if context is None else context.copy()
         self.lost = self.wished = False
 
     @property
@@ -79,8 +80,9 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     """Return where a call is made, and the call as it is made there."""
     code, call = errand.code, errand.call
     if code is None:
-        inner = call.func if isinstance(call, partial) else call
-        return where_to_run(inner, errand.brief.run_in, errand.brief.run_in), call
+        assert isinstance(call, partial)
+        wanted = where_to_run(call.func, errand.brief.run_in, errand.brief.run_in)
+        return wanted, pack(call.func, call.args, call.keywords) if wanted == "process" else call
     wanted = "process" if errand.alone else where_to_run(code.fn, errand.brief.run_in, None)
     if wanted != "process":
         return wanted, call

@@ -22,7 +22,7 @@ from poolhand.observe import events
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.backpressure import Bounded, Policy
 from poolhand.rules.ids import Ids, full_id
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
 ACCEPT_WITHIN = 10.5  # a store that takes longer to say yes or no is as good as away
@@ -64,6 +64,25 @@ class Orders:
             options.expires,
             options.rerun_failed,
         )
+
+    def again(self, job: Job, brief: bytes, by: str) -> Order:
+        """Return the order that runs a dead job again, as a new one."""
+        anew = Job(
+            id=self._next_id(),
+            pool=job.pool,
+            pool_id=job.pool_id,
+            status=Status.QUEUED,
+            submitted_at=self._runtime.wall(),
+            name=job.name,
+            submitted_by=by,
+            key=job.key,
+            priority=job.priority,
+            session=job.session,
+            tenant=job.tenant,
+            user=job.user,
+            idempotency_key=job.idempotency_key,
+        )
+        return Order(anew, brief, rerun_failed=True, revives=job.id)
 
     def _next_id(self) -> str:
         with self._lock:

@@ -64,6 +64,10 @@ class Submits(Generic[P, T]):
     def name(self) -> str:
         return self._code.name
 
+    @property
+    def code(self) -> Code:
+        return self._code
+
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
         (ticket,) = await self._door.submit([self._order(args, kwargs)], self._how())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from poolhand.pool.slots import Slots
 from poolhand.pool.watchdog import Watchdog
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.job import Status
+from poolhand.rules.job import Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
 
 CANCEL_GRACE = 5.0
@@ -78,6 +78,7 @@ class Worker:
         self._sends_soon = False
         self._handing_back = False
         self._task: Task[None] | None = None
+        self.heard: Callable[[Job], None] | None = None
         self.changed = asyncio.Event()
 
     def begin(self) -> None:
@@ -104,6 +105,14 @@ class Worker:
 
     def now(self) -> float:
         return self._clock.now()
+
+    def grow(self, slots: int) -> None:
+        """Have at least so many slots."""
+        before = {slot.index for slot in self.slots.all}
+        if slots > len(before):
+            self.slots.resize(slots)
+            self._free += [slot.index for slot in self.slots.all if slot.index not in before]
+            self._send_soon()
 
     def close(self) -> None:
         """Let go of threads and processes."""
@@ -225,6 +234,8 @@ class Worker:
             self._tell(events.JobRetried(job.pool, job))
             return
         self._tell(events.JobEnded(job.pool, job))
+        if self.heard is not None:
+            self.heard(job)
         config = self._configs.get(job.pool)
         if job.status is Status.FAILED and config is not None and config.on_dead is not None:
             tell_dead(config.on_dead, job, self.loop, self.events)

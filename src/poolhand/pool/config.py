@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from poolhand.errors import UsageError
+from poolhand.pool.scope import Scope, take_scope
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
 from poolhand.rules.checks import (
@@ -73,6 +74,7 @@ class PoolConfig(Struct, frozen=True):
     drain_timeout: float = 30.0
     cancel_grace: float = 5.0
     on_dead: OnDead | None = None
+    scope: Scope = Scope()
 
 
 MOST_KEPT = 100_000_000
@@ -132,14 +134,13 @@ NO_FIELDS = frozenset(
         "timeout",
     }
 )
-SCOPES = ("session", "pipeline", "tenant", "org")
 
 
 def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
     """Check the options of a new pool and return them complete."""
     given = dict(options)
-    faults = _scope_faults(given)
-    unknown = sorted(given.keys() - PoolConfig.__struct_fields__)
+    scope, faults = take_scope(given)
+    unknown = sorted(given.keys() - CHECKS.keys())
     faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
     values: dict[str, Any] = {
         key: _named(key, value) for key, value in given.items() if key not in unknown
@@ -152,7 +153,7 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
     ]
     if not faults:
         values.setdefault("max_concurrent", _first_size(values.get("autoscale")))
-        config = PoolConfig(**values)
+        config = PoolConfig(**values, scope=scope)
         faults = _clashes(config)
         if not faults:
             return config
@@ -195,23 +196,3 @@ def _named(key: str, value: object) -> object:
     if makers is None or not isinstance(value, str) or value not in makers:
         return value
     return makers[value]()
-
-
-def _scope_faults(given: dict[str, Any]) -> list[str]:
-    """Take the options of durable pools out and say why they cannot be met."""
-    scope = given.pop("scope", "session")
-    rest = {key: given.pop(key, None) for key in ("scope_id", "pipeline_id", "store", "dir")}
-    if not isinstance(scope, str) or scope not in SCOPES:
-        return [f"scope={scope!r} is not allowed; it must be one of {', '.join(map(repr, SCOPES))}"]
-    if scope in ("tenant", "org"):
-        return [
-            f"scope={scope!r} is host-managed: it needs a server store shared by all processes, "
-            "which this version does not have; use scope='session' and one process"
-        ]
-    if scope == "pipeline":
-        return ["scope='pipeline' (a durable pool) is not in this version; use scope='session'"]
-    return [
-        f"{key}={value!r} goes with a durable scope, which is not in this version; leave it out"
-        for key, value in rest.items()
-        if value is not None
-    ]

@@ -54,7 +54,6 @@ class Engine:
         events: Events,
     ) -> None:
         self.config = config
-        self.label = config.name
         self.pool_id = pool_id
         self.loop = loop
         self.process = os.getpid()
@@ -283,6 +282,10 @@ class Engine:
                 f"a snapshot of pool {self.config.name!r} is taken on the thread of its loop; from "
                 "other threads ask stats() or size(), or use loop.call_soon_threadsafe"
             )
+
+    @property
+    def label(self) -> str:
+        return self.config.name
 
     @property
     def active(self) -> int:

@@ -7,12 +7,12 @@ import os
 from asyncio import Task
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
-from poolhand.pool import registry, snapshot
+from poolhand.pool import durable, registry, snapshot
 from poolhand.pool.checkup import Checkup
 from poolhand.pool.config import CHECKS, PoolOptions, configure
 from poolhand.pool.drain import Drain, DrainReport
@@ -20,6 +20,7 @@ from poolhand.pool.engine import Engine
 from poolhand.pool.health import PoolHealth, health_of, not_started
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scaler import Scaler
+from poolhand.pool.scope import PIPELINE, SESSION
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
@@ -38,6 +39,12 @@ class Pool(Submitter):
     `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
     """
 
+    def __new__(cls, name: str | None = None, **options: Any) -> Self:
+        """Make a pool of the class that its scope asks for."""
+        durable_one = cls is Pool and options.get("scope", SESSION) == PIPELINE
+        made: Self = object.__new__(durable.kind() if durable_one else cls)
+        return made
+
     def __init__(
         self,
         name: str | None = None,
@@ -46,8 +53,8 @@ class Pool(Submitter):
         events: Events | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
-        _check_parts(runtime, events)
-        self.runtime = runtime or _default_runtime()
+        check_parts(runtime, events)
+        self.runtime = runtime or default_runtime()
         self.id = f"pool-{self.runtime.salt()}"
         self._config = configure(self.id if name is None else name, options)
         self._terms = terms(defaults(self._config), self._config.name, self.id)
@@ -263,7 +270,7 @@ class Pool(Submitter):
             )
 
 
-def _check_parts(runtime: object, events: object) -> None:
+def check_parts(runtime: object, events: object) -> None:
     faults = [
         f"{option}={value!r} is not allowed; it must be {kind.__name__}(), or None"
         for option, value, kind in (("runtime", runtime, Runtime), ("events", events, Events))
@@ -273,7 +280,7 @@ def _check_parts(runtime: object, events: object) -> None:
         raise UsageError("Pool: " + "; ".join(faults))
 
 
-def _default_runtime() -> Runtime:
+def default_runtime() -> Runtime:
     """Return the one runtime that pools share unless they are given another."""
     if not _RUNTIME:
         _RUNTIME.append(Runtime())

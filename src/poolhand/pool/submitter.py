@@ -34,6 +34,7 @@ class Submitter:
 
     _config: PoolConfig
     _terms: Terms
+    _durable = False
 
     def _engine(self) -> Engine:
         raise NotImplementedError
@@ -158,8 +159,9 @@ class Submitter:
         run_at: datetime | None = UNSET,
         expires: float | None = UNSET,
         cancel_with_caller: bool = UNSET,
+        on_crash: str = UNSET,
         **fairness: str | None,
-    ) -> View:
+    ) -> Submitter:
         """Return a view of this pool that submits with these options.
 
         `fairness` is the field of the pool's own strategy, such as `tenant_id="acme"`.
@@ -168,7 +170,11 @@ class Submitter:
         given.update(given.pop("fairness"))
         del given["self"]
         changes = {name: value for name, value in given.items() if value is not UNSET}
-        return View(self, with_changes(self._terms.options, self._config, changes))
+        options = with_changes(self._terms.options, self._config, changes, self._durable)
+        return self._view(options)
+
+    def _view(self, options: Options) -> Submitter:
+        return View(self, options)
 
 
 class View(Submitter):

@@ -16,7 +16,7 @@ from poolhand.rules.gates import KeyGates, Sessions
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keys import Keys
 from poolhand.rules.lane import Line
-from poolhand.rules.rank import FairRoundRobin, Strategy
+from poolhand.rules.rank import FairRoundRobin, Lifo, Strategy
 from poolhand.rules.ready import Ready
 
 RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
@@ -94,7 +94,8 @@ class Desk(Generic[E]):
         self._by_key = isinstance(strategy, FairRoundRobin)
         self._bounded = not isinstance(policy, Unbounded)
         # Lines keep their order by themselves; only these look at the order over all of them.
-        self._numbered = self._crowd is not None or self.gates is not None
+        gated = self._crowd is not None or self.gates is not None
+        self._numbered = gated or isinstance(strategy, Lifo)
         self._plain = not self._bounded and not self._numbered
         self.limit = float("inf") if slots is None else slots
         self.taken: Admitted[E] = Admitted()

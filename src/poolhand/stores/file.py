@@ -199,6 +199,8 @@ class StoreFile:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute("PRAGMA foreign_keys = OFF")
+            # Some builds overwrite what is deleted, which makes pages to write of pages to forget.
+            connection.execute("PRAGMA secure_delete = OFF")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             faults.look(connection, self.path)
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())

@@ -32,7 +32,8 @@ class Patience:
         if left <= 0:
             return None
         pause, self._pause = self._pause, min(self._pause * 1.5, LAST_PAUSE)
-        return min(pause, left)
+        # Not less than the first one: time must pass, or this never ends.
+        return min(pause, max(left, FIRST_PAUSE))
 
 
 class FileLock:

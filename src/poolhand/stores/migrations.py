@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -35,6 +36,7 @@ class Step(Struct, frozen=True):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
+@cache
 def steps(folder: Traversable | None = None) -> tuple[Step, ...]:
     """Return the steps this poolhand knows, in their order."""
     found = []

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
 from poolhand.rules.checks import is_amount
-from poolhand.wire.codec import JSON, MSGPACK, Codec
+from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
 from poolhand.wire.compression import compress, expand
 from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
 from poolhand.wire.limits import LIMITS, Limits
@@ -20,6 +20,7 @@ from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK, PICKLE)}
 LONGEST_REASON = 500
+_PLAIN_JSON = pack(Envelope("json", b""))
 
 
 def encode(
@@ -37,6 +38,11 @@ def encode(
 
     The signature is good for `expires_in` seconds from `at`.
     """
+    if codec == "json" and ring is None and expires_in is None:
+        # Nearly every payload: nothing to choose and nothing to sign.
+        body = _written(value, JSON, limits, what)
+        if len(body) <= limits.compress_above:
+            return _PLAIN_JSON + body
     chosen = _chosen(codec, ring, pickle)
     expires_ms = _expiry(expires_in, at, ring)
     body = _written(value, chosen, limits, what)
@@ -62,6 +68,8 @@ def decode(
     """
     if len(data) > limits.payload + MOST_AROUND:
         raise _too_large(what, len(data), limits)
+    if ring is None and data.startswith(_PLAIN_JSON):
+        return _read(data[len(_PLAIN_JSON) :], JSON, JSON.reader(type), type, limits, what)
     envelope = unpack(data, what)
     # Nothing that the envelope says is acted upon before its signature is known to be right.
     _verify(envelope, data, ring, what)
@@ -71,6 +79,10 @@ def decode(
     body = envelope.body
     if envelope.compressed:
         body = expand(body, limits.payload, what)
+    return _read(body, codec, reader, type, limits, what)
+
+
+def _read(body: bytes, codec: Codec, reader: Reader, type: Any, limits: Limits, what: str) -> Any:
     _measure(body, codec, limits, what)
     try:
         return reader(body)

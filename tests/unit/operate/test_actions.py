@@ -44,10 +44,13 @@ async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
 
 async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> None:
     await world.declare("one", slots=5, max_per_key=1)
-    held = [await world.add(pool="one", key="k"), await world.add(pool="one", session="s")]
+    held = [
+        await world.add(pool="one", key="k"),
+        await world.add(pool="one", key="l", session="s"),
+    ]
     assert len(await world.claim(2)) == 2
     await world.add(pool="one", key="k")
-    await world.add(pool="one", session="s")
+    await world.add(pool="one", key="m", session="s")
     await world.add(pool="one", delay=30.0)
     await world.add(pool="one")
     await world.add(pool="closed")

@@ -160,23 +160,33 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"scope": "pipeline"}, ["scope='pipeline'", "not in this version"]),
-        ({"scope": "pipeline", "scope_id": "p"}, ["scope='pipeline'", "not in this version"]),
-        ({"scope": "pipeline", "dir": "pools"}, ["scope='pipeline'", "not in this version"]),
+        ({"scope": "pipeline"}, ["scope='pipeline'", "needs scope_id="]),
+        ({"scope": "pipeline", "scope_id": " "}, ["scope_id=' '", "non-blank"]),
+        ({"scope": "pipeline", "scope_id": 5}, ["scope_id=5", "non-blank"]),
+        (
+            {"scope": "pipeline", "scope_id": "a", "pipeline_id": "b"},
+            ["scope_id='a'", "one non-blank text"],
+        ),
+        ({"scope": "pipeline", "scope_id": "a", "dir": 5}, ["dir=5", "a folder"]),
+        ({"scope": "pipeline", "scope_id": "a", "store": "x.db"}, ["store='x.db'", "a URL"]),
+        (
+            {"scope": "pipeline", "scope_id": "a", "store": "memory://", "dir": "x"},
+            ["store or dir, not both"],
+        ),
+        ({"scope": "pipeline", "scope_id": "a", "store": "redis://x"}, ["not supported"]),
         ({"scope": "tenant"}, ["scope='tenant'", "host-managed", "this version"]),
         ({"scope": "org"}, ["scope='org'", "host-managed", "this version"]),
         ({"scope": "org", "store": "postgres://x"}, ["host-managed", "this version"]),
-        ({"scope_id": "p"}, ["scope_id='p'", "not in this version"]),
-        ({"pipeline_id": "p"}, ["pipeline_id='p'", "not in this version"]),
-        ({"store": "sqlite:///x.db"}, ["store='sqlite:///x.db'", "not in this version"]),
-        ({"dir": "pools"}, ["dir='pools'", "not in this version"]),
+        ({"scope_id": "p"}, ["scope_id='p'", "scope='pipeline'"]),
+        ({"pipeline_id": "p"}, ["pipeline_id='p'", "scope='pipeline'"]),
+        ({"store": "sqlite:///x.db"}, ["store='sqlite:///x.db'", "scope='pipeline'"]),
+        ({"dir": "pools"}, ["dir='pools'", "scope='pipeline'"]),
     ],
     ids=str,
 )
-def test_an_option_of_a_later_version_says_so(options: dict[str, Any], texts: list[str]) -> None:
+def test_a_scope_that_cannot_be_says_what_to_do(options: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(PoolhandError) as caught:
         make("later", **options)
-    assert isinstance(caught.value, UsageError)
     for text in texts:
         assert text in str(caught.value)
 

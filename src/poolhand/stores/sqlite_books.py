@@ -1,0 +1,173 @@
+"""The books of a SQLite store: what one write has looked up, changed and not yet written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from sqlite3 import Connection
+from typing import Any
+
+import msgspec
+
+from poolhand.rules.audit import STREAM, Audit, kind_of
+from poolhand.stores import sqlite_log
+from poolhand.stores.sqlite_rows import (
+    BY_ID,
+    BY_SEQ,
+    LIMBO,
+    PARKED,
+    Facts,
+    Row,
+    encode,
+    row_of,
+    seconds,
+)
+
+COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM counters"
+COUNT = "UPDATE counters SET jobs = ?, turns = ?, tokens = ?, ends = ?, pool = ?"
+NEW_JOB = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NEW_WAIT = "INSERT OR REPLACE INTO waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NEW_QUEUED = "INSERT INTO waits (seq, pool, place, rank, turn, since) VALUES (?, ?, 4, ?, ?, ?)"
+END_WAIT = "DELETE FROM waits WHERE seq = ?"
+NEW_CLAIM = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)"
+END_CLAIM = "DELETE FROM claims WHERE token = ?"
+NEW_END = "INSERT INTO ends VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+FORGET_JOB = "DELETE FROM jobs WHERE seq = ?"
+
+json = msgspec.json.Encoder().encode
+
+
+class Books:
+    """Everything that one write has at hand; `now` and `at` are read once for all of it.
+
+    Changes are gathered and written in lots: `write` brings the rows of jobs up to date, and is
+    called before any question whose answer depends on them; `close` writes all the rest.
+    """
+
+    def __init__(self, connection: Connection, now: float, at: datetime) -> None:
+        self.connection = connection
+        self.now = now
+        self.at = at
+        self.stamp = seconds(at)
+        self.topics: set[str] = set()
+        self.lines: list[sqlite_log.Text] = []
+        self.rows: dict[int, Row] = {}
+        self.changed: dict[int, Row] = {}
+        self.writers: list[Callable[[], None]] = []
+        self.new_jobs: list[tuple[Any, ...]] = []
+        self.new_queued: list[tuple[int, int, float, int, float]] = []
+        self.ended_waits: list[tuple[int]] = []
+        self.new_claims: list[tuple[Any, ...]] = []
+        self.ended_claims: list[tuple[int]] = []
+        self.new_ends: list[tuple[Any, ...]] = []
+        self._new_waits: list[tuple[Any, ...]] = []
+        self._pending: tuple[tuple[str, list[Any]], ...] = (
+            (END_WAIT, self.ended_waits),
+            (NEW_JOB, self.new_jobs),
+            (NEW_WAIT, self._new_waits),
+            (NEW_QUEUED, self.new_queued),
+            (END_CLAIM, self.ended_claims),
+            (NEW_CLAIM, self.new_claims),
+            (NEW_END, self.new_ends),
+        )
+        self._count()
+
+    def _count(self) -> None:
+        counters = self.connection.execute(COUNTERS).fetchone()
+        self.jobs, self.turns, self.tokens, self.ends, self.last_pool = self._counted = counters
+
+    def note(self, record: Audit) -> None:
+        self.lines.append((kind_of(record), json(record)))
+
+    # Rows
+
+    def row(self, seq: int) -> Row:
+        """Return a job that is there, one row for one job."""
+        row = self.rows.get(seq)
+        if row is None:
+            self.write()
+            row = self._keep(self.connection.execute(BY_SEQ, (seq,)).fetchone())
+        return row
+
+    def row_named(self, id: str) -> Row | None:
+        """Return a job by its id."""
+        self.write()
+        facts = self.connection.execute(BY_ID, (id,)).fetchone()
+        return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
+
+    def _keep(self, facts: tuple[Any, ...]) -> Row:
+        row = row_of(Facts._make(facts), self.now, self.at)
+        self.rows[row.seq] = row
+        return row
+
+    def put(self, row: Row, where: int) -> None:
+        """Move a job to another place."""
+        row.where = where
+        self.changed[row.seq] = row
+
+    def forget(self, row: Row) -> None:
+        """Let a job that has not come in leave no trace."""
+        self.write()
+        self.connection.execute(END_WAIT, (row.seq,))
+        self.connection.execute(FORGET_JOB, (row.seq,))
+        del self.rows[row.seq]
+
+    def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        """Ask the tables when they are up to date."""
+        self.write()
+        return self.connection.execute(text, values).fetchall()
+
+    # Writing
+
+    def write(self) -> None:
+        """Bring the rows of all jobs up to date."""
+        if self.changed:
+            for row in self.changed.values():
+                self._sort(row)
+            self.changed.clear()
+        for text, rows in self._pending:
+            if rows:
+                self.connection.executemany(text, rows)
+                rows.clear()
+
+    def close(self) -> None:
+        """Write everything."""
+        self.write()
+        for writer in self.writers:
+            writer()
+        if self.lines:
+            sqlite_log.write(self.connection, STREAM, self.lines, self.at)
+            self.lines = []
+        counters = (self.jobs, self.turns, self.tokens, self.ends, self.last_pool)
+        if counters != self._counted:
+            self.connection.execute(COUNT, counters)
+            self._counted = counters
+
+    def reopen(self) -> None:
+        """Begin anew after what was done since `close` was undone."""
+        for _, rows in self._pending:
+            rows.clear()
+        self.changed.clear()
+        self.rows.clear()
+        self.writers.clear()
+        self.lines = []
+        self._count()
+
+    def _sort(self, row: Row) -> None:
+        """Say in which table a changed row has to be written."""
+        job, seq = row.job, row.seq
+        if row.fresh:
+            row.fresh = False
+            terms = (job.name, job.key, job.session, job.tenant, row.closes_at)
+            self.new_jobs.append((seq, job.id, row.pool, *terms, encode(job), row.brief))
+        if row.where <= LIMBO:
+            row.in_waits = True
+            closes_at = None if row.where == PARKED else row.closes_at
+            order = (row.pool, row.where, row.rank, row.turn, row.since, row.ready_at)
+            times = (row.due_at, row.by_wall, closes_at)
+            self._new_waits.append(
+                (seq, *order, *times, row.gate, row.crowd, row.owner, row.record)
+            )
+        elif row.in_waits:
+            row.in_waits = False
+            self.ended_waits.append((seq,))

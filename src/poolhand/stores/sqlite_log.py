@@ -1,0 +1,82 @@
+"""The log of a SQLite store: what is written to a stream at once is one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from sqlite3 import Connection
+
+import msgspec
+
+from poolhand.contract import Line, Written
+from poolhand.stores.sqlite_rows import moment, seconds
+
+Text = tuple[str, bytes]  # a kind and a body
+
+ROW_LINES = 256
+LAST = "SELECT last FROM log WHERE stream = ? ORDER BY last DESC LIMIT 1"
+WRITE = "INSERT INTO log (stream, first, last, at, lines) VALUES (?, ?, ?, ?, ?)"
+READ = "SELECT first, at, lines FROM log WHERE stream = ? AND last > ? ORDER BY last"
+PART = "SELECT no, first, lines FROM log WHERE stream = ? AND last >= ? ORDER BY last LIMIT 1"
+FORGET = "DELETE FROM log WHERE stream = ? AND last < ? RETURNING last - first + 1"
+SHORTEN = "UPDATE log SET first = ?, lines = ? WHERE no = ?"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Text]).decode
+
+
+def append(connection: Connection, lines: Iterable[Line], at: datetime) -> None:
+    """Write lines, each to its stream."""
+    streams: dict[str, list[Text]] = {}
+    for line in lines:
+        streams.setdefault(line.stream, []).append((line.kind, line.body))
+    for stream, texts in streams.items():
+        write(connection, stream, texts, at)
+
+
+def write(connection: Connection, stream: str, texts: list[Text], at: datetime) -> None:
+    """Write to one stream; its numbers go on where they ended."""
+    last = _last(connection, stream)
+    for start in range(0, len(texts), ROW_LINES):
+        part = texts[start : start + ROW_LINES]
+        row = (stream, last + 1, last + len(part), seconds(at), _encode(part))
+        connection.execute(WRITE, row)
+        last += len(part)
+
+
+def read(connection: Connection, stream: str, after: int, limit: int, kind: str) -> list[Written]:
+    """Return lines from behind a number on, those whose kind begins so."""
+    found: list[Written] = []
+    for number, at, name, body in _lines(connection, stream, after):
+        if len(found) >= limit:
+            break
+        if name.startswith(kind):
+            found.append(Written(number, moment(at), name, body))
+    return found
+
+
+def trim(connection: Connection, stream: str, before: int) -> int:
+    """Forget the lines below a number; the last one stays, that the numbers go on."""
+    before = min(before, _last(connection, stream))
+    count = sum(rows for (rows,) in connection.execute(FORGET, (stream, before)).fetchall())
+    part = connection.execute(PART, (stream, before)).fetchone()
+    if part is not None and part[1] < before:
+        no, first, texts = part
+        left = _decode(texts)[before - first :]
+        connection.execute(SHORTEN, (before, _encode(left), no))
+        count += before - first
+    return count
+
+
+def _last(connection: Connection, stream: str) -> int:
+    row = connection.execute(LAST, (stream,)).fetchone()
+    return 0 if row is None else row[0]
+
+
+def _lines(
+    connection: Connection, stream: str, after: int
+) -> Iterator[tuple[int, float, str, bytes]]:
+    for first, at, texts in connection.execute(READ, (stream, after)):
+        for number, (kind, body) in enumerate(_decode(texts), first):
+            if number > after:
+                yield number, at, kind, body

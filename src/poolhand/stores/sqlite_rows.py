@@ -1,0 +1,195 @@
+"""Jobs as the tables of a SQLite store hold them, and as the rules see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from poolhand.contract import Stored
+from poolhand.rules import lifecycle
+from poolhand.rules.entry import Entry, Window
+from poolhand.rules.job import Job, Status
+
+# Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
+# yet come to the next, which no commit ever shows.
+PARKED, SCHEDULED, SESSION, KEY, QUEUED, LIMBO, RUNNING, OVER = range(8)
+PLACES = {
+    PARKED: (Status.QUEUED, None),
+    SCHEDULED: (Status.SCHEDULED, None),
+    SESSION: (Status.BLOCKED, "session"),
+    KEY: (Status.BLOCKED, "key"),
+    QUEUED: (Status.QUEUED, None),
+}
+ENDS = (
+    Status.COMPLETED,
+    Status.FAILED,
+    Status.CANCELLED,
+    Status.EXPIRED,
+    Status.REJECTED,
+)
+END_OF = {status: number for number, status in enumerate(ENDS)}
+
+LOT = 100  # values to one statement
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Job).decode
+
+# Everything there is to know of a job, but its brief: the fields of Facts.
+FACTS = """
+SELECT j.seq, j.pool, j.closes_at, j.record,
+    w.place, w.rank, w.turn, w.since, w.ready_at, w.due_at, w.by_wall, w.gate, w.crowd, w.owner,
+    w.record, c.token, c.owner, c.started, c.waited, c.wished, c.record, e.dead, e.wished, e.record
+"""
+PLACED = """
+LEFT JOIN waits w ON w.seq = j.seq
+LEFT JOIN claims c ON c.seq = j.seq AND c.stuck = 0
+LEFT JOIN ends e ON e.seq = j.seq
+"""
+BY_SEQ = f"{FACTS} FROM jobs j {PLACED} WHERE j.seq = ?"
+BY_ID = f"{FACTS} FROM jobs j {PLACED} WHERE j.id = ?"
+
+V = TypeVar("V")
+
+
+class Facts(NamedTuple):
+    """What the tables say of a job: as ordered, waiting (`place`), running (`token`), `over`."""
+
+    seq: int
+    pool: int
+    closes_at: float | None
+    ordered: bytes
+    place: int | None
+    rank: float
+    turn: int
+    since: float
+    ready_at: float | None
+    due_at: float | None
+    by_wall: int | None
+    gate: str | None
+    crowd: str | None
+    parker: int | None
+    returned: bytes | None
+    token: int
+    owner: int
+    started: float
+    waited: float
+    wished: int | None
+    rerun: bytes | None
+    dead: int | None
+    was_wished: int | None
+    over: bytes | None
+
+    def job(self) -> Job:
+        """Return its record as it stands."""
+        if self.over is not None:
+            return decode(self.over)
+        if self.place is not None:
+            status, blocked_on = PLACES[self.place]
+            return lifecycle.place(decode(self.returned or self.ordered), status, blocked_on)
+        started = moment(self.started)
+        return lifecycle.start(decode(self.rerun or self.ordered), started, self.waited)
+
+    def stored(self) -> Stored:
+        """Return it as everybody may see it."""
+        wished = bool(self.wished or self.was_wished)
+        return Stored(self.job(), self.place == PARKED, wished, bool(self.dead))
+
+
+def seconds(moment: datetime) -> float:
+    """Return a moment of the calendar as the number that is kept."""
+    return (moment - EPOCH).total_seconds()
+
+
+def moment(number: float) -> datetime:
+    """Return the moment that a number was made from."""
+    return datetime.fromtimestamp(number, UTC)
+
+
+def lots(values: Sequence[V]) -> Iterator[tuple[V | None, ...]]:
+    """Yield values in lots of one size, so that statements are of few kinds."""
+    for start in range(0, len(values), LOT):
+        lot = tuple(values[start : start + LOT])
+        yield lot if len(lot) == LOT else (*lot, *(None,) * (LOT - len(lot)))
+
+
+class Row(Entry):
+    """A job at the desk of its pool; `where` it is now is written when the books are.
+
+    `seq` is its number in all tables. `rank` and `turn` say when it is served where it waits. What
+    is `fresh` has no row yet. `record` is what replaces that of its order, once it came back.
+    """
+
+    __slots__ = (
+        "brief",
+        "by_wall",
+        "crowd",
+        "dead",
+        "due_at",
+        "fresh",
+        "gate",
+        "in_waits",
+        "owner",
+        "pool",
+        "rank",
+        "record",
+        "since",
+        "token",
+        "turn",
+        "where",
+        "wished",
+    )
+
+    def __init__(self, job: Job, pool: int, since: float, window: Window | None = None) -> None:
+        super().__init__(job, window)
+        self.pool = pool
+        self.since = since
+        self.where = LIMBO
+        self.brief = b""
+        self.rank: float = 0
+        self.turn = 0
+        self.token = 0
+        self.due_at: float | None = None
+        self.owner: int | None = None
+        self.gate: str | None = None
+        self.crowd: str | None = None
+        self.record: bytes | None = None
+        self.by_wall = self.wished = self.dead = self.in_waits = self.fresh = False
+
+    @property
+    def parked(self) -> bool:
+        return self.where == PARKED
+
+    @property
+    def closes_at(self) -> float | None:
+        return None if self.window is None else self.window.closes_at
+
+    def stored(self) -> Stored:
+        return Stored(self.job, self.parked, self.wished, self.dead)
+
+
+def row_of(facts: Facts, now: float, at: datetime) -> Row:
+    """Return a job as its desk wants it."""
+    row = Row(facts.job(), facts.pool, facts.since)
+    row.seq = facts.seq
+    opens_at = None
+    if facts.over is not None:
+        row.where, row.dead, row.wished = OVER, bool(facts.dead), bool(facts.was_wished)
+        return row
+    if facts.place is None:
+        row.where, row.token, row.owner = RUNNING, facts.token, facts.owner
+        row.wished, row.record = bool(facts.wished), facts.rerun
+    else:
+        row.where, row.rank, row.turn, row.in_waits = facts.place, facts.rank, facts.turn, True
+        row.ready_at = facts.since if facts.ready_at is None else facts.ready_at
+        row.gate, row.crowd, row.owner = facts.gate, facts.crowd, facts.parker
+        row.by_wall, row.due_at, row.record = bool(facts.by_wall), facts.due_at, facts.returned
+        opens_at = facts.due_at
+        if row.by_wall and opens_at is not None:
+            opens_at = now + (opens_at - seconds(at))
+    if opens_at is not None or facts.closes_at is not None:
+        row.window = Window(opens_at, facts.closes_at)
+    return row

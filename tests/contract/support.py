@@ -1,0 +1,195 @@
+"""What the tests of stores share: a clock to set by hand, and a hand that submits and works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from poolhand.contract import (
+    Added,
+    Batch,
+    Change,
+    Claim,
+    Order,
+    Owner,
+    PoolRow,
+    Refusal,
+    Store,
+    Stored,
+    Wanted,
+)
+from poolhand.rules import lifecycle
+from poolhand.rules.audit import STREAM
+from poolhand.rules.backpressure import Policy, Unbounded
+from poolhand.rules.job import Job, Status
+from poolhand.rules.rank import Fifo, Strategy
+from poolhand.rules.spec import PoolSpec, undeclared
+from poolhand.runtime import Runtime
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Clock(Runtime):
+    """A runtime whose clocks stand still until the test moves them."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=0)
+        self.now = 1000.0
+        self.date = START
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> datetime:
+        return self.date
+
+    def identity(self) -> tuple[str, str, int, str]:
+        return "host", "boot", 1, "1"
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        self.now += seconds
+        self.set_date(seconds)
+
+    def set_date(self, seconds: float) -> None:
+        """Set the calendar forward or back; no time passes."""
+        self.date += timedelta(seconds=seconds)
+
+
+def owner(name: str) -> Owner:
+    return Owner(name, "host", "boot", 1, "1")
+
+
+def spec(
+    name: str = "pool",
+    queue: Strategy | None = None,
+    backpressure: Policy | None = None,
+    **options: Any,
+) -> PoolSpec:
+    """Return rules like those of an undeclared pool, first come first served."""
+    rules = {"queue": queue or Fifo(), "backpressure": backpressure or Unbounded(), **options}
+    return replace(undeclared(name), **rules)
+
+
+def order(id: str, pool: str = "pool", **options: Any) -> Order:
+    """Return an order; options are those of an Order or fields of its job."""
+    of_order = {"delay", "expires", "rerun_failed", "revives"} & options.keys()
+    wanted = {name: options.pop(name) for name in sorted(of_order)}
+    job = Job(
+        id=id,
+        pool=pool,
+        pool_id="",
+        status=Status.QUEUED,
+        submitted_at=START,
+        name="task",
+        **options,
+    )
+    return Order(job, b"brief of " + id.encode(), **wanted)
+
+
+class Hand:
+    """Submits to a store and works for it, as the owner "hand".
+
+    Ids are chosen by the test. Nothing starts by itself: `claim` starts, `finish` ends.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+
+    async def add(self, *orders: Order, owner: str | None = "hand") -> tuple[Added, ...] | Refusal:
+        (answer,) = await self.store.add([Batch(orders, owner)])
+        return answer
+
+    async def submit(self, id: str, pool: str = "pool", **options: Any) -> Added | Refusal:
+        """Bring one order in."""
+        answer = await self.add(order(id, pool, **options))
+        return answer if isinstance(answer, Refusal) else answer[0]
+
+    async def take_in(self, *ids: str, pool: str = "pool", **options: Any) -> None:
+        """Bring orders in, each by itself, that must be taken."""
+        for id in ids:
+            answer = await self.submit(id, pool, **options)
+            assert isinstance(answer, Added)
+            assert answer.entry == "taken"
+
+    async def claim(
+        self, count: int = 100, pools: tuple[str, ...] | None = None, owner: str = "hand"
+    ) -> list[Claim]:
+        return await self.store.claim(Wanted(owner, tuple(range(count)), pools))
+
+    async def start(self, id: str, pool: str = "pool", **options: Any) -> Claim:
+        """Bring a job in and claim it."""
+        await self.take_in(id, pool=pool, **options)
+        (claim,) = await self.claim(1, (pool,))
+        assert claim.job.id == id
+        return claim
+
+    async def change(self, *changes: Change) -> tuple[bool, ...]:
+        return (await self.store.replace(changes)).made
+
+    async def finish(self, *claims: Claim, status: Status = Status.COMPLETED) -> None:
+        made = await self.change(*[self.ended(claim, status) for claim in claims])
+        assert all(made)
+
+    async def retry(self, claim: Claim, wait: float | None = None, **options: Any) -> bool:
+        """Let a job wait for its next attempt."""
+        job = lifecycle.hand_back(claim.job)
+        (made,) = await self.change(Change(job, claim.token, wait, **options))
+        return made
+
+    def ended(self, claim: Claim, status: Status = Status.COMPLETED, **options: Any) -> Change:
+        """Return the change that ends a job so."""
+        job = replace(claim.job, status=status, finished_at=self.clock.date, ran=1.0)
+        return Change(job, claim.token, **options)
+
+    async def serve(self, pools: tuple[str, ...] | None = None) -> list[str]:
+        """Claim and complete everything, one after the other; return the ids in that order."""
+        served = []
+        while claims := await self.claim(1, pools):
+            served += ids(claims)
+            await self.finish(*claims)
+        return served
+
+    async def get(self, id: str) -> Stored:
+        (stored,) = await self.store.get([id])
+        assert stored is not None
+        return stored
+
+    async def status(self, id: str) -> str:
+        return (await self.get(id)).job.status.value
+
+    async def statuses(self, *ids: str) -> str:
+        return " ".join([await self.status(id) for id in ids])
+
+    async def pool(self, name: str = "pool") -> PoolRow:
+        (row,) = [row for row in await self.store.pools() if row.spec.name == name]
+        return row
+
+    async def audited(self, *kinds: str) -> list[str]:
+        """Return the kinds and jobs of the audit so far, without "pool_"; of `kinds` alone."""
+        lines = await self.store.read(STREAM, limit=10_000)
+        told = [(line.kind.removeprefix("pool_"), task_of(line.body)) for line in lines]
+        return [f"{kind} {job}".strip() for kind, job in told if not kinds or kind in kinds]
+
+
+def task_of(body: bytes) -> str:
+    return msgspec.json.decode(body).get("task_id") or ""
+
+
+def ids(claims: Sequence[Claim | Stored | Added]) -> list[str]:
+    return [claim.job.id for claim in claims]
+
+
+def entries(answer: tuple[Added, ...] | Refusal) -> list[str]:
+    assert not isinstance(answer, Refusal)
+    return [added.entry.value for added in answer]
+
+
+def refused(answer: object) -> Refusal:
+    assert isinstance(answer, Refusal)
+    return answer

@@ -1,0 +1,258 @@
+"""Coming in: places, moments, bounds, and batches that are taken whole or not at all."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from poolhand.contract import Batch, Filter, Refusal
+from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
+from poolhand.rules.job import Status
+from poolhand.rules.rank import fair_round_robin, lifo
+from poolhand.rules.spec import undeclared
+from tests.contract.support import START, Hand, entries, ids, order, refused, spec
+
+
+async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None:
+    added = await hand.submit(
+        "a", key="k", priority=3, session="s", tenant="t", user="u", idempotency_key="i"
+    )
+    assert not isinstance(added, Refusal)
+    job = added.job
+    assert (job.id, job.pool, job.status, job.name) == ("a", "pool", Status.QUEUED, "task")
+    assert (job.key, job.priority, job.session) == ("k", 3, "s")
+    assert (job.tenant, job.user, job.idempotency_key) == ("t", "u", "i")
+    assert (await hand.get("a")).job == job
+    assert await hand.store.brief("a") == b"brief of a"
+
+
+async def test_the_store_gives_a_job_its_pool_id_and_its_moments(hand: Hand) -> None:
+    hand.clock.wait(60)
+    added = await hand.submit("a", delay=5.0, expires=9.0)
+    assert not isinstance(added, Refusal)
+    at = START + timedelta(seconds=60)
+    assert added.job.pool_id == undeclared("pool").id
+    assert added.job.submitted_at == at
+    assert added.job.run_at == at + timedelta(seconds=5)
+    assert added.job.expires_at == at + timedelta(seconds=9)
+
+
+async def test_what_was_never_there_is_not_found(hand: Hand) -> None:
+    await hand.take_in("a")
+    got = await hand.store.get(["none", "a", "none"])
+    assert [one and one.job.id for one in got] == [None, "a", None]
+    assert await hand.store.brief("none") is None
+
+
+async def test_a_pool_that_nobody_declared_takes_everything_and_has_no_cap(hand: Hand) -> None:
+    await hand.take_in(*[f"job-{n:02}" for n in range(50)], pool="new")
+    assert (await hand.pool("new")).spec == undeclared("new")
+    assert (await hand.pool("new")).slots is None
+    assert len(await hand.claim()) == 50
+
+
+async def test_an_empty_batch_is_taken(hand: Hand) -> None:
+    assert await hand.add() == ()
+    assert await hand.store.add([]) == []
+
+
+async def test_a_batch_is_taken_whole_in_its_order(hand: Hand) -> None:
+    answer = await hand.add(order("a"), order("b", "other"), order("c"))
+    assert entries(answer) == ["taken"] * 3
+    assert await hand.serve(("pool",)) == ["a", "c"]
+    assert await hand.serve() == ["b"]
+
+
+REFUSING = pytest.mark.parametrize(
+    "policy", [bounded(2, OnFull.FAIL_SUBMITTER), bounded(2)], ids=["fail", "block without owner"]
+)
+
+
+@REFUSING
+async def test_a_batch_that_does_not_fit_leaves_nothing(hand: Hand, policy: Policy) -> None:
+    await hand.store.declare(spec(backpressure=policy, slots=1))
+    await hand.start("running")
+    before = await hand.audited()
+    batch = [order("a", idempotency_key="k"), order("b"), order("c"), order("d", "new pool")]
+    answer = refused(await hand.add(*batch, owner=None))
+    assert answer == Refusal("full", "pool", str(policy), running=1, waiting=2)
+    assert await hand.store.get(["a", "b", "c", "d"]) == [None] * 4
+    assert [row.spec.name for row in await hand.store.pools()] == ["pool"]
+    assert (await hand.pool()).queued == 0
+    assert await hand.audited() == before
+    assert entries(await hand.add(order("e", idempotency_key="k"), owner=None)) == ["taken"]
+
+
+async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> None:
+    await hand.store.declare(spec("ring", backpressure=ring_buffer(2), slots=1))
+    await hand.store.declare(spec("small", backpressure=fail_fast(), slots=1))
+    await hand.start("ring-running", "ring")
+    await hand.take_in("first", "second", pool="ring")
+    await hand.start("small-running", "small")
+    refused(await hand.add(order("third", "ring"), order("no", "small")))
+    assert await hand.statuses("first", "second") == "queued queued"
+    assert entries(await hand.add(order("third", "ring"))) == ["taken"]
+    assert await hand.statuses("first", "second") == "rejected queued"
+
+
+async def test_batches_of_one_call_stand_by_themselves(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=1))
+    await hand.start("running")
+    big = Batch((order("a"), order("b"), order("c")))
+    answers = await hand.store.add([big, Batch((order("d"),)), Batch((order("e"), order("f")))])
+    assert [isinstance(answer, Refusal) for answer in answers] == [True, False, True]
+    assert [one and one.job.id for one in await hand.store.get(["a", "d", "e"])] == [
+        None,
+        "d",
+        None,
+    ]
+
+
+async def test_the_first_order_that_is_refused_says_why(hand: Hand) -> None:
+    await hand.store.declare(spec("one", backpressure=fail_fast(), slots=1))
+    await hand.store.declare(spec("two", backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
+    one = [order("a", "one"), order("b", "one")]
+    two = [order("c", "two"), order("d", "two"), order("e", "two")]
+    revival = order("f", revives="none")
+    assert refused(await hand.add(*one, *two, revival)).reason == "no_slot"
+    assert refused(await hand.add(*two, *one, revival)).pool == "two"
+    assert refused(await hand.add(revival, *one)).reason == "not_dead"
+
+
+async def test_orders_of_a_batch_count_for_the_bound_that_the_next_meet(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=3))
+    await hand.take_in("s1", "s2", delay=9.0)
+    # The queue is full, but one can start at once; then it stands before the next one.
+    assert refused(await hand.add(order("a"), order("b"))).waiting == 3
+    assert entries(await hand.add(order("a"))) == ["taken"]
+    refused(await hand.add(order("b")))
+
+
+async def test_a_batch_with_one_key_twice_is_one_job(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
+    await hand.start("running")
+    answer = await hand.add(order("a", idempotency_key="k"), order("b", idempotency_key="k"))
+    assert entries(answer) == ["taken", "joined"]
+    assert (await hand.pool()).queued == 1
+
+
+async def test_a_bounded_pool_holds_what_runs_and_its_depth(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=2))
+    for name in "abcd":
+        await hand.take_in(name)
+        await hand.claim()
+    answer = refused(await hand.submit("e"))
+    assert answer == Refusal("full", "pool", "bounded(2, fail_submitter)", running=2, waiting=2)
+    assert await hand.store.get(["e"]) == [None]
+
+
+async def test_jobs_that_wait_for_their_time_or_session_take_places(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(3, OnFull.FAIL_SUBMITTER), slots=1))
+    await hand.start("a", session="s")
+    await hand.take_in("b", session="s")
+    await hand.take_in("c", delay=5.0)
+    await hand.take_in("d")
+    assert (await hand.pool()).blocked == (await hand.pool()).scheduled == 1
+    refused(await hand.submit("e"))
+
+
+async def test_fail_fast_takes_as_many_as_there_are_slots(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=fail_fast(), slots=4))
+    await hand.take_in(*"abcd")
+    answer = refused(await hand.submit("e"))
+    assert answer == Refusal("no_slot", "pool", "fail_fast", running=0, waiting=4)
+    claims = await hand.claim(2)
+    refused(await hand.submit("e"))
+    await hand.finish(*claims)
+    await hand.take_in("e", "f")
+
+
+async def test_drop_newest_keeps_a_record_of_whom_it_turned_away(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
+    await hand.start("a")
+    await hand.take_in("b")
+    answer = await hand.add(order("c"))
+    assert entries(answer) == ["rejected"]
+    job = (await hand.get("c")).job
+    assert (job.status, job.finished_at) == (Status.REJECTED, START)
+    assert job.rejection_reason == "drop_newest_queue_full"
+    assert job.rejection_policy == "drop_newest"
+    assert await hand.statuses("a", "b") == "running queued"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "name"),
+    [
+        (bounded(2, OnFull.DROP_OLDEST), "drop_oldest_queue_full", "drop_oldest"),
+        (ring_buffer(2), "ring_buffer_drop_oldest", "ring_buffer"),
+    ],
+    ids=["drop_oldest", "ring_buffer"],
+)
+async def test_the_oldest_that_waits_makes_way(
+    hand: Hand, policy: Policy, reason: str, name: str
+) -> None:
+    await hand.store.declare(spec(queue=lifo(), backpressure=policy, slots=1))
+    await hand.start("running")
+    await hand.take_in(*"abcd")
+    assert await hand.statuses(*"abcd") == "rejected rejected queued queued"
+    job = (await hand.get("a")).job
+    assert (job.rejection_reason, job.rejection_policy) == (reason, name)
+    assert job.finished_at == START
+    assert await hand.status("running") == "running"
+
+
+async def test_the_oldest_is_found_wherever_it_waits(hand: Hand) -> None:
+    await hand.store.declare(
+        spec(backpressure=ring_buffer(3), slots=1, max_per_key=1, queue=lifo())
+    )
+    await hand.start("running", key="k", session="s")
+    await hand.take_in("scheduled", delay=100.0)
+    await hand.take_in("in session", session="s")
+    await hand.take_in("of key", key="k")
+    assert await hand.statuses("scheduled", "in session", "of key") == "scheduled blocked blocked"
+    for name, gone in [("x", "scheduled"), ("y", "in session"), ("z", "of key")]:
+        await hand.take_in(name, key=name)
+        assert await hand.status(gone) == "rejected"
+    # Nobody of the gone comes back when what they waited for is free.
+    assert await hand.claim() == []
+    hand.clock.wait(200)
+    await hand.store.promote()
+    assert (await hand.pool()).queued == 3
+
+
+async def test_under_a_fair_strategy_the_most_crowded_key_pays(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=fair_round_robin(), backpressure=ring_buffer(4), slots=1))
+    await hand.start("running")
+    await hand.take_in("quiet", key="Q")
+    for name in ("b1", "b2", "b3", "b4", "b5"):
+        await hand.take_in(name, key="B")
+    assert await hand.statuses("quiet", "b1", "b2", "b3") == "queued rejected rejected queued"
+
+
+async def test_a_rejection_frees_the_session_of_the_victim(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=ring_buffer(2), slots=1))
+    await hand.start("running")
+    await hand.take_in("a", "b", session="s")
+    assert await hand.statuses("a", "b") == "queued blocked"
+    await hand.take_in("c")
+    assert await hand.statuses("a", "b", "c") == "rejected queued queued"
+
+
+async def test_retries_come_back_though_the_queue_is_full(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
+    claim = await hand.start("a")
+    await hand.take_in("b")
+    assert await hand.retry(claim)
+    assert (await hand.pool()).queued == 2
+    refused(await hand.submit("c"))
+    assert await hand.serve() == ["b", "a"]
+
+
+async def test_a_rejected_job_is_found_among_the_others(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
+    await hand.start("a")
+    await hand.take_in("b")
+    await hand.submit("c")
+    page = await hand.store.find(Filter(statuses=(Status.REJECTED,)))
+    assert ids(page.jobs) == ["c"]

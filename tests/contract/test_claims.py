@@ -1,0 +1,313 @@
+"""Being run: one owner for each job, caps that hold, tokens that fence."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Claim, Line, Put, Wanted
+from poolhand.rules.job import Status
+from poolhand.rules.rank import lifo, priority
+from tests.contract.conftest import Another
+from tests.contract.support import START, Hand, ids, owner, spec
+
+
+async def test_a_claimed_job_runs(hand: Hand) -> None:
+    await hand.take_in("a")
+    hand.clock.wait(3)
+    (claim,) = await hand.store.claim(Wanted("hand", (7,)))
+    assert claim.slot == 7
+    assert claim.brief == b"brief of a"
+    assert claim.job == (await hand.get("a")).job
+    assert (claim.job.status, claim.job.attempts) == (Status.RUNNING, 1)
+    assert claim.job.started_at == START + timedelta(seconds=3)
+    assert claim.job.waited == 3.0
+
+
+async def test_as_many_jobs_are_claimed_as_slots_are_given(hand: Hand) -> None:
+    await hand.take_in(*"abcde")
+    claims = await hand.store.claim(Wanted("hand", (4, 2, 9)))
+    assert [(claim.job.id, claim.slot) for claim in claims] == [("a", 4), ("b", 2), ("c", 9)]
+    assert await hand.store.claim(Wanted("hand", ())) == []
+    assert ids(await hand.claim()) == ["d", "e"]
+    assert await hand.claim() == []
+
+
+async def test_tokens_grow_by_one_over_the_whole_store(hand: Hand, another: Another) -> None:
+    await hand.take_in("a", "b")
+    await hand.take_in("c", pool="other")
+    first = await hand.claim(1)
+    await hand.finish(*first)
+    (second,) = await hand.claim(1)
+    await hand.retry(second)
+    rest = await (await another()).claim(Wanted("hand", (0, 1)))
+    tokens = [claim.token for claim in [*first, second, *rest]]
+    assert tokens == list(range(tokens[0], tokens[0] + 4))
+
+
+async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
+    stores = [hand.store, await another(), await another()]
+    names = [f"job-{n:02}" for n in range(60)]
+    await hand.take_in(*names)
+    for n, store in enumerate(stores):
+        await store.enroll(owner(f"owner-{n}"))
+
+    async def work(number: int) -> list[Claim]:
+        found: list[Claim] = []
+        store = stores[number]
+        while claims := await store.claim(Wanted(f"owner-{number}", (0, 1, 2))):
+            found += claims
+        return found
+
+    claimed = [claim for found in await asyncio.gather(*map(work, range(3))) for claim in found]
+    assert sorted(ids(claimed)) == names
+    assert len({claim.token for claim in claimed}) == 60
+
+
+async def test_an_owner_nobody_knows_gets_nothing(hand: Hand) -> None:
+    await hand.take_in("a")
+    assert await hand.claim(owner="nobody") == []
+    assert (await hand.store.replace([], Wanted("nobody", (0,)))).claims == ()
+    assert await hand.status("a") == "queued"
+
+
+async def test_the_cap_of_a_pool_holds_over_all_owners(hand: Hand, another: Another) -> None:
+    await hand.store.declare(spec(slots=2))
+    await hand.take_in(*"abcd")
+    other = await another()
+    await other.enroll(owner("other"))
+    claims = [*await hand.claim(1), *await other.claim(Wanted("other", (0, 1, 2)))]
+    assert ids(claims) == ["a", "b"]
+    assert (await hand.pool()).running == 2
+    assert await hand.claim() == []
+    await hand.finish(claims[1])
+    assert ids(await hand.claim()) == ["c"]
+
+
+async def test_the_cap_of_a_key_holds_over_all_owners(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=2))
+    await hand.take_in("a1", "a2", "a3", "a4", key="A")
+    await hand.take_in("b1", key="B")
+    assert await hand.statuses("a1", "a2", "a3", "a4") == "queued queued blocked blocked"
+    assert (await hand.get("a3")).job.blocked_on == "key"
+    claims = await hand.claim()
+    assert ids(claims) == ["a1", "a2", "b1"]
+    await hand.finish(claims[2])
+    assert await hand.claim() == []
+    await hand.finish(claims[0])
+    assert ids(await hand.claim()) == ["a3"]
+
+
+async def test_an_urgent_job_takes_the_permit_of_a_lesser_one_that_waits(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=priority(), max_per_key=1))
+    await hand.take_in("low", key="A")
+    await hand.take_in("high", key="A", priority=5)
+    assert await hand.statuses("low", "high") == "blocked queued"
+    assert await hand.serve() == ["high", "low"]
+
+
+async def test_a_permit_goes_to_the_best_of_those_that_wait_for_it(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=lifo(), max_per_key=1))
+    claim = await hand.start("a", key="A")
+    await hand.take_in("b", "c", key="A")
+    await hand.finish(claim)
+    assert await hand.serve() == ["c", "b"]
+
+
+async def test_a_cancelled_job_hands_its_permit_on(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.take_in("a", "b", key="A")
+    await hand.store.cancel(["a"], "me")
+    assert await hand.serve() == ["b"]
+
+
+async def test_turns_of_a_session_run_one_at_a_time_in_submit_order(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=priority()))
+    for n in range(3):
+        await hand.take_in(f"s{n}", session="s", priority=n)
+    await hand.take_in("t0", session="t")
+    assert await hand.statuses("s0", "s1", "s2", "t0") == "queued blocked blocked queued"
+    assert (await hand.get("s1")).job.blocked_on == "session"
+    claims = await hand.claim()
+    assert ids(claims) == ["s0", "t0"]
+    await hand.finish(*claims)
+    assert await hand.serve() == ["s1", "s2"]
+
+
+async def test_a_turn_keeps_its_session_while_it_waits_for_a_retry(hand: Hand) -> None:
+    claim = await hand.start("a", session="s")
+    await hand.take_in("b", session="s")
+    await hand.retry(claim, wait=10.0)
+    assert await hand.claim() == []
+    hand.clock.wait(10)
+    await hand.store.promote()
+    assert await hand.serve() == ["a", "b"]
+
+
+async def test_sessions_are_told_apart_by_tenant_and_by_pool(hand: Hand) -> None:
+    await hand.take_in("a", session="s")
+    await hand.take_in("b", session="s", tenant="acme")
+    await hand.take_in("c", session="s", pool="other")
+    assert len(await hand.claim()) == 3
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+async def test_a_turn_that_is_over_hands_its_session_on(hand: Hand, status: Status) -> None:
+    claim = await hand.start("a", session="s")
+    await hand.take_in("b", session="s")
+    await hand.finish(claim, status=status)
+    assert await hand.status("b") == "queued"
+
+
+async def test_a_turn_whose_time_has_not_come_does_not_hold_its_session(hand: Hand) -> None:
+    await hand.take_in("later", session="s", delay=10.0)
+    claim = await hand.start("now", session="s")
+    hand.clock.wait(10)
+    await hand.store.promote()
+    assert await hand.status("later") == "blocked"
+    await hand.finish(claim)
+    assert await hand.status("later") == "queued"
+
+
+async def test_pools_take_turns(hand: Hand) -> None:
+    for pool, count in [("a", 3), ("b", 1), ("c", 2)]:
+        await hand.take_in(*[f"{pool}{n}" for n in range(count)], pool=pool)
+    assert ids(await hand.claim(4)) == ["a0", "b0", "c0", "a1"]
+    assert ids(await hand.claim(1)) == ["c1"]
+    assert ids(await hand.claim()) == ["a2"]
+
+
+async def test_a_claim_begins_behind_the_pool_that_was_served_last(
+    hand: Hand, another: Another
+) -> None:
+    for pool in "abc":
+        await hand.take_in(*[f"{pool}{n}" for n in range(4)], pool=pool)
+    other = await another()
+    got = []
+    for n in range(6):
+        store = (hand.store, other)[n % 2]
+        got += ids(await store.claim(Wanted("hand", (0,))))
+    assert got == ["a0", "b0", "c0", "a1", "b1", "c1"]
+
+
+async def test_only_the_pools_asked_for_are_served(hand: Hand) -> None:
+    for pool in "abc":
+        await hand.take_in(*[f"{pool}{n}" for n in range(3)], pool=pool)
+    assert ids(await hand.claim(3, ("c", "a", "none"))) == ["a0", "c0", "a1"]
+    assert ids(await hand.claim(1, ("b",))) == ["b0"]
+    assert ids(await hand.claim(1, ("a", "c"))) == ["c1"]
+    assert ids(await hand.claim(1)) == ["a2"]
+
+
+async def test_pools_without_a_claimable_job_lose_no_turn_to_wait_for(hand: Hand) -> None:
+    await hand.store.declare(spec("capped", slots=1))
+    await hand.take_in("x0", "x1", pool="capped")
+    await hand.take_in("y0", "y1", pool="open")
+    await hand.take_in("z0", pool="paused")
+    await hand.store.pause("paused", True, "me")
+    assert ids(await hand.claim()) == ["x0", "y0", "y1"]
+
+
+async def test_a_late_result_is_refused(hand: Hand) -> None:
+    old = await hand.start("a")
+    await hand.retry(old)
+    (new,) = await hand.claim(1)
+    assert await hand.change(hand.ended(old)) == (False,)
+    assert await hand.change(hand.ended(new)) == (True,)
+    assert await hand.change(hand.ended(new)) == (False,)
+
+
+async def test_a_token_is_good_for_its_own_job_alone(hand: Hand) -> None:
+    one, two = await hand.start("a"), await hand.start("b")
+    wrong = Change(hand.ended(one).job, two.token)
+    assert await hand.change(wrong, hand.ended(two)) == (False, True)
+    assert await hand.status("a") == "running"
+    assert await hand.change(Change(hand.ended(one).job, 10_000)) == (False,)
+
+
+async def test_a_refused_change_writes_nothing(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.finish(claim)
+    before = await hand.audited()
+    change = hand.ended(claim, documents=(Put("d", b"v"),), log=(Line("s", "k", b"body"),))
+    assert await hand.change(change) == (False,)
+    assert await hand.store.get_document("d") is None
+    assert await hand.store.read("s") == []
+    assert await hand.audited() == before
+
+
+async def test_each_change_stands_by_itself_and_the_claim_comes_after_them(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=2))
+    one, two = await hand.start("a"), await hand.start("b")
+    await hand.take_in("c", "d", "e")
+    bad = replace(hand.ended(one), token=0)
+    answer = await hand.store.replace([bad, hand.ended(two)], Wanted("hand", (5, 6)))
+    assert answer.made == (False, True)
+    assert [(claim.job.id, claim.slot) for claim in answer.claims] == [("c", 5)]
+
+
+async def test_an_empty_replace_only_claims(hand: Hand) -> None:
+    await hand.take_in("a")
+    answer = await hand.store.replace([], Wanted("hand", (0,)))
+    assert answer.made == ()
+    assert ids(answer.claims) == ["a"]
+    assert (await hand.store.replace([])).claims == ()
+
+
+async def test_what_became_of_a_job_is_kept_as_it_was_given(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = replace(
+        hand.ended(claim).job, result=b"\x00bytes", ran=2.5, marks=("soft_timeout",), crashes=1
+    )
+    assert await hand.change(Change(job, claim.token)) == (True,)
+    stored = await hand.get("a")
+    assert stored.job == job
+    assert not stored.dead
+    assert await hand.store.brief("a") == b"brief of a"
+
+
+async def test_a_job_that_comes_back_at_once_counts_its_attempts(hand: Hand) -> None:
+    claim = await hand.start("a")
+    hand.clock.wait(5)
+    job = replace(claim.job, status=Status.QUEUED)
+    assert await hand.change(Change(job, claim.token)) == (True,)
+    hand.clock.wait(2)
+    (again,) = await hand.claim(1)
+    assert (again.job.attempts, again.job.waited) == (2, 2.0)
+    assert again.token > claim.token
+
+
+async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1, max_per_key=1))
+    claim = await hand.start("a", key="A", session="s")
+    await hand.take_in("b", key="A", session="s")
+    assert await hand.change(hand.ended(claim, Status.FAILED, stuck=True)) == (True,)
+    assert await hand.status("a") == "failed"
+    assert (await hand.get("b")).job.blocked_on == "key"
+    assert (await hand.pool()).running == 1
+    assert await hand.claim() == []
+    assert (await hand.store.leases())[0].holds == 1
+    assert (await hand.store.extend("hand", [claim.token])).lost == ()
+    await hand.store.release([claim.token, 10_000])
+    assert (await hand.store.leases())[0].holds == 0
+    assert ids(await hand.claim()) == ["b"]
+
+
+async def test_a_slot_is_released_once(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=2))
+    stuck, other = await hand.start("a"), await hand.start("b")
+    await hand.change(hand.ended(stuck, stuck=True))
+    await hand.store.release([stuck.token, stuck.token])
+    await hand.store.release([stuck.token, other.token])
+    assert (await hand.pool()).running == 1
+    await hand.finish(other)
+
+
+async def test_a_stuck_job_takes_no_second_result(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.change(hand.ended(claim, Status.FAILED, stuck=True))
+    assert await hand.change(hand.ended(claim)) == (False,)
+    assert await hand.status("a") == "failed"

@@ -1,0 +1,126 @@
+"""Ending jobs: cancelling them, and what became of the dead ones."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.contract import Added, Change, Filter
+from poolhand.rules import lifecycle
+from poolhand.rules.backpressure import fail_fast
+from poolhand.rules.job import Status
+from tests.contract.support import Hand, entries, ids, order, refused, spec
+
+
+async def test_a_waiting_job_is_cancelled_at_once_wherever_it_waits(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.start("running", key="A", session="s")
+    await hand.take_in("queued")
+    await hand.take_in("of key", key="A")
+    await hand.take_in("of session", session="s")
+    await hand.take_in("scheduled", delay=9.0)
+    names = ["queued", "of key", "of session", "scheduled"]
+    found = await hand.store.cancel(names, "me")
+    assert [one and one.job.status for one in found] == [Status.CANCELLED] * 4
+    job = (await hand.get("of key")).job
+    assert (job.finished_at, job.blocked_on) == (hand.clock.date, None)
+    row = await hand.pool()
+    assert (row.queued, row.blocked, row.scheduled) == (0, 0, 0)
+    hand.clock.wait(10)
+    await hand.store.promote()
+    assert await hand.claim() == []
+
+
+async def test_a_running_job_is_wished_to_end(hand: Hand) -> None:
+    claim = await hand.start("a")
+    (stored,) = await hand.store.cancel(["a"], "me")
+    assert stored == await hand.get("a")
+    assert stored is not None
+    assert stored.cancel_wished
+    assert stored.job.status is Status.RUNNING
+    await hand.finish(claim, status=Status.CANCELLED)
+    assert await hand.status("a") == "cancelled"
+
+
+async def test_a_job_that_is_over_stays_as_it_is(hand: Hand) -> None:
+    await hand.finish(await hand.start("a"))
+    before, records = await hand.get("a"), await hand.audited()
+    assert await hand.store.cancel(["a", "none"], "me") == [before, None]
+    assert await hand.get("a") == before
+    assert await hand.audited() == records
+
+
+async def test_a_job_whose_end_is_wished_does_not_wait_for_another_attempt(hand: Hand) -> None:
+    claim = await hand.start("a", session="s")
+    await hand.take_in("b", session="s")
+    await hand.store.cancel(["a"], "me")
+    assert await hand.retry(claim, wait=5.0)
+    job = (await hand.get("a")).job
+    assert (job.status, job.finished_at) == (Status.CANCELLED, hand.clock.date)
+    assert ids(await hand.claim()) == ["b"]
+
+
+async def test_a_wished_job_may_still_complete(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.store.cancel(["a"], "me")
+    await hand.finish(claim)
+    assert await hand.status("a") == "completed"
+
+
+async def test_a_cancelled_turn_hands_its_session_on(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c", session="s")
+    await hand.store.cancel(["b", "a"], "me")
+    assert ids(await hand.claim()) == ["c"]
+
+
+async def test_a_failed_job_is_dead_until_it_is_run_again(hand: Hand) -> None:
+    await hand.finish(await hand.start("a"), status=Status.FAILED)
+    assert (await hand.get("a")).dead
+    assert ids((await hand.store.find(Filter(dead=True))).jobs) == ["a"]
+    await hand.take_in("b", revives="a")
+    assert not (await hand.get("a")).dead
+    assert await hand.status("a") == "failed"
+    assert (await hand.store.find(Filter(dead=True))).jobs == ()
+    assert ids((await hand.store.find(Filter(dead=False))).jobs) == ["b", "a"]
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])
+async def test_only_the_dead_are_revived(hand: Hand, status: Status) -> None:
+    await hand.finish(await hand.start("a"), status=status)
+    assert refused(await hand.submit("b", revives="a")).reason == "not_dead"
+    assert refused(await hand.submit("b", revives="none")).reason == "not_dead"
+    assert await hand.store.get(["b"]) == [None]
+
+
+async def test_a_dead_job_is_revived_once(hand: Hand) -> None:
+    await hand.finish(await hand.start("a"), status=Status.FAILED)
+    refused(await hand.add(order("b", revives="a"), order("c", revives="a")))
+    await hand.take_in("b", revives="a")
+    assert refused(await hand.submit("c", revives="a")).reason == "not_dead"
+
+
+async def test_a_revival_that_is_refused_leaves_the_dead_as_they_are(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
+    await hand.finish(await hand.start("a"), status=Status.FAILED)
+    await hand.start("running")
+    assert refused(await hand.submit("b", revives="a")).reason == "no_slot"
+    assert (await hand.get("a")).dead
+
+
+async def test_a_dead_key_is_revived_with_its_key(hand: Hand) -> None:
+    await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
+    revival = order("b", idempotency_key="k", revives="a", rerun_failed=True)
+    assert entries(await hand.add(revival)) == ["taken"]
+    added = await hand.submit("c", idempotency_key="k")
+    assert isinstance(added, Added)
+    assert added.job.id == "b"
+
+
+async def test_the_last_fault_is_kept(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = lifecycle.crash(claim.job, None, False, hand.clock.date, proven=True)
+    job = replace(job, status=Status.FAILED)
+    assert await hand.change(Change(job, claim.token)) == (True,)
+    stored = await hand.get("a")
+    assert stored.dead
+    assert stored.job.crashes == 1

@@ -1,0 +1,161 @@
+"""Idempotency: one job per pool, tenant and key, decided with the insert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from poolhand.contract import Added, Batch, Refusal
+from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
+from poolhand.rules.job import Status
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, entries, ids, order, refused, spec
+
+
+async def joined(hand: Hand, id: str, **options: Any) -> str:
+    """Submit a key once more; return the id of the job it stands for."""
+    added = await hand.submit(id, idempotency_key="k", **options)
+    assert isinstance(added, Added)
+    assert added.entry == ("taken" if added.job.id == id else "joined")
+    return added.job.id
+
+
+async def test_a_key_stands_for_one_job_from_its_submit_on(hand: Hand) -> None:
+    claim = await hand.start("a", idempotency_key="k")
+    assert await joined(hand, "b") == "a"
+    await hand.finish(claim)
+    assert await joined(hand, "c") == "a"
+    assert await hand.store.get(["b", "c"]) == [None, None]
+
+
+async def test_a_key_returns_the_job_as_it_is_now(hand: Hand) -> None:
+    claim = await hand.start("a", idempotency_key="k")
+    done = hand.ended(claim)
+    await hand.change(done)
+    added = await hand.submit("b", idempotency_key="k")
+    assert isinstance(added, Added)
+    assert added.job == done.job
+
+
+async def test_a_hundred_submits_of_one_key_make_one_job(hand: Hand, another: Another) -> None:
+    other = await another()
+    for n in range(50):
+        for store in (hand.store, other):
+            (answer,) = await store.add([Batch((order(f"{n}", idempotency_key="k"),))])
+            assert not isinstance(answer, Refusal)
+            assert ids(answer) == ["0"]
+    assert await hand.serve() == ["0"]
+
+
+async def test_keys_are_told_apart_by_tenant_and_by_pool(hand: Hand) -> None:
+    await hand.take_in("a", idempotency_key="k")
+    await hand.take_in("b", idempotency_key="k", tenant="acme")
+    await hand.take_in("c", idempotency_key="k", tenant="other")
+    await hand.take_in("d", idempotency_key="k", pool="other")
+    await hand.take_in("e", idempotency_key="l")
+    assert await joined(hand, "f", tenant="acme") == "b"
+    assert await joined(hand, "g") == "a"
+
+
+async def test_a_key_is_kept_for_its_time_after_the_outcome(hand: Hand) -> None:
+    await hand.store.declare(spec(key_ttl=10.0))
+    claim = await hand.start("a", idempotency_key="k")
+    hand.clock.wait(100)
+    assert await joined(hand, "b") == "a"
+    await hand.finish(claim)
+    hand.clock.wait(9)
+    assert await joined(hand, "c") == "a"
+    hand.clock.wait(1)
+    assert await joined(hand, "d") == "d"
+
+
+async def test_of_finished_jobs_only_so_many_keys_are_kept(hand: Hand) -> None:
+    await hand.store.declare(spec(max_keys=2))
+    alive = await hand.start("alive", idempotency_key="k")
+    for name in ("a", "b", "c"):
+        await hand.finish(await hand.start(name, idempotency_key=name))
+    assert await joined(hand, "x") == "alive"
+    for name, entry in [("b", "joined"), ("c", "joined"), ("a", "taken")]:
+        assert entries(await hand.add(order(f"{name} again", idempotency_key=name))) == [entry]
+    await hand.finish(alive)
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
+async def test_a_key_without_success_runs_again_where_that_is_wished(
+    hand: Hand, status: Status
+) -> None:
+    claim = await hand.start("a", idempotency_key="k")
+    assert await joined(hand, "b", rerun_failed=True) == "a"
+    await hand.finish(claim, status=status)
+    assert await joined(hand, "c") == "a"
+    assert await joined(hand, "d", rerun_failed=True) == "d"
+    assert await joined(hand, "e", rerun_failed=True) == "d"
+    assert await joined(hand, "f") == "d"
+
+
+async def test_an_expired_job_runs_again_where_that_is_wished(hand: Hand) -> None:
+    await hand.take_in("a", idempotency_key="k", expires=5.0)
+    hand.clock.wait(5)
+    await hand.store.promote()
+    assert await hand.status("a") == "expired"
+    assert await joined(hand, "b") == "a"
+    assert await joined(hand, "c", rerun_failed=True) == "c"
+
+
+async def test_a_completed_key_never_runs_again(hand: Hand) -> None:
+    await hand.finish(await hand.start("a", idempotency_key="k"))
+    assert await joined(hand, "b", rerun_failed=True) == "a"
+
+
+async def test_a_rejection_gives_the_key_free(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
+    claim = await hand.start("running")
+    await hand.take_in("waiting")
+    assert entries(await hand.add(order("a", idempotency_key="k"))) == ["rejected"]
+    await hand.finish(claim)
+    await hand.claim(1)
+    await hand.take_in("b", idempotency_key="k")
+
+
+async def test_an_eviction_gives_the_key_free(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=ring_buffer(1), slots=1))
+    await hand.start("running")
+    await hand.take_in("a", idempotency_key="k")
+    await hand.take_in("b")
+    assert await hand.status("a") == "rejected"
+    await hand.take_in("c", idempotency_key="k")
+    assert await joined(hand, "d") == "c"
+
+
+async def test_a_refusal_gives_the_key_free(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
+    claim = await hand.start("running")
+    refused(await hand.submit("a", idempotency_key="k"))
+    await hand.finish(claim)
+    await hand.take_in("b", idempotency_key="k")
+
+
+async def test_a_refused_rerun_leaves_the_key_with_its_old_job(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
+    await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
+    await hand.start("running")
+    refused(await hand.submit("b", idempotency_key="k", rerun_failed=True))
+    assert await joined(hand, "c") == "a"
+
+
+async def test_a_key_survives_the_retries_of_its_job(hand: Hand) -> None:
+    await hand.store.declare(spec(key_ttl=10.0))
+    claim = await hand.start("a", idempotency_key="k")
+    await hand.retry(claim, wait=50.0)
+    hand.clock.wait(50)
+    await hand.store.promote()
+    assert await joined(hand, "b") == "a"
+
+
+async def test_a_joined_order_needs_no_place(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1))
+    await hand.start("a", idempotency_key="k")
+    await hand.take_in("b")
+    assert await joined(hand, "c") == "a"
+    refused(await hand.submit("d"))

@@ -1,0 +1,176 @@
+"""Leases: who holds what, who is alive, and what becomes of the jobs of the dead."""
+
+from __future__ import annotations
+
+from poolhand.contract import Change, Claim, Extended, Lease, Line, Wanted
+from poolhand.rules import lifecycle
+from poolhand.rules.backpressure import bounded
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, entries, ids, order, owner, spec
+
+
+async def lease_of(hand: Hand, name: str) -> Lease | None:
+    found = [lease for lease in await hand.store.leases() if lease.owner.id == name]
+    return found[0] if found else None
+
+
+def crashed(hand: Hand, claim: Claim) -> Change:
+    """Return the change that lets a job run again whose process died."""
+    job = lifecycle.crash(claim.job, None, True, hand.clock.date, proven=False)
+    return Change(job, claim.token)
+
+
+async def test_an_owner_is_seen_with_all_that_is_known_of_it(hand: Hand, another: Another) -> None:
+    await hand.store.enroll(owner("other"))
+    leases = await (await another()).leases()
+    assert leases == [Lease(owner("hand"), 0, 0), Lease(owner("other"), 0, 0)]
+
+
+async def test_enrolling_again_changes_nothing(hand: Hand) -> None:
+    await hand.start("a")
+    await hand.store.extend("hand", [])
+    await hand.store.enroll(owner("hand"))
+    assert await hand.store.leases() == [Lease(owner("hand"), 1, 1)]
+
+
+async def test_every_renewal_is_counted(hand: Hand) -> None:
+    for count in range(1, 4):
+        assert await hand.store.extend("hand", []) == Extended(True)
+        lease = await lease_of(hand, "hand")
+        assert lease is not None
+        assert lease.renewal == count
+
+
+async def test_a_lease_counts_what_runs_what_is_stuck_and_what_is_parked(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=2))
+    one, two = await hand.start("a"), await hand.start("b")
+    await hand.take_in("c")
+    assert entries(await hand.add(order("d"))) == ["parked"]
+    await hand.change(hand.ended(one, stuck=True))
+    assert (await hand.store.leases())[0].holds == 3
+    await hand.finish(two)
+    await hand.store.release([one.token])
+    await hand.store.unpark(["d"])
+    assert (await hand.store.leases())[0].holds == 0
+
+
+async def test_a_renewal_tells_which_tokens_are_lost(hand: Hand) -> None:
+    await hand.store.enroll(owner("other"))
+    kept, done = await hand.start("a"), await hand.start("b")
+    await hand.take_in("c")
+    (foreign,) = await hand.claim(1, owner="other")
+    await hand.finish(done)
+    tokens = [10_000, done.token, kept.token, foreign.token]
+    answer = await hand.store.extend("hand", tokens)
+    assert answer == Extended(True, lost=(10_000, done.token, foreign.token))
+
+
+async def test_a_renewal_tells_which_jobs_are_wished_to_end(hand: Hand, another: Another) -> None:
+    one, two = await hand.start("a"), await hand.start("b")
+    await (await another()).cancel(["b"], "me")
+    for _ in range(2):
+        answer = await hand.store.extend("hand", [one.token, two.token])
+        assert answer == Extended(True, cancel=(two.token,))
+
+
+async def test_who_is_not_known_holds_nothing(hand: Hand) -> None:
+    assert await hand.store.extend("nobody", [1, 2]) == Extended(False, lost=(1, 2))
+    assert await hand.store.extend("nobody", []) == Extended(False)
+    assert await hand.store.bury("nobody", 0) == []
+
+
+async def test_who_renewed_its_leases_is_not_buried(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.store.extend("hand", [claim.token])
+    assert await hand.store.bury("hand", 0) == []
+    assert (await hand.store.extend("hand", [claim.token])).alive
+    await hand.finish(claim)
+
+
+async def test_a_buried_owner_gives_up_what_it_ran(hand: Hand, another: Another) -> None:
+    old = [await hand.start("a"), await hand.start("b")]
+    other = await another()
+    found = await other.bury("hand", 0)
+    assert ids(found) == ["a", "b"]
+    assert [claim.brief for claim in found] == [b"brief of a", b"brief of b"]
+    assert [claim.slot for claim in found] == [claim.slot for claim in old]
+    lease = await lease_of(hand, "hand")
+    assert lease is not None
+    assert (lease.buried, lease.holds) == (True, 2)
+    tokens = [claim.token for claim in old]
+    assert await hand.store.extend("hand", tokens) == Extended(False, lost=tuple(tokens))
+    assert await hand.statuses("a", "b") == "running running"
+
+
+async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.store.bury("hand", 0)
+    assert await hand.change(hand.ended(claim)) == (False,)
+    assert not await hand.store.append([Line("s", "k", b"late")], claim.token)
+    await hand.take_in("b")
+    assert await hand.claim() == []
+    assert entries(await hand.add(order("c"), owner="hand")) == ["taken"]
+
+
+async def test_the_jobs_of_the_dead_run_again_and_the_dead_are_forgotten(hand: Hand) -> None:
+    await hand.store.enroll(owner("heir"))
+    await hand.start("a")
+    await hand.start("b")
+    found = await hand.store.bury("hand", 0)
+    (made,) = await hand.change(crashed(hand, found[0]))
+    assert made
+    lease = await lease_of(hand, "hand")
+    assert lease is not None
+    assert lease.holds == 1
+    await hand.change(crashed(hand, found[1]))
+    assert await lease_of(hand, "hand") is None
+    again = await hand.claim(owner="heir")
+    assert ids(again) == ["a", "b"]
+    assert [claim.job.attempts for claim in again] == [2, 2]
+
+
+async def test_the_dead_can_be_buried_again_until_their_jobs_are_replaced(hand: Hand) -> None:
+    await hand.start("a")
+    await hand.start("b")
+    first = await hand.store.bury("hand", 0)
+    await hand.change(crashed(hand, first[0]))
+    second = await hand.store.bury("hand", 0)
+    assert ids(second) == ["b"]
+    assert await hand.change(crashed(hand, second[0])) == (True,)
+    assert await hand.store.bury("hand", 0) == []
+
+
+async def test_who_holds_nothing_is_forgotten_at_once(hand: Hand) -> None:
+    assert await hand.store.bury("hand", 0) == []
+    assert await hand.store.leases() == []
+
+
+async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    claim = await hand.start("a")
+    await hand.change(hand.ended(claim, stuck=True))
+    assert await hand.store.bury("hand", 0) == []
+    assert (await hand.pool()).running == 0
+    assert await hand.store.leases() == []
+    await hand.store.release([claim.token])
+    assert (await hand.pool()).running == 0
+
+
+async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    await hand.store.enroll(owner("heir"))
+    await hand.start("a")
+    await hand.take_in("b")
+    (found,) = await hand.store.bury("hand", 0)
+    assert await hand.claim(owner="heir") == []
+    changed = [crashed(hand, found)]
+    answer = await hand.store.replace(changed, Wanted("heir", (0, 1)))
+    assert ids(answer.claims) == ["b"]
+
+
+async def test_a_wish_survives_the_death_of_the_worker(hand: Hand) -> None:
+    await hand.start("a")
+    await hand.store.cancel(["a"], "me")
+    (found,) = await hand.store.bury("hand", 0)
+    assert await hand.change(crashed(hand, found)) == (True,)
+    assert await hand.status("a") == "cancelled"

@@ -1,0 +1,222 @@
+"""Parked submitters: who waits for a place waits in a line, under the lease of its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from poolhand.contract import Added, Batch, Filter
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.job import Status
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, entries, order, owner, refused, spec
+
+
+@pytest.fixture
+async def full(hand: Hand) -> Hand:
+    """A pool of one slot and one place, both taken."""
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.start("running")
+    await hand.take_in("waiting")
+    return hand
+
+
+async def park(hand: Hand, *names: str, **options: Any) -> None:
+    for name in names:
+        assert entries(await hand.add(order(name, **options))) == ["parked"]
+
+
+async def entry_of(hand: Hand, id: str, **options: Any) -> tuple[str, str]:
+    added = await hand.submit(id, **options)
+    assert isinstance(added, Added)
+    return added.job.id, added.entry.value
+
+
+async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Hand) -> None:
+    before = await full.audited()
+    await park(full, "a")
+    stored = await full.get("a")
+    assert stored.parked
+    assert stored.job.status is Status.QUEUED
+    assert await full.store.brief("a") == b"brief of a"
+    row = await full.pool()
+    assert (row.running, row.queued, row.parked) == (1, 1, 1)
+    assert await full.store.count(Filter()) == {Status.RUNNING: 1, Status.QUEUED: 1}
+    assert len((await full.store.find(Filter())).jobs) == 2
+    assert await full.audited() == before
+
+
+async def test_without_an_owner_nobody_is_parked(full: Hand) -> None:
+    assert refused(await full.add(order("a"), owner=None)).reason == "full"
+    assert refused(await full.add(order("a"), owner="nobody")).reason == "full"
+    assert await full.store.get(["a"]) == [None]
+    assert (await full.pool()).parked == 0
+
+
+async def test_a_batch_can_be_parked_in_part(full: Hand) -> None:
+    answer = await full.add(order("a"), order("b", "other"), order("c"))
+    assert entries(answer) == ["parked", "taken", "parked"]
+
+
+async def test_parked_orders_come_in_oldest_first_one_for_each_place(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    claim = await hand.start("a")
+    await hand.take_in("b")
+    await park(hand, "c", "d", "e")
+    await hand.finish(claim)
+    assert [(await hand.get(name)).parked for name in "cde"] == [True, True, True]
+    # The place is free when the one that had it starts.
+    (claim,) = await hand.claim(1)
+    assert [(await hand.get(name)).parked for name in "cde"] == [False, True, True]
+    assert await hand.status("c") == "queued"
+    await hand.finish(claim)
+    assert await hand.serve() == ["c", "d", "e"]
+    submits = [line.split()[1] for line in await hand.audited("submit")]
+    assert submits == list("abcde")
+
+
+async def test_a_newcomer_stands_behind_those_that_wait(full: Hand) -> None:
+    await park(full, "a", "b")
+    assert await full.store.cancel(["waiting"], "me")
+    assert [(await full.get(name)).parked for name in "ab"] == [False, True]
+    assert entries(await full.add(order("c"))) == ["parked"]
+
+
+async def test_who_gives_up_leaves_no_trace_and_makes_way(full: Hand) -> None:
+    await park(full, "a", "b")
+    assert await full.store.unpark(["a"]) == []
+    assert await full.store.get(["a"]) == [None]
+    await full.store.cancel(["waiting"], "me")
+    assert not (await full.get("b")).parked
+    assert "submit a" not in await full.audited()
+
+
+async def test_who_gives_up_too_late_learns_that_its_job_came_in(full: Hand) -> None:
+    await park(full, "a", "b")
+    await full.store.cancel(["waiting"], "me")
+    assert await full.store.unpark(["b", "none", "a"]) == ["a"]
+    assert await full.status("a") == "queued"
+    assert await full.store.get(["b"]) == [None]
+
+
+async def test_cancelling_a_parked_order_takes_it_back(full: Hand) -> None:
+    await park(full, "a", "b")
+    assert await full.store.cancel(["a"], "me") == [None]
+    assert await full.store.get(["a"]) == [None]
+    assert (await full.pool()).parked == 1
+    assert await full.audited("cancel") == []
+
+
+async def test_equal_keys_join_the_parked_order(full: Hand) -> None:
+    await park(full, "a", idempotency_key="k")
+    assert await entry_of(full, "b", idempotency_key="k") == ("a", "parked")
+    await full.store.cancel(["waiting"], "me")
+    assert await entry_of(full, "c", idempotency_key="k") == ("a", "joined")
+
+
+async def test_a_parked_order_that_leaves_gives_its_key_back(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.finish(await hand.start("old", idempotency_key="k"), status=Status.FAILED)
+    await hand.start("running")
+    await hand.take_in("waiting")
+    await park(hand, "a", idempotency_key="k", rerun_failed=True)
+    await hand.store.unpark(["a"])
+    assert await entry_of(hand, "b", idempotency_key="k") == ("old", "joined")
+
+
+async def test_a_dead_owner_takes_its_parked_orders_along(full: Hand) -> None:
+    await full.store.enroll(owner("other"))
+    assert entries(await full.add(order("a"), owner="other")) == ["parked"]
+    await park(full, "b")
+    assert [lease.holds for lease in await full.store.leases()] == [2, 1]
+    assert await full.store.bury("other", 0) == []
+    assert await full.store.get(["a"]) == [None]
+    await full.store.cancel(["waiting"], "me")
+    assert await full.status("b") == "queued"
+    assert [lease.owner.id for lease in await full.store.leases()] == ["hand"]
+
+
+async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Another) -> None:
+    other = await another()
+    await other.enroll(owner("other"))
+    (answer,) = await other.add([Batch((order("a"),), "other")])
+    assert entries(answer) == ["parked"]
+    await full.store.cancel(["waiting"], "me")
+    (stored,) = await other.get(["a"])
+    assert stored is not None
+    assert not stored.parked
+    assert await other.unpark(["a"]) == ["a"]
+
+
+async def test_a_pool_with_more_slots_lets_the_parked_in(full: Hand) -> None:
+    await park(full, "a", "b")
+    await full.store.resize("pool", 2, "me")
+    assert (await full.pool()).parked == 2  # "waiting" has not left its place yet
+    await full.claim(1)
+    assert (await full.pool()).parked == 1
+    await full.store.declare(spec(backpressure=bounded(1), slots=3))
+    await full.store.resize("pool", None, "me")
+    await full.claim(1)
+    assert (await full.pool()).parked == 0
+
+
+async def test_a_pool_with_a_longer_queue_lets_the_parked_in(full: Hand) -> None:
+    await park(full, "a", "b", "c")
+    await full.store.declare(spec(backpressure=bounded(3), slots=1))
+    assert [(await full.get(name)).parked for name in "abc"] == [False, False, True]
+
+
+async def test_a_pool_that_goes_on_lets_the_parked_in(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.take_in("later", delay=100.0)
+    await hand.store.pause("pool", True, "me")
+    await park(hand, "a", "b")
+    await hand.store.pause("pool", False, "me")
+    assert [(await hand.get(name)).parked for name in "ab"] == [False, True]
+
+
+async def test_a_parked_order_that_can_start_at_once_does_not_wait_for_a_place(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    claim = await hand.start("a")
+    await hand.take_in("later", delay=100.0)
+    await park(hand, "b")
+    await hand.finish(claim)
+    assert await hand.status("b") == "queued"
+    assert not (await hand.get("b")).parked
+
+
+async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.take_in("later", delay=100.0)
+    await park(hand, "b", delay=5.0)
+    hand.clock.wait(5)
+    await hand.store.promote()
+    assert not (await hand.get("b")).parked
+    assert await hand.status("b") == "queued"
+
+
+async def test_a_parked_order_keeps_its_moments(full: Hand) -> None:
+    await park(full, "a", delay=5.0, expires=50.0)
+    submitted_at = (await full.get("a")).job.submitted_at
+    full.clock.wait(3)
+    await full.store.cancel(["waiting"], "me")
+    assert await full.status("a") == "scheduled"
+    assert (await full.get("a")).job.submitted_at == submitted_at
+    full.clock.wait(2)
+    assert (await full.store.promote()).moved == 1
+    full.clock.wait(45)
+    assert (await full.store.promote()).expired == 1
+
+
+async def test_the_wait_of_a_parked_order_counts(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    claim = await hand.start("running")
+    await hand.take_in("waiting")
+    await park(hand, "a")
+    hand.clock.wait(7)
+    await hand.store.cancel(["waiting"], "me")
+    hand.clock.wait(2)
+    await hand.finish(claim)
+    (claim,) = await hand.claim(1)
+    assert (claim.job.id, claim.job.waited) == ("a", 9.0)

@@ -1,0 +1,187 @@
+"""Time: what is due, what expires, and which clock counts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Promoted
+from poolhand.rules.job import Status
+from tests.contract.support import START, Hand, ids, spec
+
+
+async def test_a_delayed_job_waits_for_its_time(hand: Hand) -> None:
+    await hand.take_in("a", delay=10.0)
+    assert await hand.status("a") == "scheduled"
+    assert await hand.claim() == []
+    hand.clock.wait(9)
+    assert await hand.store.promote() == Promoted(0, 0, 1.0)
+    hand.clock.wait(1)
+    assert await hand.claim() == []
+    assert await hand.store.promote() == Promoted(1, 0, None)
+    assert await hand.status("a") == "queued"
+    (claim,) = await hand.claim()
+    assert claim.job.waited == 10.0
+    assert claim.job.run_at is None
+
+
+async def test_a_delay_of_nothing_is_no_delay(hand: Hand) -> None:
+    await hand.take_in("a", delay=0.0)
+    assert await hand.status("a") == "queued"
+
+
+async def test_a_job_with_a_date_follows_the_calendar(hand: Hand) -> None:
+    await hand.take_in("a", run_at=START + timedelta(hours=1))
+    assert await hand.status("a") == "scheduled"
+    hand.clock.wait(10)
+    assert (await hand.store.promote()).next_in == 3590.0
+    hand.clock.set_date(3600)
+    assert await hand.store.promote() == Promoted(1, 0, None)
+
+
+async def test_a_calendar_that_is_set_back_makes_a_date_wait_longer(hand: Hand) -> None:
+    await hand.take_in("a", run_at=START + timedelta(seconds=60))
+    hand.clock.set_date(-3600)
+    hand.clock.wait(100)
+    assert await hand.store.promote() == Promoted(0, 0, 3560.0)
+
+
+async def test_a_date_in_the_past_means_now(hand: Hand) -> None:
+    await hand.take_in("a", run_at=START - timedelta(hours=1))
+    assert await hand.status("a") == "queued"
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_changed_calendar_moves_no_delay_and_no_expiry(hand: Hand, hours: int) -> None:
+    await hand.take_in("a", delay=10.0)
+    await hand.take_in("b", expires=20.0)
+    hand.clock.set_date(hours * 3600)
+    assert await hand.store.promote() == Promoted(0, 0, 10.0)
+    hand.clock.wait(10)
+    assert await hand.store.promote() == Promoted(1, 0, 10.0)
+    hand.clock.wait(10)
+    assert await hand.store.promote() == Promoted(0, 1, None)
+
+
+async def test_what_is_due_comes_in_the_order_of_its_time(hand: Hand) -> None:
+    await hand.store.declare(spec())
+    await hand.take_in("c", delay=3.0)
+    await hand.take_in("a", delay=1.0)
+    await hand.take_in("b", run_at=START + timedelta(seconds=2))
+    await hand.take_in("d", delay=3.0)
+    hand.clock.wait(5)
+    assert (await hand.store.promote()).moved == 4
+    assert await hand.serve() == ["a", "b", "c", "d"]
+
+
+async def test_a_job_that_waits_for_its_time_stands_behind_those_that_were_there(
+    hand: Hand,
+) -> None:
+    await hand.store.declare(spec())
+    await hand.take_in("later", delay=5.0)
+    await hand.take_in("now")
+    hand.clock.wait(5)
+    await hand.store.promote()
+    assert await hand.serve() == ["now", "later"]
+
+
+async def test_only_so_many_are_promoted_at_a_time(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c", delay=1.0)
+    await hand.take_in("d", "e", expires=1.0)
+    await hand.take_in("f", delay=100.0)
+    hand.clock.wait(2)
+    assert await hand.store.promote(limit=2) == Promoted(2, 2, 0.0)
+    assert await hand.store.promote(limit=2) == Promoted(1, 0, 98.0)
+
+
+async def test_a_job_expires_where_it_waits(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.start("running", key="A", session="s")
+    await hand.take_in("queued", expires=5.0)
+    await hand.take_in("of key", key="A", expires=5.0)
+    await hand.take_in("of session", session="s", expires=5.0)
+    await hand.take_in("scheduled", delay=9.0, expires=5.0)
+    names = ["queued", "of key", "of session", "scheduled"]
+    assert await hand.statuses(*names) == "queued blocked blocked scheduled"
+    hand.clock.wait(5)
+    assert await hand.store.promote() == Promoted(0, 4, None)
+    assert await hand.statuses(*names) == "expired expired expired expired"
+    job = (await hand.get("queued")).job
+    assert (job.finished_at, job.blocked_on) == (hand.clock.date, None)
+    assert (await hand.pool()).queued == 0
+
+
+async def test_an_expired_job_is_never_claimed(hand: Hand) -> None:
+    await hand.take_in("a", expires=5.0)
+    await hand.take_in("b")
+    hand.clock.wait(5)
+    assert ids(await hand.claim()) == ["b"]
+    assert await hand.status("a") == "expired"
+
+
+async def test_a_job_that_runs_does_not_expire(hand: Hand) -> None:
+    claim = await hand.start("a", expires=5.0)
+    hand.clock.wait(50)
+    assert await hand.store.promote() == Promoted(0, 0, None)
+    await hand.finish(claim)
+
+
+async def test_an_expiry_holds_for_the_wait_before_a_retry_too(hand: Hand) -> None:
+    claim = await hand.start("a", expires=5.0)
+    await hand.retry(claim, wait=10.0)
+    assert await hand.store.promote() == Promoted(0, 0, 5.0)
+    hand.clock.wait(5)
+    assert await hand.store.promote() == Promoted(0, 1, None)
+    assert await hand.status("a") == "expired"
+
+
+async def test_an_expired_turn_hands_its_session_on(hand: Hand) -> None:
+    await hand.take_in("a", session="s", expires=5.0)
+    await hand.take_in("b", session="s")
+    hand.clock.wait(5)
+    assert ids(await hand.claim()) == ["b"]
+
+
+async def test_a_retry_waits_as_long_as_it_shall(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = replace(claim.job, status=Status.SCHEDULED, run_at=START + timedelta(seconds=30))
+    await hand.change(Change(job, claim.token, wait=30.0))
+    assert await hand.status("a") == "scheduled"
+    hand.clock.set_date(3600)
+    assert await hand.store.promote() == Promoted(0, 0, 30.0)
+    hand.clock.wait(30)
+    assert await hand.store.promote() == Promoted(1, 0, None)
+    (claim,) = await hand.claim()
+    assert (claim.job.attempts, claim.job.waited) == (2, 30.0)
+
+
+async def test_a_snooze_until_a_date_follows_the_calendar(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = replace(claim.job, status=Status.SCHEDULED, run_at=START + timedelta(seconds=30))
+    await hand.change(Change(job, claim.token))
+    assert await hand.status("a") == "scheduled"
+    hand.clock.set_date(30)
+    assert await hand.store.promote() == Promoted(1, 0, None)
+
+
+async def test_a_snooze_until_a_date_that_has_passed_is_over_at_once(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = replace(claim.job, status=Status.SCHEDULED, run_at=START - timedelta(seconds=30))
+    await hand.change(Change(job, claim.token))
+    assert await hand.status("a") == "queued"
+
+
+async def test_the_next_moment_is_that_of_whatever_comes_first(hand: Hand) -> None:
+    assert await hand.store.promote() == Promoted(0, 0, None)
+    await hand.take_in("a", delay=50.0)
+    assert (await hand.store.promote()).next_in == 50.0
+    await hand.take_in("b", expires=40.0)
+    assert (await hand.store.promote()).next_in == 40.0
+    await hand.take_in("c", run_at=START + timedelta(seconds=30))
+    assert (await hand.store.promote()).next_in == 30.0
+    await hand.store.cancel(["c"], "me")
+    assert (await hand.store.promote()).next_in == 40.0
+    await hand.claim()
+    assert (await hand.store.promote()).next_in == 50.0

@@ -1,0 +1,138 @@
+"""Loads: what is submitted in a run, made from a seed and written down for all who take part.
+
+Nothing of poolhand is imported here: the checker knows from the plan alone what should become of
+each item.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+
+# What a task does in the end. Those that fail are dead letters; a poison kills its own process.
+ENDS = {
+    "brief": "completed",
+    "threaded": "completed",
+    "flaky": "completed",
+    "held": "completed",
+    "polite": "completed",
+    "hopeless": "failed",
+    "poison": "failed",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One call to be submitted; `repeats` of one idempotency key are items of their own.
+
+    Items of one `batch` are submitted together. `lane` is the submitter that hands it in, so that
+    items of one lane come in by their numbers. `run_at` is seconds from the submit by the wall
+    clock.
+    """
+
+    number: int
+    task: str = "brief"
+    seconds: float = 0.01
+    pool: str = "plain"
+    lane: int = 0
+    key: str = ""
+    session: str | None = None
+    idempotency_key: str | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    batch: int | None = None
+    attempts: int = 4
+
+    @property
+    def ends(self) -> str:
+        return ENDS[self.task]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole load; caps are what the pools are declared with."""
+
+    items: tuple[Item, ...]
+    caps: dict[str, int] = field(default_factory=dict)
+    key_caps: dict[str, int] = field(default_factory=dict)
+    fair: tuple[str, ...] = ()
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def read_plan(path: Path) -> Plan:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    items = tuple(Item(**one) for one in data.pop("items"))
+    return Plan(items, data["caps"], data["key_caps"], tuple(data["fair"]))
+
+
+SESSIONS = 20
+KEYS = ("ant", "bee", "cat", "doe", "elk")
+LANES = 4
+CAPS = {"capped": 3, "fair": 8, "talk": 6}
+KEY_CAPS = {"fair": 2}
+
+
+def standard(seed: int, jobs: int, longest: float = 0.6) -> Plan:
+    """Return the usual load: mostly 5 to 50 ms, some longer, some that raise, all that is offered.
+
+    `longest` is what the few long ones take.
+    """
+    random = Random(f"load {seed}")
+    items: list[Item] = []
+    while len(items) < jobs:
+        items += _some(random, len(items), longest)
+    return Plan(tuple(items[:jobs]), CAPS, KEY_CAPS, ("fair",))
+
+
+def _some(random: Random, number: int, longest: float) -> list[Item]:
+    """Return the next one, or the next few that belong together."""
+    seconds = random.uniform(0.005, 0.05)
+    lane = number % LANES
+    match random.choices(range(9), (40, 15, 13, 8, 3, 2, 8, 4, 1))[0]:
+        case 0:
+            task = random.choice(("brief", "brief", "threaded"))
+            return [Item(number, task, seconds, lane=lane)]
+        case 1:
+            session = random.randrange(SESSIONS)
+            task = random.choice(("brief", "brief", "threaded", "flaky"))
+            # One lane per session: its turns are handed in one after the other.
+            return [
+                Item(number, task, seconds, "talk", session % LANES, session=f"session-{session}")
+            ]
+        case 2:
+            return [Item(number, "brief", seconds, "fair", lane, random.choice(KEYS))]
+        case 3:
+            task = random.choice(("brief", "threaded"))
+            return [Item(number, task, seconds, "capped", lane)]
+        case 4:
+            return [Item(number, "flaky", seconds, lane=lane)]
+        case 5:
+            return [Item(number, "hopeless", seconds, lane=lane, attempts=2)]
+        case 6:
+            return _repeated(random, number, seconds)
+        case 7:
+            return [Item(number, seconds=seconds, lane=lane, delay=random.uniform(0.2, 2.0))]
+        case _:
+            return [Item(number, "brief", longest * random.uniform(0.5, 1.0), lane=lane)]
+
+
+def _repeated(random: Random, number: int, seconds: float) -> list[Item]:
+    """Return one key submitted several times from several lanes, or a batch."""
+    if random.random() < 0.5:
+        return [
+            Item(number + more, seconds=seconds, lane=number % LANES, batch=number)
+            for more in range(5)
+        ]
+    return [
+        Item(
+            number + more,
+            seconds=seconds,
+            lane=(number + more) % LANES,
+            idempotency_key=f"key-{number}",
+        )
+        for more in range(3)
+    ]

@@ -1,0 +1,381 @@
+"""The command line as operators and scripts use it, on a real store in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from poolhand.app import store_of
+from poolhand.cli.main import app
+from poolhand.contract import Filter
+from poolhand.operate.actions import Operator
+from poolhand.rules.backpressure import Bounded, OnFull
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+from tests.unit.operate.world import World, made
+
+T = TypeVar("T")
+HOSTILE = "\x1b[31m[red]x\x07\nnew line\u202e"
+SPELLED = "\\x1b[31m[red]x\\x07\\nnew line\\u202e"
+
+
+class Desk:
+    """A store in a file, what happens to it, and the command line on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/agents.db"
+
+    def do(self, act: Callable[[World], Awaitable[T]]) -> T:
+        """Let something happen to the store."""
+
+        async def run() -> T:
+            runtime = Runtime()
+            async with made(store_of(self.url, runtime), runtime) as world:
+                return await act(world)
+
+        return asyncio.run(run())
+
+    def add(self, *args: Any, **more: Any) -> str:
+        return self.do(lambda world: world.add(*args, **more))
+
+    def dead(self, *args: Any, **more: Any) -> str:
+        return self.do(lambda world: world.dead(*args, **more))
+
+    def ask(self, question: Callable[[Operator], Awaitable[T]]) -> T:
+        return self.do(lambda world: question(world.operator))
+
+    def run(self, *words: str, code: int = 0) -> Result:
+        """Run a command on this store; it must end with that code."""
+        return run(*words, "--store", self.url, code=code)
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Run a command and read its output, which is JSON and nothing else."""
+        return json.loads(self.run(*words, "--json", code=code).stdout)
+
+
+def run(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(words), prog_name="poolhand")
+    assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in an empty folder, with no setting in the environment."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("POOLHAND_STORE", "POOLHAND_APP"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    run("migrate", "--store", desk.url)
+    return desk
+
+
+# Jobs
+
+
+def test_jobs_are_listed_newest_first_in_a_pipe(desk: Desk) -> None:
+    first, second = desk.add("fetch", key="k", tenant="t"), desk.add("think", session="s")
+    head, *rows = desk.run("jobs", "list").stdout.splitlines()
+    assert head.split() == [
+        "ID", "POOL", "NAME", "STATUS", "TRIES", "KEY", "SESSION", "TENANT", "SUBMITTED", "NOTE",
+    ]  # fmt: skip
+    assert [row.split()[:8] for row in rows] == [
+        [second, "chat", "think", "queued", "0", "-", "s", "-"],
+        [first, "chat", "fetch", "queued", "0", "k", "-", "t"],
+    ]
+    assert rows[0].endswith("it waits for a slot")
+
+
+def test_an_empty_list_is_fine_and_says_so_beside_the_output(desk: Desk) -> None:
+    result = desk.run("jobs", "list")
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr == "no such jobs\n"
+    assert desk.json("jobs", "list") == {"jobs": [], "after": None}
+
+
+def test_pages_go_on_where_the_one_before_ended(desk: Desk) -> None:
+    ids = [desk.add() for _ in range(3)]
+    page = desk.json("jobs", "list", "--limit", "2")
+    assert [job["id"] for job in page["jobs"]] == ids[:0:-1]
+    rest = desk.json("jobs", "list", "--limit", "2", "--after", str(page["after"]))
+    assert ([job["id"] for job in rest["jobs"]], rest["after"]) == (ids[:1], None)
+    told = desk.run("jobs", "list", "--limit", "2").stderr
+    assert told == f"there are more: --after {page['after']}\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--pool", "research"),
+        ("--status", "scheduled"),
+        ("--tenant", "t"),
+        ("--session", "s"),
+        ("--key", "k"),
+        ("--name", "fetch"),
+    ],
+)
+def test_a_filter_chooses_jobs(desk: Desk, flag: str, value: str) -> None:
+    desk.add("other")
+    fields = {"tenant": "t", "session": "s", "key": "k"}
+    wanted = desk.add("fetch", "research", delay=60.0, **fields)
+    desk.add("other")
+    page = desk.json("jobs", "list", flag, value)
+    assert [job["id"] for job in page["jobs"]] == [wanted]
+
+
+def test_several_states_may_be_asked_for(desk: Desk) -> None:
+    ids = {desk.add(), desk.add(delay=60.0)}
+    desk.dead(pool="other")
+    page = desk.json("jobs", "list", "--status", "queued", "--status", "scheduled")
+    assert {job["id"] for job in page["jobs"]} == ids
+
+
+def test_a_job_is_shown_with_its_error_and_what_to_do(desk: Desk) -> None:
+    id = desk.dead("fetch", key="k", tenant="t", priority=2)
+    lines = desk.run("jobs", "show", id).stdout.splitlines()
+    facts = dict(line.split("  ", 1) for line in lines if "  " in line and line[0] != " ")
+    facts = {name: value.strip() for name, value in facts.items()}
+    assert facts["id"] == id
+    assert facts["status"] == "failed (dead letter: `poolhand jobs retry` runs it again)"
+    assert (facts["key"], facts["tenant"], facts["priority"]) == ("k", "t", "2")
+    assert facts["error"] == "ValueError: no fetch"
+    assert facts["attempts"] == "1"
+    assert "session" not in facts
+    assert "    Traceback:" in lines
+    shown = desk.json("jobs", "show", id)
+    assert (shown["id"], shown["dead"], shown["error"]["type"]) == (id, True, "ValueError")
+
+
+def test_a_job_says_why_it_waits(desk: Desk) -> None:
+    id = desk.add()
+    assert desk.json("jobs", "show", id)["reason"] == "no_worker"
+    desk.run("pools", "pause", "chat")
+    assert "why           the pool is paused; resume it" in desk.run("jobs", "show", id).stdout
+
+
+def test_a_job_that_is_not_there_is_not_found(desk: Desk) -> None:
+    result = desk.run("jobs", "show", "nothing", code=3)
+    assert result.stdout == ""
+    assert result.stderr == "poolhand: there is no job 'nothing'; see `poolhand jobs list`\n"
+    assert desk.run("jobs", "show", "nothing", "--json", code=3).stdout == ""
+
+
+def test_jobs_are_cancelled_by_whoever_says_so(desk: Desk) -> None:
+    ids = [desk.add(), desk.add()]
+    result = desk.run("jobs", "cancel", *ids, "--by", "anna")
+    assert result.stdout.splitlines() == [f"{id}: it is cancelled" for id in ids]
+    (line, *_) = desk.json("audit", "--kind", "pool_cancel")["lines"]
+    assert (line["by"], line["job"]) == ("anna", ids[0])
+
+
+def test_who_does_it_is_who_is_logged_in(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "bert")
+    desk.run("jobs", "cancel", desk.add())
+    (line,) = desk.json("audit", "--kind", "pool_cancel")["lines"]
+    assert line["by"] == "bert"
+
+
+def test_what_cannot_be_cancelled_is_told_and_counts(desk: Desk) -> None:
+    waiting, over = desk.add(), desk.dead(pool="other")
+    result = desk.run("jobs", "cancel", waiting, over, "nothing", code=1)
+    assert result.stdout == f"{waiting}: it is cancelled\n"
+    assert result.stderr.splitlines() == [
+        f"poolhand: {over}: it was over before: failed",
+        "poolhand: nothing: there is no such job",
+    ]
+    assert desk.json("jobs", "cancel", over, code=4)[0]["reason"] == "over"
+    desk.run("jobs", "cancel", "nothing", code=3)
+
+
+def test_a_failed_job_runs_again_as_a_new_one(desk: Desk) -> None:
+    old = desk.dead("fetch")
+    (answer,) = desk.json("jobs", "retry", old, "--by", "anna")
+    assert answer["done"]
+    new = desk.json("jobs", "show", answer["new_id"])
+    assert (new["name"], new["status"], new["submitted_by"]) == ("fetch", "queued", "anna")
+    again = desk.run("jobs", "retry", old, code=4)
+    assert again.stderr == (
+        f"poolhand: {old}: it was retried before; retry the job that took its place\n"
+    )
+    desk.run("jobs", "retry", "nothing", code=3)
+
+
+# Dead letters
+
+
+def test_dead_letters_are_those_that_failed_and_were_not_rerun(desk: Desk) -> None:
+    rerun, dead = desk.dead(), desk.dead("fetch")
+    desk.add()
+    desk.run("dead", "retry", rerun)
+    page = desk.json("dead", "list")
+    assert [job["id"] for job in page["jobs"]] == [dead]
+    assert desk.json("dead", "list", "--name", "other")["jobs"] == []
+    _, row = desk.run("dead", "list").stdout.splitlines()
+    assert row.endswith("ValueError: no fetch")
+
+
+def test_all_dead_letters_of_a_filter_run_again(desk: Desk) -> None:
+    for name in ("fetch", "fetch", "think"):
+        desk.dead(name)
+    result = desk.run("dead", "retry", "--all", "--name", "fetch")
+    assert result.stdout == "2 retried, 0 not\n"
+    assert result.stderr == "retrying: 2/2, 0 not done\n"
+    assert desk.json("dead", "retry", "--all") == {"done": 1, "not_done": 0, "answers": []}
+    assert desk.json("dead", "list")["jobs"] == []
+
+
+def test_a_retry_that_a_full_pool_refuses_is_told(desk: Desk) -> None:
+    async def crowd(world: World) -> list[str]:
+        await world.declare("p", slots=1, backpressure=Bounded(2, OnFull.FAIL_SUBMITTER))
+        return [await world.dead(pool="p") for _ in range(3)]
+
+    ids = desk.do(crowd)
+    some = desk.run("dead", "retry", "--all", code=1)
+    assert some.stdout == "2 retried, 1 not\n"
+    assert f"poolhand: {ids[0]}: pool 'p' is full (0 running, 2 waiting, " in some.stderr
+    assert desk.run("dead", "retry", "--all", code=4).stdout == "0 retried, 1 not\n"
+    assert desk.json("dead", "retry", ids[0], code=4)[0]["reason"] == "full"
+
+
+@pytest.mark.parametrize("words", [[], ["--pool", "p"], ["j-1", "--all"], ["j-1", "--pool", "p"]])
+def test_it_must_be_clear_which_dead_letters_are_meant(desk: Desk, words: list[str]) -> None:
+    result = desk.run("dead", "retry", *words, code=2)
+    assert result.stderr == "poolhand: give the ids of jobs, or --all with or without filters\n"
+
+
+# Pools
+
+
+def test_pools_are_listed_with_their_rules_and_counts(desk: Desk) -> None:
+    assert desk.run("pools", "list").stderr == "no pools yet: the first job makes one\n"
+    assert desk.json("pools", "list") == []
+    desk.do(lambda world: world.declare("p", slots=2))
+    desk.add(pool="p")
+    desk.add(pool="p", delay=60.0)
+    _, row = desk.run("pools", "list").stdout.splitlines()
+    assert row.split() == ["p", "open", "2", "0", "1", "0", "1", "0", "priority", "unbounded"]
+    (pool,) = desk.json("pools", "list")
+    assert (pool["name"], pool["slots"], pool["queued"]) == ("p", 2, 1)
+
+
+def test_a_pool_is_paused_and_resumed(desk: Desk) -> None:
+    desk.add()
+    assert desk.run("pools", "pause", "chat", "--by", "anna").stdout.splitlines()[1].split()[
+        :2
+    ] == [
+        "chat",
+        "paused",
+    ]
+    assert desk.do(lambda world: world.claim()) == []
+    assert desk.json("pools", "resume", "chat")["paused"] is False
+    assert len(desk.do(lambda world: world.claim())) == 1
+    kinds = [line["kind"] for line in desk.json("audit", "--kind", "pool_")["lines"]]
+    assert [kind for kind in kinds if kind in ("pool_pause", "pool_resume")] == [
+        "pool_pause",
+        "pool_resume",
+    ]
+
+
+def test_a_pool_is_resized_until_its_declaration_is_asked_for(desk: Desk) -> None:
+    desk.do(lambda world: world.declare("p", slots=2))
+    assert desk.json("pools", "resize", "p", "7")["slots"] == 7
+    assert "7 (declared: 2)" in desk.run("pools", "list").stdout
+    assert desk.json("pools", "resize", "p", "--declared")["slots"] == 2
+
+
+@pytest.mark.parametrize("words", [[], ["3", "--declared"], ["0"], ["many"]])
+def test_a_size_that_is_none_is_a_wrong_call(desk: Desk, words: list[str]) -> None:
+    desk.add()
+    desk.run("pools", "resize", "chat", *words, code=2)
+
+
+@pytest.mark.parametrize("words", [["pause"], ["resume"], ["resize"]])
+def test_a_pool_that_is_not_there_is_not_found(desk: Desk, words: list[str]) -> None:
+    desk.add(pool="research")
+    slots = ["3"] if words == ["resize"] else []
+    near = desk.run("pools", *words, "reserch", *slots, code=3)
+    assert near.stderr == "poolhand: there is no pool 'reserch'; did you mean 'research'?\n"
+    far = desk.run("pools", *words, "zzz", *slots, code=3)
+    assert far.stderr == "poolhand: there is no pool 'zzz'; see `poolhand pools list`\n"
+
+
+# Audit
+
+
+def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> None:
+    ids = [desk.add() for _ in range(5)]
+    last = desk.json("audit", "--limit", "2")
+    assert [line["job"] for line in last["lines"]] == ids[3:]
+    assert last["after"] == 5
+    first = desk.json("audit", "--after", "0", "--limit", "2")
+    assert [line["job"] for line in first["lines"]] == ids[:2]
+    assert desk.json("audit", "--after", "5") == {"lines": [], "after": 5}
+    _, row = desk.run("audit", "--limit", "1").stdout.splitlines()
+    assert row.split()[0] == "5"
+    assert f"pool_submit  chat  {ids[4]}  user  priority 0" in row
+
+
+# Whoever wrote it
+
+
+def test_text_of_others_is_shown_as_text(desk: Desk) -> None:
+    id = desk.dead(HOSTILE, HOSTILE, key=HOSTILE, session=HOSTILE, tenant=HOSTILE)
+    for words in (
+        ["jobs", "list"],
+        ["jobs", "show", id],
+        ["dead", "list"],
+        ["pools", "list"],
+        ["audit"],
+        ["doctor"],
+    ):
+        result = CliRunner().invoke(app, [*words, "--store", desk.url])
+        assert SPELLED in result.stdout
+        for line in result.stdout.splitlines():
+            assert line.isprintable(), words
+
+
+def test_hostile_ids_and_names_are_shown_as_text_in_errors(desk: Desk) -> None:
+    for words in (
+        ["jobs", "show", HOSTILE],
+        ["jobs", "cancel", HOSTILE],
+        ["jobs", "retry", HOSTILE],
+        ["pools", "pause", HOSTILE],
+    ):
+        told = desk.run(*words, code=3).stderr
+        assert told.count("\n") == 1
+        assert told.strip().isprintable()
+
+
+def test_json_of_hostile_text_is_whole(desk: Desk) -> None:
+    desk.add(HOSTILE, key=HOSTILE)
+    result = desk.run("jobs", "list", "--json")
+    (job,) = json.loads(result.stdout)["jobs"]
+    assert (job["name"], job["key"]) == (HOSTILE, HOSTILE)
+    assert result.stdout.replace("\n", "").isprintable()
+
+
+# What is kept stays as an operator left it
+
+
+def test_acts_are_kept_in_the_file(desk: Desk) -> None:
+    old = desk.dead()
+    desk.run("jobs", "retry", old)
+    desk.run("pools", "resize", "chat", "4")
+    assert desk.ask(lambda operator: operator.count(Filter())) == {
+        Status.FAILED: 1,
+        Status.QUEUED: 1,
+    }
+    (pool,) = desk.ask(lambda operator: operator.pools())
+    assert (pool.slots, pool.resized) == (4, True)

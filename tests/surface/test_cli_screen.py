@@ -1,0 +1,150 @@
+"""What the command line writes: text as text, whoever wrote it, and JSON that is only JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolhand.cli import screen
+from poolhand.operate.retry import Progress
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "\x9b31m",
+    "two\nlines",
+    "back\b\bspace\r",
+    "\u202egnirts",
+    "\u2028line",
+    "\x7f",
+    "[red]markup[/red]",
+]
+
+
+class Terminal(StringIO):
+    """A place to write to that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[Terminal]:
+    """A terminal of that width, without colours, in place of the output."""
+    made = Terminal()
+    with redirect_stdout(made), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("NO_COLOR", "1")
+        yield made
+
+
+@given(st.text())
+def test_no_text_can_steer_a_terminal(text: str) -> None:
+    safe = screen.safe(text)
+    assert safe.isprintable() or not safe
+    assert not text.isprintable() or safe == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_spelled_out_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    screen.table(("name",), [(text,)])
+    head, line = capsys.readouterr().out.splitlines()
+    assert (head, line) == ("NAME", screen.safe(text))
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_spelled_out_on_a_terminal(text: str) -> None:
+    with terminal(100) as made:
+        screen.table(("id", "name"), [("j-1", text)])
+    *_, row, end = made.getvalue().split("\n")
+    assert (row.split()[0], end) == ("j-1", "")
+    assert screen.safe(text) in row
+    assert row.isprintable()
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers(-(2**63), 2**63)))
+def test_json_is_whole_and_steers_no_terminal(value: dict[str, str | int]) -> None:
+    # A lone surrogate is no text that a store could give back.
+    plain = {k: v for k, v in value.items() if _encodes(k) and (isinstance(v, int) or _encodes(v))}
+    out = StringIO()
+    with redirect_stdout(out):
+        screen.as_json(plain)
+    assert json.loads(out.getvalue()) == plain
+    assert out.getvalue().replace("\n", "").isprintable()
+
+
+def _encodes(text: str) -> bool:
+    return text.encode("utf-8", "replace").decode() == text
+
+
+def test_columns_stand_under_each_other_and_none_is_empty(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen.table(("id", "key", "note"), [("j-1", "", "a note"), ("j-10", None, "")])
+    assert capsys.readouterr().out.splitlines() == [
+        "ID    KEY  NOTE",
+        "j-1   -    a note",
+        "j-10  -    -",
+    ]
+
+
+def test_a_narrow_terminal_never_cuts_the_first_column() -> None:
+    id = "19a8b0c1d2e3f4a5b6c7d8e00001"
+    with terminal(60) as made:
+        screen.table(("id", "pool", "note"), [(id, "chat", "words " * 30)])
+    assert id in made.getvalue()
+    assert made.getvalue().count("words") == 30
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (True, "yes"),
+        (1.5, "1.500 s"),
+        (datetime(2030, 1, 1, 12, tzinfo=UTC), "2030-01-01 12:00:00Z"),
+        (datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2))), "2030-01-01 10:00:00Z"),
+        (7, "7"),
+    ],
+)
+def test_values_are_shown_as_people_read_them(value: object, shown: str) -> None:
+    assert screen.shown(value) == shown
+
+
+def test_facts_that_are_not_known_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.facts([("id", "j-1"), ("session", None), ("attempts", 0)])
+    assert capsys.readouterr().out == "id        j-1\nattempts  0\n"
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    moments = iter([0.0, 0.0, 0.0, 0.5, 1.2, 1.2])
+    with screen.progress("retrying", lambda: next(moments)) as tell:
+        for done in (100, 200, 300):
+            tell(Progress(done, 1, 1000))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "retrying: 101/1000, 1 not done",
+        "retrying: 301/1000, 1 not done",
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Terminal()
+    monkeypatch.setattr("sys.stderr", made)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    with screen.progress("retrying", lambda: 0.0) as tell:
+        tell(Progress(250, 0, 250))
+    assert "retrying" in made.getvalue()
+    assert "250/250" in made.getvalue()

@@ -1,0 +1,423 @@
+"""Which store is meant, and how it is: settings, migrate, doctor, version; and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poolhand.contract import Owner
+from poolhand.runtime import Runtime
+from tests.surface.test_cli import HOSTILE, Desk, run
+from tests.unit.operate.world import World
+
+SECONDS = 50
+COMMAND = [sys.executable, "-W", "error", "-m", "poolhand"]
+GONE_PID = 2**22 + 1
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to stand in, with no setting in the environment."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("POOLHAND_STORE", "POOLHAND_APP"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    run("migrate", "--store", desk.url)
+    return desk
+
+
+# Which store
+
+
+def test_without_a_store_it_is_said_how_to_name_one() -> None:
+    told = run("jobs", "list", code=2).stderr
+    assert told.startswith("poolhand: no store is named; give --store URL")
+    assert told.count("\n") == 1
+
+
+def test_the_store_comes_from_the_environment_or_the_file(
+    desk: Desk, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = desk.add()
+    (here / "pyproject.toml").write_text(f'[tool.poolhand]\nstore = "{desk.url}"\n')
+    assert id in run("jobs", "list").stdout
+    monkeypatch.setenv("POOLHAND_STORE", "memory://")
+    assert id not in run("jobs", "list").stdout
+
+
+def test_an_app_of_the_project_names_its_store(desk: Desk, here: Path) -> None:
+    id = desk.add()
+    (here / "agents_of_test.py").write_text(
+        f"class App:\n    url = {desk.url!r}\n\nprint('loading')\napp = App()\nnone = 3\n"
+    )
+    result = run("jobs", "list", "--json", "--app", "agents_of_test:app")
+    assert [job["id"] for job in json.loads(result.stdout)["jobs"]] == [id]
+    assert result.stderr == "loading\n"
+    sys.modules.pop("agents_of_test")
+
+
+def test_of_store_and_app_the_nearer_one_counts(
+    desk: Desk, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = desk.add()
+    (here / "near_of_test.py").write_text(f"class app:\n    url = {desk.url!r}\n")
+    monkeypatch.setenv("POOLHAND_STORE", "memory://")
+    assert id in run("jobs", "list", "--app", "near_of_test:app").stdout
+    monkeypatch.setenv("POOLHAND_APP", "near_of_test:app")
+    assert id not in run("jobs", "list").stdout
+    sys.modules.pop("near_of_test")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "told"),
+    [
+        ("", "missing_of_test:app", "No module named 'missing_of_test'"),
+        ("", "broken_of_test:app", "module 'broken_of_test' has no 'app'"),
+        ("app = 3", "broken_of_test:app", "is no App: it is of type int and has no store URL"),
+        ("1 / 0", "broken_of_test:app", "loading it raised ZeroDivisionError: division by zero"),
+    ],
+    ids=["no module", "no attribute", "no app", "raises"],
+)
+def test_an_app_that_cannot_be_had_is_told_in_one_line(
+    here: Path, text: str, name: str, told: str
+) -> None:
+    (here / "broken_of_test.py").write_text(text)
+    sys.modules.pop("broken_of_test", None)
+    error = run("jobs", "list", "--app", name, code=2).stderr
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/typo.db"
+    before = sorted(tmp_path.iterdir())
+    for words in (["jobs", "list"], ["pools", "pause", "x"], ["audit"], ["migrate", "--check"]):
+        told = run(*words, "--store", url, code=5).stderr
+        assert f"there is no file '{tmp_path}/typo.db'" in told
+    run("doctor", "--store", url, code=1)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("redis://me:secret@host/0", 2), ("nonsense", 2), ("sqlite://x.db", 2)],
+)
+def test_a_store_that_cannot_be_is_told_without_its_secret(url: str, code: int) -> None:
+    for words in (["jobs", "list"], ["doctor"], ["migrate"]):
+        told = run(*words, "--store", url, code=code).output
+        assert "secret" not in told
+        assert told.count("\n") == 1
+
+
+def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "agents.db"
+    path.write_bytes(b"this is no database at all, whatever its name says\n" * 100)
+    content = path.read_bytes()
+    told = run("jobs", "list", "--store", f"sqlite:///{path}", code=5).stderr
+    assert str(path) in told
+    assert "[PH-STO-005]" in told
+    assert told.count("\n") == 1
+    doctor = run("doctor", "--store", f"sqlite:///{path}", code=1)
+    assert "WRONG" in doctor.stdout
+    assert path.read_bytes() == content
+
+
+# Settings
+
+
+def test_every_setting_is_shown_with_where_it_came_from(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "pyproject.toml").write_text('[tool.poolhand]\napp = "agents:app"\n')
+    monkeypatch.setenv("POOLHAND_STORE", "postgresql://me:secret@host/db")
+    monkeypatch.setenv("POOLHAND_STROE", "x")
+    result = run("config")
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()[1:]] == [
+        "store postgresql://me:***@host/db environment POOLHAND_STORE the store to look at",
+        "app agents:app pyproject.toml [tool.poolhand] the app whose store to look at",
+    ]
+    assert result.stderr == "poolhand: POOLHAND_STROE is no variable of poolhand; check the name\n"
+    shown = json.loads(run("config", "--json", "--store", "memory://").stdout)
+    assert shown["settings"][0] == {"name": "store", "value": "memory://", "origin": "flag --store"}
+    assert shown["unknown"] == ["POOLHAND_STROE"]
+
+
+def test_all_faults_of_the_settings_are_told_at_once(here: Path) -> None:
+    (here / "pyproject.toml").write_text('[tool.poolhand]\nstroe = "x"\napp = 3\n')
+    told = run("config", "--store", "nonsense", code=2).stderr
+    assert all(name in told for name in ("stroe", "app=3", "store='nonsense'"))
+
+
+# Migrate and doctor
+
+
+def test_a_new_store_is_made_by_migrate_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    first = run("migrate", "--store", url).stdout
+    assert first.startswith("the schema is number ")
+    assert first.endswith(" now, from 0\n")
+    again = json.loads(run("migrate", "--store", url, "--json").stdout)
+    assert again["from"] == again["to"] == again["newest"] > 0
+    assert "nothing to do" in run("migrate", "--store", url).stdout
+    assert "nothing to do" in run("migrate", "--check", "--store", url).stdout
+
+
+def test_a_check_tells_what_is_missing_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    result = run("migrate", "--check", "--store", f"sqlite:///{path}", code=1)
+    assert result.stdout.startswith("the schema is number 0; `poolhand migrate` brings it to ")
+    assert path.read_bytes() == b""
+
+
+def test_a_newer_schema_is_refused_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "agents.db") as connection:
+        connection.execute("INSERT INTO poolhand_schema VALUES (9999, 'later', '', '')")
+    connection.close()
+    told = desk.run("jobs", "list", code=5).stderr
+    assert "9999" in told
+    assert "[PH-STO-004]" in told
+    assert desk.run("doctor", code=1).stdout.count("WRONG") == 1
+
+
+def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
+    result = desk.run("doctor")
+    checks = [line.split()[:2] for line in result.stdout.splitlines()[2:]]
+    assert checks == [
+        [name, "ok"]
+        for name in (
+            "version",
+            "disk",
+            "file",
+            "schema",
+            "store",
+            "clock",
+            "leases",
+            "jobs",
+            "schedule",
+        )
+    ]
+    assert desk.json("doctor")["ok"] is True
+
+
+def test_the_doctor_finds_a_dead_worker_and_jobs_that_nobody_runs(desk: Desk) -> None:
+    async def die(world: World) -> None:
+        host, boot, _, started = Runtime().identity()
+        world.worker = Owner("gone", host, boot, GONE_PID, started)
+        await world.add()
+        await world.add()
+        await world.claim()
+
+    desk.do(die)
+    found = desk.json("doctor", code=1)
+    wrong = {one["check"]: one["text"] for one in found["findings"] if one["level"] == "WRONG"}
+    assert set(wrong) == {"leases", "jobs"}
+    assert "still holding 1 job" in wrong["leases"]
+    assert all(one["fix"] for one in found["findings"] if one["level"] != "ok")
+    assert "to mend it: start a worker" in desk.run("doctor", code=1).stdout
+
+
+def test_the_doctor_changes_nothing(desk: Desk) -> None:
+    desk.add()
+    before = desk.json("audit", "--after", "0")
+    desk.run("doctor", code=1)
+    assert desk.json("audit", "--after", "0") == before
+
+
+def test_the_doctor_finds_a_torn_file(desk: Desk, tmp_path: Path) -> None:
+    for _ in range(20):
+        desk.add("x" * 1000)
+    path = tmp_path / "agents.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 8192] = b"\xa5" * 8192
+    path.write_bytes(content)
+    found = desk.json("doctor", code=1)
+    (wrong,) = [one for one in found["findings"] if one["level"] == "WRONG"]
+    assert wrong["check"] in ("file", "store")
+    assert wrong["fix"]
+
+
+def test_a_store_in_memory_has_no_schema() -> None:
+    assert run("migrate", "--store", "memory://", code=2).stderr == (
+        "poolhand: memory:// has no schema: nothing to migrate\n"
+    )
+    assert "ok" in run("doctor", "--store", "memory://").stdout
+
+
+def test_the_version_is_told() -> None:
+    assert run("version").stdout.startswith("poolhand  ")
+    assert set(json.loads(run("version", "--json").stdout)) == {"poolhand", "python", "system"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["jobs", "--help"], ["dead", "--help"], ["pools", "--help"]],
+    ids=["poolhand", "jobs", "dead", "pools"],
+)
+def test_help_names_every_command_in_one_line_each(words: list[str]) -> None:
+    listed = run(*words).stdout.partition("Commands:\n")[2].splitlines()
+    assert listed
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "list"],
+        ["jobs", "show"],
+        ["jobs", "cancel"],
+        ["jobs", "retry"],
+        ["dead", "list"],
+        ["dead", "retry"],
+        ["pools", "list"],
+        ["pools", "pause"],
+        ["pools", "resume"],
+        ["pools", "resize"],
+        ["audit"],
+        ["migrate"],
+        ["doctor"],
+        ["config"],
+    ],
+    ids=" ".join,
+)
+def test_help_shows_an_example_that_is_this_command(words: list[str]) -> None:
+    help = run(*words, "--help").stdout
+    assert f"  Examples:\n    $ poolhand {' '.join(words)} " in help
+    assert "--json" in help
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "lsit"],
+        ["jobs", "list", "--status", "odd"],
+        ["jobs", "list", "--limit", "0"],
+        ["jobs", "list", "--nonsense"],
+        ["jobs", "show"],
+        ["audit", "--after", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_is_told_with_where_to_look(words: list[str]) -> None:
+    result = run(*words, code=2)
+    assert result.stdout == ""
+    assert "--help" in result.stderr
+
+
+# As a process
+
+
+def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+def in_terminal(*words: str) -> str:
+    """Run a command whose output and errors are a terminal; return what it wrote there."""
+    parent, child = pty.openpty()
+    variables = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
+    with subprocess.Popen([*COMMAND, *words], stdout=child, stderr=child, env=variables) as process:
+        os.close(child)
+        written = b""
+        while True:
+            try:
+                part = os.read(parent, 65536)
+            except OSError:
+                # How Linux says that nobody has the other end any more.
+                break
+            if not part:
+                break
+            written += part
+        process.wait(SECONDS)
+    os.close(parent)
+    return written.decode()
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_the_code_of_its_command(desk: Desk) -> None:
+    id = desk.add("fetch")
+    listed = command("jobs", "list", "--store", desk.url)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert id in listed.stdout
+    assert command("jobs", "show", "nothing", "--store", desk.url).returncode == 3
+    assert command("jobs", "list").returncode == 2
+    assert command("jobs", "list", "--store", "sqlite:///typo.db").returncode == 5
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_table_and_no_orders_of_others(desk: Desk) -> None:
+    id = desk.dead(HOSTILE, key="[red]k[/red]")
+    written = in_terminal("dead", "list", "--store", desk.url)
+    assert id in written
+    assert "─" in written
+    assert "[red]k[/red]" in written
+    assert "\\x1b[31m[red]x\\x07" in written
+    assert "\x07" not in written
+    assert "\x1b[31m[red]" not in written
+
+
+@pytest.mark.slow
+def test_a_retry_of_many_shows_a_bar_on_a_terminal(desk: Desk) -> None:
+    async def kill(world: World) -> None:
+        for _ in range(150):
+            await world.dead()
+
+    desk.do(kill)
+    written = in_terminal("dead", "retry", "--all", "--store", desk.url)
+    assert "150/150" in written
+    assert "150 retried, 0 not" in written
+
+
+@pytest.mark.slow
+def test_a_place_that_knows_only_ascii_gets_every_character(desk: Desk) -> None:
+    desk.add("größe")
+    listed = command("jobs", "list", "--store", desk.url, PYTHONIOENCODING="ascii")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "gr\\xf6\\xdfe" in listed.stdout
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_is_no_traceback(desk: Desk) -> None:
+    for _ in range(50):
+        desk.add()
+    pipe = subprocess.PIPE
+    words = ["jobs", "list", "--store", desk.url]
+    with subprocess.Popen([*COMMAND, *words], stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        process.wait(SECONDS)
+
+
+@pytest.mark.slow
+def test_importing_poolhand_brings_no_command_line() -> None:
+    code = "import sys, poolhand; print(*({'typer', 'rich'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert done.stdout.strip() == ""

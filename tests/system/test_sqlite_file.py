@@ -1,0 +1,269 @@
+"""A store's file under real faults: killed, stopped and competing processes, broken disks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from poolhand.errors import Unavailable
+from poolhand.runtime import Runtime
+from poolhand.stores.file import StoreFile
+
+HERE = Path(__file__).parent
+WRITER = (sys.executable, str(HERE / "sqlite_writer.py"))
+LIMIT = 50  # seconds after which what should have happened is not waited for any more
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[str]:
+    """The library that puts faults before the disk."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("NOT TESTED: faults of a disk need Linux and a C compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/disk.so"
+        source = str(HERE / "disk.c")
+        command = [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"]
+        subprocess.run(command, check=True)
+        yield library
+
+
+def write(
+    what: str, path: Path, argument: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a writer to its end."""
+    return subprocess.run(
+        [*WRITER, what, str(path), argument],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+
+
+def lines(run: subprocess.CompletedProcess[str]) -> list[str]:
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+@asynccontextmanager
+async def writer(
+    what: str, path: Path, argument: str = ""
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *WRITER, what, str(path), argument, stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process, text: str) -> None:
+    """Wait until a writer says so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT):
+        assert await process.stdout.readline() == f"{text}\n".encode()
+
+
+def notes_in(path: Path) -> list[int]:
+    """Check a file with nothing of ours; return the numbers noted."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        there = "SELECT 1 FROM sqlite_master WHERE name = 'note'"
+        if connection.execute(there).fetchone() is None:
+            return []
+        return [number for (number,) in connection.execute("SELECT number FROM note")]
+
+
+async def can_be_written(path: Path) -> None:
+    file = StoreFile(path, Runtime())
+    await file.open()
+    await file.check()
+    await file.close()
+
+
+async def killed_at(folder: Path, disk: str, kind: str, number: int) -> int:
+    """Let a writer be killed, check what it leaves, return how many writes it had said."""
+    path = folder / f"{kind}{number}.db"
+    run = write("acknowledge", path, LD_PRELOAD=disk, **{f"DISK_KILL_{kind}": str(number)})
+    assert run.returncode == -signal.SIGKILL, f"{kind} {number}: {run.stderr}"
+    acknowledged = [int(line) for line in run.stdout.splitlines() if line != "open"]
+    assert set(acknowledged) <= set(notes_in(path)), f"{kind} {number}"
+    await can_be_written(path)
+    assert set(acknowledged) <= set(notes_in(path)), f"{kind} {number}"
+    return len(acknowledged)
+
+
+@pytest.mark.timeout(300)
+async def test_a_kill_at_any_flush_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, disk: str
+) -> None:
+    marks = tmp_path / "marks"
+    assert (
+        len(lines(write("acknowledge", tmp_path / "a.db", LD_PRELOAD=disk, DISK_COUNT=str(marks))))
+        == 12
+    )
+    flushes = marks.read_text().count("f")
+    assert flushes > 15, "those of 11 commits, and of working off the log"
+    seen = {await killed_at(tmp_path, disk, "FLUSH", number) for number in range(1, flushes + 1)}
+    assert seen == set(range(12)), "kills came before, between and after all writes"
+
+
+@pytest.mark.timeout(300)
+async def test_a_kill_in_the_middle_of_a_write_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, disk: str
+) -> None:
+    marks = tmp_path / "marks"
+    lines(write("acknowledge", tmp_path / "a.db", LD_PRELOAD=disk, DISK_COUNT=str(marks)))
+    writes = marks.read_text().count("w")
+    numbers = [*range(1, 12), *range(12, writes, writes // 12), writes]
+    seen = {await killed_at(tmp_path, disk, "WRITE", number) for number in numbers}
+    assert len(seen) > 3, "kills came at different times"
+
+
+@pytest.mark.parametrize(("fault", "code"), [("EIO", "SQLITE_IOERR"), ("FULL", "SQLITE_FULL")])
+def test_a_broken_or_full_disk_refuses_says_so_and_recovers(
+    tmp_path: Path, disk: str, fault: str, code: str
+) -> None:
+    switch = str(tmp_path / "switch")
+    run = write(
+        "under_faults", tmp_path / "a.db", switch, LD_PRELOAD=disk, **{f"DISK_{fault}": switch}
+    )
+    opened, first, second, checked, kept, *after = lines(run)
+    assert opened == "open"
+    for line in (first, second):
+        assert line.startswith("during ReadOnly ")
+        assert code in line
+    assert checked.startswith("check ReadOnly ")
+    assert kept == "kept [1] ReadOnly"
+    assert after == ["check done", "after done", "kept [1, 4] NoneType"]
+    assert notes_in(tmp_path / "a.db") == [1, 4]
+
+
+def test_a_file_that_may_not_grow_refuses_says_so_and_recovers(tmp_path: Path) -> None:
+    _, during, kept, *after = lines(write("at_a_limit", tmp_path / "a.db"))
+    assert during.startswith("during ReadOnly ")
+    assert kept == "kept [1] ReadOnly"
+    assert after == ["after done", "kept [1, 3] NoneType"]
+
+
+async def test_processes_that_write_at_once_lose_no_update(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    file = StoreFile(path, Runtime())
+    await file.open()
+    told = asyncio.Event()
+    file.subscribe(lambda topic: told.set())
+
+    async def drained(process: asyncio.subprocess.Process) -> int:
+        assert process.stdout is not None
+        return (await process.stdout.read()).count(b"counted")
+
+    async def drained_all(*processes: asyncio.subprocess.Process) -> list[int]:
+        return await asyncio.gather(*map(drained, processes))
+
+    def tallies(connection: sqlite3.Connection) -> tuple[int, int]:
+        (a,) = connection.execute("SELECT a FROM tally").fetchone()
+        (b,) = connection.execute("SELECT b FROM tally").fetchone()
+        return a, b
+
+    async with (
+        writer("count", path, "1000") as one,
+        writer("count", path, "1000") as two,
+        writer("count", path, "1000") as three,
+        writer("count", path, "100000") as killed,
+    ):
+        await said(killed, "open")
+        for _ in range(200):
+            await said(killed, "counted")
+        killed.kill()
+        counting = asyncio.create_task(drained_all(one, two, three, killed))
+        reads = 0
+        while not counting.done():
+            a, b = file.read(tallies)
+            assert a == b, "a read sees one moment"
+            reads += 1
+            # Told by other processes, or over.
+            hearing = asyncio.create_task(told.wait())
+            either: set[asyncio.Task[list[int]] | asyncio.Task[bool]] = {counting, hearing}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            hearing.cancel()
+            told.clear()
+        *whole, rest = await counting
+        assert whole == [1000] * 3
+        assert [await process.wait() for process in (one, two, three)] == [0] * 3
+    a, b = file.read(tallies)
+    assert a == b
+    # One commit may have been made that it had no time to say.
+    assert 3200 + rest <= a <= 3201 + rest
+    assert reads > 10, "hints came from other processes"
+    await file.close()
+    assert notes_in(path) == []
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock", "a.db-lock-turn"]
+
+
+async def test_a_process_stopped_in_a_write_holds_others_up_for_a_bounded_time(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    await can_be_written(path)
+    file = StoreFile(path, Runtime())
+    await file.open()
+    async with writer("stop", path) as process:
+        await said(process, "open")
+        _, status = await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        file.lock_seconds = 0.3
+        with pytest.raises(Unavailable, match=r"another process has held .* perhaps it is stopped"):
+            await file.check()
+        assert file.read(lambda c: c.execute("SELECT * FROM note").fetchall()) == []
+        file.lock_seconds = LIMIT
+        waiting = asyncio.create_task(file.check())
+        process.send_signal(signal.SIGCONT)
+        await said(process, "written")
+        await waiting
+    await file.close()
+    assert notes_in(path) == [1]
+
+
+def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
+    _, written, read, parent, kept = lines(write("fork", tmp_path / "a.db"))
+    for line in (written, read):
+        assert line.startswith("fork UsageError ")
+        assert "open a store of its own after the fork" in line
+    assert (parent, kept) == ("parent done", "kept [2]")
+    assert notes_in(tmp_path / "a.db") == [2]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "there"])
+def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: bool) -> None:
+    # Not in the folder for tests, which others may not even look into.
+    folder = Path(tempfile.mkdtemp())
+    path = folder / "a.db"
+    try:
+        if there:
+            lines(write("acknowledge", path))
+            for file in folder.iterdir():
+                file.chmod(0o444)
+        folder.chmod(0o555)
+        (opened,) = lines(write("denied", path))
+        assert opened.startswith(f"open ReadOnly {path}: ")
+        assert "allow this user to write to the f" in opened
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)

@@ -1,0 +1,640 @@
+"""The file of a SQLite store: shared commits, its clock, and what it says about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew, StoreError, Unavailable
+from poolhand.runtime import Runtime
+from poolhand.stores import faults, wal
+from poolhand.stores.file import StoreFile
+from poolhand.stores.lock import FileLock, Patience
+from poolhand.testing.seeded import SeededRuntime, run_seeded
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Machine(Runtime):
+    """A runtime whose clocks and whose boot are moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boot = "first boot"
+        self.up = 50.0
+        self.time = START
+
+    def monotonic(self) -> float:
+        return self.up
+
+    def wall(self) -> datetime:
+        return self.time
+
+    def identity(self) -> tuple[str, str, int, str]:
+        return "host", self.boot, os.getpid(), "1"
+
+    def wait(self, seconds: float) -> None:
+        self.up += seconds
+        self.time += timedelta(seconds=seconds)
+
+    def restart(self, boot: str) -> None:
+        self.boot, self.up = boot, 0.5
+
+
+@asynccontextmanager
+async def opened(path: Path, runtime: Runtime | None = None) -> AsyncIterator[StoreFile]:
+    file = StoreFile(path, runtime or Runtime())
+    await file.open()
+    try:
+        yield file
+    finally:
+        await file.close()
+
+
+@asynccontextmanager
+async def notes(folder: Path) -> AsyncIterator[StoreFile]:
+    """A file with a table for notes."""
+    async with opened(folder / "a.db") as file:
+        await file.write(make_notes)
+        yield file
+
+
+def make_notes(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE note (text)")
+
+
+def note(text: str) -> Callable[[sqlite3.Connection], int]:
+    def op(connection: sqlite3.Connection) -> int:
+        connection.execute("INSERT INTO note VALUES (?)", (text,))
+        return len(text)
+
+    return op
+
+
+def noted(connection: sqlite3.Connection) -> list[str]:
+    return [text for (text,) in connection.execute("SELECT text FROM note ORDER BY rowid")]
+
+
+def traced(connection: sqlite3.Connection) -> list[str]:
+    """Return a list that fills with the statements a connection runs."""
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    return statements
+
+
+def log_size(file: StoreFile) -> int:
+    return os.stat(f"{file.path}-wal").st_size
+
+
+def touch(path: str) -> None:
+    Path(path).touch()
+
+
+def contents(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+async def test_what_was_written_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        assert await file.write(note("abc")) == 3
+        assert file.read(noted) == ["abc"]
+    async with opened(tmp_path / "a.db") as file:
+        assert file.read(noted) == ["abc"]
+
+
+async def test_all_who_wait_share_one_commit_in_their_order(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        statements = file.read(traced)
+        await asyncio.gather(*[file.write(note(str(number))) for number in range(100)])
+        assert statements.count("COMMIT") == 1
+        assert file.read(noted) == [str(number) for number in range(100)]
+
+
+async def test_what_fails_is_undone_alone_and_told_to_its_caller_alone(tmp_path: Path) -> None:
+    def fails(connection: sqlite3.Connection) -> None:
+        note("half")(connection)
+        raise KeyError("mine")
+
+    async with notes(tmp_path) as file:
+        outcomes = await asyncio.gather(
+            file.write(note("a")),
+            file.write(fails),
+            file.write(note("b")),
+            return_exceptions=True,
+        )
+        assert [str(outcome) for outcome in outcomes] == ["1", "'mine'", "1"]
+        assert file.read(noted) == ["a", "b"]
+
+
+async def test_a_fault_in_a_statement_is_no_store_error(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await file.write(lambda connection: connection.execute("DELETE FROM missing"))
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            file.read(lambda connection: connection.execute("SELECT * FROM missing"))
+        await file.check()
+
+
+async def test_an_exception_that_no_future_takes_is_told_all_the_same(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        with pytest.raises(Unavailable, match="StopIteration"):
+            await file.write(lambda _: next(iter(())))
+        await file.write(note("later"))
+
+
+async def test_a_caller_that_was_cancelled_before_the_commit_writes_nothing(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        gone = asyncio.create_task(file.write(note("gone")))
+        here = asyncio.create_task(file.write(note("here")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await here == 4
+        assert gone.cancelled()
+        assert file.read(noted) == ["here"]
+
+
+async def test_signals_are_told_once_after_the_commit_and_not_for_what_was_undone(
+    tmp_path: Path,
+) -> None:
+    async with notes(tmp_path) as file:
+        heard: list[tuple[str, list[str]]] = []
+        told = asyncio.Event()
+
+        def hear(topic: str) -> None:
+            heard.append((topic, file.read(noted)))
+            told.set()
+
+        def signals(*topics: str, fail: bool = False) -> Callable[[sqlite3.Connection], None]:
+            def op(connection: sqlite3.Connection) -> None:
+                note("x")(connection)
+                for topic in topics:
+                    file.signal(topic)
+                if fail:
+                    raise KeyError
+
+            return op
+
+        end = file.subscribe(hear)
+        await asyncio.gather(
+            file.write(signals("ready")),
+            file.write(signals("ready", "wish", fail=True)),
+            file.write(signals("ready", "over")),
+            return_exceptions=True,
+        )
+        await told.wait()
+        assert heard == [("ready", ["x", "x"]), ("over", ["x", "x"])]
+        told.clear()
+        file.publish("mine")
+        await told.wait()
+        assert heard[-1][0] == "mine"
+        end()
+
+
+async def test_a_read_sees_one_moment(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        other = sqlite3.connect(file.path, isolation_level=None)
+
+        def op(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
+            before = noted(connection)
+            note("meanwhile")(other)
+            return before, noted(connection)
+
+        assert file.read(op) == ([], [])
+        assert file.read(noted) == ["meanwhile"]
+        other.close()
+
+
+async def test_a_read_inside_a_write_sees_what_is_being_written(tmp_path: Path) -> None:
+    def op(connection: sqlite3.Connection) -> list[str]:
+        note("new")(connection)
+        return file.read(noted)
+
+    async with notes(tmp_path) as file:
+        assert await file.write(op) == ["new"]
+
+
+async def test_a_read_that_writes_is_a_fault_and_writes_nothing(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        with pytest.raises(AssertionError):
+            file.read(note("sly"))
+        assert file.read(noted) == []
+
+
+async def test_a_group_that_changes_nothing_costs_no_write(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        before = os.stat(f"{file.path}-wal")
+        assert await file.write(noted) == []
+        after = os.stat(f"{file.path}-wal")
+        assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+async def test_closing_writes_what_waits_and_refuses_what_comes_later(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        lock = hold(file.path)
+        waiting = asyncio.create_task(file.write(note("just in time")))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(file.close())
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match="being closed"):
+            await file.write(note("too late"))
+        lock.close()
+        await closing
+        assert await waiting == 12
+        await file.close()
+        for use in (lambda: file.write(note("no")), file.check):
+            with pytest.raises(Unavailable, match="not open"):
+                await use()
+        with pytest.raises(Unavailable, match="not open"):
+            file.read(noted)
+        file.publish("nobody")
+        await file.open()
+        assert file.read(noted) == ["just in time"]
+
+
+async def test_a_closed_file_leaves_nothing_but_itself_and_its_locks(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        await file.write(note("a"))
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-lock", "a.db-lock-turn"]
+
+
+async def test_all_roads_to_a_file_lead_to_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    files = StoreFile(tmp_path / "a.db", Runtime()), StoreFile(tmp_path / "link/a.db", Runtime())
+    assert files[0].path == files[1].path
+
+
+async def test_the_log_is_worked_off_as_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "WORTH_WHILE", 20)
+    async with notes(tmp_path) as file:
+        for number in range(100):
+            await file.write(note(f"{number}" * 1000))
+        # Some 3 pages each: it was begun again several times.
+        assert log_size(file) < 50 * 4096
+        assert len(file.read(noted)) == 100
+
+
+async def test_a_log_that_grew_very_large_while_somebody_read_is_made_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "WORTH_WHILE", 20)
+    monkeypatch.setattr(wal, "VERY_LARGE", 100)
+    async with notes(tmp_path) as file:
+        reader = sqlite3.connect(file.path, isolation_level=None)
+        reader.execute("BEGIN")
+        assert noted(reader) == []
+        statements = file.read(traced)
+        for number in range(100):
+            await file.write(note(f"{number}" * 1000))
+        assert log_size(file) > 200 * 4096, "who reads needs it"
+        checkpoints = [text for text in statements if "wal_checkpoint" in text]
+        assert len(checkpoints) < 40, "not after each commit"
+        reader.execute("COMMIT")
+        for number in range(20):
+            await file.write(note(f"{number}" * 1000))
+        assert log_size(file) < 100 * 4096
+        assert len(file.read(noted)) == 120
+        reader.close()
+
+
+# The clock.
+
+
+async def test_the_wall_clock_moves_nothing_within_one_boot(tmp_path: Path) -> None:
+    machine = Machine()
+    async with opened(tmp_path / "a.db", machine) as file:
+        began = file.now()
+        assert began == pytest.approx(START.timestamp())
+        for jump in (-3600, 7200):
+            machine.time += timedelta(seconds=jump)
+            machine.wait(10)
+            async with opened(tmp_path / "a.db", machine) as other:
+                assert other.now() == file.now()
+        assert file.now() - began == pytest.approx(20)
+
+
+async def test_after_a_boot_time_goes_on_by_the_wall_clock(tmp_path: Path) -> None:
+    machine = Machine()
+    async with opened(tmp_path / "a.db", machine) as file:
+        before = file.now()
+    machine.wait(3600)
+    machine.restart("second boot")
+    async with opened(tmp_path / "a.db", machine) as file:
+        assert file.now() - before == pytest.approx(3600)
+
+
+async def test_after_a_boot_with_a_clock_set_back_no_time_comes_twice(tmp_path: Path) -> None:
+    machine = Machine()
+    async with opened(tmp_path / "a.db", machine) as file:
+        machine.wait(100)
+        await file.check()
+        before = file.now()
+    machine.time -= timedelta(days=1)
+    machine.restart("second boot")
+    async with opened(tmp_path / "a.db", machine) as file:
+        assert file.now() >= before
+        machine.wait(5)
+        assert file.now() == pytest.approx(before + 5)
+
+
+async def test_where_boots_have_no_name_time_still_goes_forward(tmp_path: Path) -> None:
+    machine = Machine()
+    machine.boot = ""
+    async with opened(tmp_path / "a.db", machine) as file:
+        machine.wait(100)
+        await file.check()
+        before = file.now()
+        machine.time -= timedelta(days=1)
+        async with opened(tmp_path / "a.db", machine) as other:
+            assert other.now() == before
+    machine.restart("")
+    async with opened(tmp_path / "a.db", machine) as file:
+        assert file.now() >= before
+
+
+# Others at the file.
+
+
+def hold(path: str) -> FileLock:
+    lock = FileLock(f"{path}-lock")
+    assert lock.take(Patience(lambda: 0.0, 1))
+    return lock
+
+
+def test_a_lock_held_too_long_is_told_and_gone_on_from(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> list[str]:
+        async with opened(tmp_path / "a.db", runtime) as file:
+            await file.write(make_notes)
+            lock = hold(file.path)
+            began = runtime.monotonic()
+            refused = await asyncio.gather(
+                file.write(note("a")), file.write(note("b")), return_exceptions=True
+            )
+            assert runtime.monotonic() - began < 11
+            for error in refused:
+                assert isinstance(error, Unavailable)
+                assert f"{file.path}: another process has held {file.path}-lock" in str(error)
+            assert refused[0] is not refused[1]
+            assert file.read(noted) == [], "reading needs no lock"
+            waiting = asyncio.create_task(file.write(note("c")))
+            await asyncio.sleep(1)
+            joining = asyncio.create_task(file.write(note("d")))
+            await asyncio.sleep(1)
+            lock.close()
+            await asyncio.gather(waiting, joining)
+            return file.read(noted)
+
+    assert run_seeded(main, seed=3) == ["c", "d"]
+
+
+def test_opening_and_closing_end_though_the_lock_is_held(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> None:
+        file = StoreFile(tmp_path / "a.db", runtime)
+        await file.open()
+        lock = hold(file.path)
+        with pytest.raises(Unavailable, match="another process has held"):
+            await StoreFile(tmp_path / "a.db", runtime).open()
+        await file.close()
+        lock.close()
+
+    run_seeded(main, seed=3)
+
+
+def test_another_program_that_writes_is_waited_for(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> list[str]:
+        async with opened(tmp_path / "a.db", runtime) as file:
+            await file.write(make_notes)
+            foreign = sqlite3.connect(file.path, isolation_level=None)
+            foreign.execute("BEGIN IMMEDIATE")
+            file.lock_seconds = 0.05
+            with pytest.raises(Unavailable, match="has held"):
+                await file.write(note("refused"))
+            file.lock_seconds = 10
+            waiting = asyncio.create_task(file.write(note("mine")))
+            await asyncio.sleep(0.03)
+            note("foreign")(foreign)
+            foreign.execute("COMMIT")
+            await waiting
+            foreign.close()
+            return file.read(noted)
+
+    assert run_seeded(main, seed=3) == ["foreign", "mine"]
+
+
+async def test_two_on_one_file_see_and_tell_each_other(tmp_path: Path) -> None:
+    async with notes(tmp_path) as one, opened(tmp_path / "a.db") as other:
+        told = asyncio.Event()
+        other.subscribe(lambda topic: told.set() if topic == "ready" else None)
+
+        def op(connection: sqlite3.Connection) -> None:
+            note("a")(connection)
+            one.signal("ready")
+
+        await one.write(op)
+        async with asyncio.timeout(30):
+            await told.wait()
+        assert other.read(noted) == ["a"]
+        await other.write(note("b"))
+        assert one.read(noted) == ["a", "b"]
+
+
+async def test_a_file_migrated_by_a_newer_version_is_not_written_to_any_more(
+    tmp_path: Path,
+) -> None:
+    async with notes(tmp_path) as file:
+        newer = sqlite3.connect(file.path, isolation_level=None)
+        newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now')")
+        newer.close()
+        with pytest.raises(SchemaTooNew, match="has schema 999"):
+            await file.write(note("old"))
+        assert file.read(noted) == []
+    with pytest.raises(SchemaTooNew, match="has schema 999"):
+        await StoreFile(tmp_path / "a.db", Runtime()).open()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_file_that_was_taken_away_accepts_nothing(tmp_path: Path, how: str) -> None:
+    async with notes(tmp_path) as file:
+        os.rename(file.path, tmp_path / "moved")
+        if how == "replaced":
+            touch(file.path)
+        with pytest.raises(Unavailable, match="was moved, removed or replaced"):
+            await file.check()
+        os.rename(tmp_path / "moved", file.path)
+        await file.write(note("back"))
+        assert file.read(noted) == ["back"]
+
+
+async def test_tables_of_a_user_live_in_the_same_file(tmp_path: Path) -> None:
+    mine = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    mine.execute("CREATE TABLE mine (a CHECK (a > 0))")
+    mine.execute("PRAGMA ignore_check_constraints = ON")
+    mine.execute("INSERT INTO mine VALUES (-1)")
+    mine.close()
+    async with opened(tmp_path / "a.db") as file:
+        assert file.read(lambda c: c.execute("SELECT a FROM mine").fetchone()) == (-1,)
+
+
+# What is wrong.
+
+
+async def fill(path: Path) -> bytes:
+    """Make a file of some pages and return its bytes."""
+    async with opened(path) as file:
+        await file.write(make_notes)
+        for number in range(40):
+            await file.write(note(f"{number}" * 2000))
+        await file.write(lambda c: c.execute("CREATE TABLE good AS SELECT 1 AS a").close())
+    return contents(path) or b""
+
+
+async def refused(path: Path) -> StoreError:
+    """Try to open a file, see that it and what is beside it stay, and return what was said."""
+    before = contents(path)
+    with pytest.raises(StoreError) as caught:
+        await StoreFile(path, Runtime()).open()
+    assert contents(path) == before
+    assert str(path) in str(caught.value)
+    return caught.value
+
+
+async def test_random_bytes_are_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(bytes(range(256)) * 64)
+    error = await refused(path)
+    assert isinstance(error, Corrupt)
+    assert "none of a SQLite database; nothing was changed" in str(error)
+
+
+@pytest.mark.parametrize("left", [0.3, 0.9])
+async def test_a_file_cut_off_is_damaged(tmp_path: Path, left: float) -> None:
+    path = tmp_path / "a.db"
+    whole = await fill(path)
+    path.write_bytes(whole[: int(len(whole) * left)])
+    error = await refused(path)
+    assert isinstance(error, Corrupt)
+    assert ".recover" in str(error)
+
+
+async def test_a_torn_page_is_found_and_what_can_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    whole = bytearray(await fill(path))
+    at = whole.index(b"2020202020") // 4096 * 4096
+    whole[at : at + 2048] = b"\x5a" * 2048
+    path.write_bytes(whole)
+    error = await refused(path)
+    assert isinstance(error, Corrupt)
+    text = str(error)
+    assert "A check found" in text
+    assert "good (1 rows)" in text.partition("that cannot:")[0]
+    assert "note" in text.partition("that cannot:")[2]
+    assert "Nothing was changed" in text
+
+
+async def test_damage_met_at_work_is_told_to_readers_and_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with a file too large to be looked through when it is opened.
+    monkeypatch.setattr(faults, "QUICK_BYTES", 0)
+    path = tmp_path / "a.db"
+    whole = bytearray(await fill(path))
+    async with opened(path) as file:
+        at = whole.index(b"2020202020") // 4096 * 4096
+        with path.open("r+b") as raw:
+            raw.seek(at)
+            raw.write(b"\x5a" * 2048)
+        with pytest.raises(Corrupt, match="that cannot: note"):
+            file.read(noted)
+        with pytest.raises(Corrupt, match="that cannot: note"):
+            await file.write(lambda connection: connection.execute("DELETE FROM note"))
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+async def test_a_log_without_its_file_is_not_thrown_away(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.db"
+    await fill(path)
+    log = tmp_path / "a.db-wal"
+    log.write_bytes(b"changes")
+    path.unlink()
+    if how == "empty":
+        path.touch()
+    error = await refused(path)
+    assert isinstance(error, Corrupt)
+    assert f"remove {log}" in str(error)
+    assert log.read_bytes() == b"changes"
+    log.unlink()
+    async with opened(path) as file:
+        await file.check()
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    error = await refused(tmp_path / "missing" / "a.db")
+    assert isinstance(error, Unavailable)
+    assert f"there is no folder {tmp_path / 'missing'}" in str(error)
+    assert not (tmp_path / "missing").exists()
+
+
+async def test_a_folder_in_place_of_the_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "a.db").mkdir()
+    error = await refused(tmp_path / "a.db")
+    assert isinstance(error, Unavailable)
+    assert "must be a file" in str(error)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no folder here that nobody may use")
+async def test_a_folder_that_nobody_may_write_to_is_told() -> None:
+    error = await refused(Path("/proc/a.db"))
+    assert isinstance(error, ReadOnly | Unavailable)
+
+
+async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(tmp_path: Path) -> None:
+    def bound(connection: sqlite3.Connection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 10}")
+
+    async with notes(tmp_path) as file:
+        await file.write(note("accepted"))
+        file.read(bound)
+        with pytest.raises(ReadOnly, match=r"SQLITE_FULL.*nothing new is taken"):
+            await file.write(note("x" * 200_000))
+        assert isinstance(file.read_only, ReadOnly)
+        assert file.read(noted) == ["accepted"]
+        with pytest.raises(ReadOnly):
+            await file.write(note("x" * 200_000))
+        assert file.read(lambda c: c.execute("PRAGMA max_page_count = 100000").fetchone())
+        assert file.read_only is not None, "to look is not to write"
+        await file.check()
+        assert file.read_only is None
+        await file.write(note("x" * 200_000))
+
+
+async def test_a_disk_that_fills_up_refuses_all_who_share_the_commit(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        (pages,) = file.read(lambda c: c.execute("PRAGMA page_count").fetchone())
+        file.read(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 10}").fetchone())
+        heard: list[str] = []
+        file.subscribe(heard.append)
+
+        def signals(connection: sqlite3.Connection) -> None:
+            note("a")(connection)
+            file.signal("ready")
+
+        outcomes = await asyncio.gather(
+            file.write(signals),
+            file.write(note("x" * 200_000)),
+            file.write(note("b")),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [ReadOnly] * 3
+        assert len(set(map(id, outcomes))) == 3, "each is raised with a traceback of its own"
+        assert file.read(noted) == []
+        await file.write(note("small"))
+        assert heard == []
