@@ -16,7 +16,7 @@ TYPED := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check fmt lint types soak bench bench-pool bench-lag bench-processes clean
+.PHONY: help setup demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ soak: setup ## property tests and seeded schedules with fresh seeds (MINUTES=10)
 	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
-bench: bench-pool bench-lag bench-processes ## all benchmarks
+faults: setup ## kill, stop and starve real processes; an independent checker judges (15 minutes)
+	@$(RUN) -m tests.faults $(ARGS)
+
+bench: bench-pool bench-lag bench-processes bench-durable ## all benchmarks
 
 bench-pool: ## CPU and memory per job, beside what else there is
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
@@ -63,6 +66,10 @@ bench-lag: ## how late the event loop is while a pool works
 bench-processes: ## what a process job costs, and what the death of a child does
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/processes.py $(ARGS)
+
+bench-durable: ## CPU and time per stored job, beside the raw floor and other queues
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/durable.py $(ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,6 +1,8 @@
 """poolhand: the worker pool for AI agents."""
 
-from poolhand.app import App
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from poolhand.context import fencing_token, stop_requested
 from poolhand.errors import (
     BadSignature,
@@ -34,12 +36,11 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
-from poolhand.farm.shift import Shift, ShiftReport
-from poolhand.farm.task import Task
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
 from poolhand.observe.tracing import trace_events
+from poolhand.pool import durable
 from poolhand.pool.agent_pool import AgentPool
 from poolhand.pool.attempt import current_job
 from poolhand.pool.drain import DrainReport
@@ -62,9 +63,40 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.sizing import Autoscale, suggest_workers
-from poolhand.wire.limits import Limits
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+
+if TYPE_CHECKING:
+    from poolhand.app import App
+    from poolhand.farm.shift import Shift, ShiftReport
+    from poolhand.farm.task import Task
+    from poolhand.wire.limits import Limits
+    from poolhand.wire.pickling import AllowPickle
+    from poolhand.wire.signing import KeyRing
+
+# What a pool in memory does not need is imported when it is first named.
+_LATER = {
+    "AllowPickle": "poolhand.wire.pickling",
+    "App": "poolhand.app",
+    "KeyRing": "poolhand.wire.signing",
+    "Limits": "poolhand.wire.limits",
+    "Shift": "poolhand.farm.shift",
+    "ShiftReport": "poolhand.farm.shift",
+    "Task": "poolhand.farm.task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'poolhand' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value
+
+
+def _durable_pool() -> type:
+    kind: type = import_module("poolhand.app").DurablePool
+    return kind
+
+
+durable.offer(_durable_pool)
 
 __version__ = "0.1.0"
 

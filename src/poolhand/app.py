@@ -22,7 +22,6 @@ from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.observe.events import EVENTS, Events
 from poolhand.operate.actions import Operator
-from poolhand.pool import durable
 from poolhand.pool.config import PoolConfig, PoolOptions, configure
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
@@ -304,4 +303,3 @@ def _path(url: str, rest: str) -> str:
 
 
 DurablePool.make_store = staticmethod(store_of)
-durable.offer(DurablePool)

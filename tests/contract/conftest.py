@@ -10,6 +10,7 @@ import pytest
 
 from poolhand.contract import Store
 from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Clock, Hand, owner
 
 Another = Callable[[], Awaitable[Store]]
@@ -32,8 +33,6 @@ async def another(
             if request.param == "memory":
                 store: Store = memory
             else:
-                from poolhand.stores.sqlite import SqliteStore
-
                 store = SqliteStore(tmp_path / "jobs.db", clock)
             await store.open()
             stack.push_async_callback(store.close)

@@ -25,7 +25,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One call to be submitted; `repeats` of one idempotency key are items of their own.
+    """One call to be submitted; each submit of one idempotency key is an item of its own.
 
     Items of one `batch` are submitted together. `lane` is the submitter that hands it in, so that
     items of one lane come in by their numbers. `run_at` is seconds from the submit by the wall
@@ -83,16 +83,17 @@ def standard(seed: int, jobs: int, longest: float = 0.6) -> Plan:
     """
     random = Random(f"load {seed}")
     items: list[Item] = []
+    keys: list[str] = []
     while len(items) < jobs:
-        items += _some(random, len(items), longest)
+        items += _some(random, len(items), longest, keys)
     return Plan(tuple(items[:jobs]), CAPS, KEY_CAPS, ("fair",))
 
 
-def _some(random: Random, number: int, longest: float) -> list[Item]:
+def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[Item]:
     """Return the next one, or the next few that belong together."""
     seconds = random.uniform(0.005, 0.05)
     lane = number % LANES
-    match random.choices(range(9), (40, 15, 13, 8, 3, 2, 8, 4, 1))[0]:
+    match random.choices(range(10), (40, 15, 13, 8, 3, 2, 10, 6, 1, 1))[0]:
         case 0:
             task = random.choice(("brief", "brief", "threaded"))
             return [Item(number, task, seconds, lane=lane)]
@@ -113,26 +114,25 @@ def _some(random: Random, number: int, longest: float) -> list[Item]:
         case 5:
             return [Item(number, "hopeless", seconds, lane=lane, attempts=2)]
         case 6:
-            return _repeated(random, number, seconds)
+            return _keyed(random, number, seconds, keys)
         case 7:
             return [Item(number, seconds=seconds, lane=lane, delay=random.uniform(0.2, 2.0))]
+        case 8:
+            return [
+                Item(number + more, seconds=seconds, lane=lane, batch=number) for more in range(5)
+            ]
         case _:
             return [Item(number, "brief", longest * random.uniform(0.5, 1.0), lane=lane)]
 
 
-def _repeated(random: Random, number: int, seconds: float) -> list[Item]:
-    """Return one key submitted several times from several lanes, or a batch."""
-    if random.random() < 0.5:
-        return [
-            Item(number + more, seconds=seconds, lane=number % LANES, batch=number)
-            for more in range(5)
-        ]
+def _keyed(random: Random, number: int, seconds: float, keys: list[str]) -> list[Item]:
+    """Return an old key once more, or a new one, submitted twice at a time."""
+    if keys and random.random() < 0.3:
+        key, times = random.choice(keys), 1
+    else:
+        key, times = f"key-{number}", 2
+        keys.append(key)
     return [
-        Item(
-            number + more,
-            seconds=seconds,
-            lane=(number + more) % LANES,
-            idempotency_key=f"key-{number}",
-        )
-        for more in range(3)
+        Item(number + more, "brief", seconds, lane=(number + more) % LANES, idempotency_key=key)
+        for more in range(times)
     ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from poolhand.errors import UsageError
 
-_kinds: list[type] = []
+_makers: list[Callable[[], type]] = []
 
 
-def offer(kind: type) -> None:
-    """Let pools of a durable scope be of this class."""
-    _kinds[:] = [kind]
+def offer(maker: Callable[[], type]) -> None:
+    """Let pools of a durable scope be of the class that `maker` returns when one is wanted."""
+    _makers[:] = [maker]
 
 
 def kind() -> type:
-    if not _kinds:
+    """Return the class of durable pools."""
+    if not _makers:
         raise UsageError("durable pools need the whole package: import poolhand")
-    return _kinds[0]
+    return _makers[0]()

@@ -7,12 +7,14 @@ from sqlite3 import Connection
 
 from poolhand.contract import Put
 
-LIVING = "(until IS NULL OR until > ?)"
-GET = f"SELECT value, version FROM documents WHERE key = ? AND {LIVING}"
-VERSION = f"SELECT version FROM documents WHERE key = ? AND {LIVING}"
+GET = "SELECT value, version FROM documents WHERE key = ? AND (until IS NULL OR until > ?)"
+VERSION = "SELECT version FROM documents WHERE key = ? AND (until IS NULL OR until > ?)"
 PUT = "INSERT OR REPLACE INTO documents (key, value, version, until) VALUES (?, ?, ?, ?)"
 DELETE = "DELETE FROM documents WHERE key = ?"
-SCAN = f"SELECT key FROM documents WHERE key >= ? AND key > ? AND {LIVING} ORDER BY key"
+SCAN = """
+SELECT key FROM documents
+WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?) ORDER BY key
+"""
 SWEEP = "DELETE FROM documents WHERE until <= ?"
 
 

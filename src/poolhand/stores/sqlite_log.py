@@ -69,7 +69,7 @@ def trim(connection: Connection, stream: str, before: int) -> int:
 
 
 def _last(connection: Connection, stream: str) -> int:
-    row = connection.execute(LAST, (stream,)).fetchone()
+    row: tuple[int] | None = connection.execute(LAST, (stream,)).fetchone()
     return 0 if row is None else row[0]
 
 

@@ -12,14 +12,14 @@ import msgspec
 
 from poolhand.rules.agenda import Agenda
 from poolhand.rules.crowd import Crowd, KeyCrowd, payer
-from poolhand.rules.gates import Gate, KeyGates, Sessions
+from poolhand.rules.gates import KeyGates, Sessions, _Gate
 from poolhand.rules.job import Job
 from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_lanes import Lanes
-from poolhand.stores.sqlite_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row
+from poolhand.stores.sqlite_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row, seconds
 
 LEVEL_BITS = 22
 TURN_BITS = 40
@@ -166,7 +166,7 @@ class _Queued(dict[Row, int]):
         pass
 
 
-class _StoredGate(Gate[Row]):
+class _StoredGate(_Gate[Row]):
     """The permits of one key. `held` counts the rows that have one, once, then keeps the count."""
 
     __slots__ = ("_books", "_key", "_pool")
@@ -188,7 +188,7 @@ class _StoredGate(Gate[Row]):
         return self._books.row(rows[0][0]) if rows else None
 
 
-class _Gates(dict[str, Gate[Row]]):
+class _Gates(dict[str, _Gate[Row]]):
     """Gates by key; each is looked up when it is first asked for, and then kept."""
 
     def __init__(self, books: Books, pool: int, strategy: Strategy) -> None:
@@ -197,11 +197,11 @@ class _Gates(dict[str, Gate[Row]]):
         self._pool = pool
         self._strategy = strategy
 
-    def __missing__(self, key: str) -> Gate[Row]:
+    def __missing__(self, key: str) -> _Gate[Row]:
         gate = self[key] = _StoredGate(self._books, self._pool, key, self._strategy)
         return gate
 
-    def get(self, key: str, default: Any = None) -> Gate[Row]:
+    def get(self, key: str, default: Any = None) -> _Gate[Row]:
         return self[key]
 
     def __delitem__(self, key: str) -> None:
@@ -307,8 +307,8 @@ class Parking(Line[Row]):
 
     def append(self, link: Row) -> None:
         link.place = self
-        if link.window is not None and not link.by_wall:
-            link.due_at = link.window.opens_at
+        if link.window is not None and link.window.opens_at is not None:
+            link.due_at = _moment(link, link.window.opens_at)
         self._books.put(link, PARKED)
         self.size += 1
         if self.first is None:
@@ -340,8 +340,7 @@ class Schedule(Agenda[Row]):
         return self.size
 
     def add(self, at: float, thing: Row) -> None:
-        if not thing.by_wall:
-            thing.due_at = at
+        thing.due_at = _moment(thing, at)
         self.size += 1
         self._books.put(thing, SCHEDULED)
 
@@ -362,6 +361,12 @@ class Unkept(Agenda[Row]):
 
     def remove(self, thing: Row) -> bool:
         return True
+
+
+def _moment(row: Row, opens_at: float) -> float:
+    """Return when a row may start, by the clock that it goes by."""
+    run_at = row.job.run_at
+    return seconds(run_at) if row.by_wall and run_at is not None else opens_at
 
 
 def _line(job: Job) -> str:

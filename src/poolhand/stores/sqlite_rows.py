@@ -22,6 +22,7 @@ PLACES = {
     SESSION: (Status.BLOCKED, "session"),
     KEY: (Status.BLOCKED, "key"),
     QUEUED: (Status.QUEUED, None),
+    LIMBO: (Status.QUEUED, None),
 }
 ENDS = (
     Status.COMPLETED,

@@ -1,0 +1,243 @@
+"""The pools of a SQLite store: the desk of each, over its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from poolhand.contract import PoolRow
+from poolhand.errors import Conflict
+from poolhand.rules.desk import Verdict
+from poolhand.rules.kept import KeptDesk
+from poolhand.rules.spec import PoolSpec
+from poolhand.stores.sqlite_books import Books
+from poolhand.stores.sqlite_keys import StoredKeys
+from poolhand.stores.sqlite_places import (
+    Parking,
+    Schedule,
+    StoredCrowd,
+    StoredGates,
+    StoredReady,
+    StoredSessions,
+    Unkept,
+)
+from poolhand.stores.sqlite_rows import ENDS, Row
+
+ALL = """
+SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
+    completed, failed, cancelled, expired, rejected
+FROM pools
+"""
+BY_NAME = f"{ALL} WHERE name = ?"
+BY_NO = f"{ALL} WHERE no = ?"
+IN_ORDER = f"{ALL} ORDER BY no"
+NEW = "INSERT INTO pools (name, spec) VALUES (?, ?)"
+SAVE = """
+UPDATE pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, completed = ?, failed = ?,
+    cancelled = ?, expired = ?, rejected = ?
+WHERE no = ?
+"""
+NAMES = "SELECT name FROM pools ORDER BY no"
+TO_LIMBO = """
+UPDATE waits SET place = 5, gate = NULL WHERE pool = ? AND place IN (3, 4) RETURNING seq
+"""
+OCCUPY = """
+UPDATE claims SET gate = CASE WHEN ? THEN (SELECT key FROM jobs WHERE seq = claims.seq) END
+WHERE pool = ?
+"""
+RECROWD = """
+UPDATE waits SET crowd = CASE ? WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
+    (SELECT key FROM jobs WHERE seq = waits.seq) END
+WHERE pool = ? AND place > 0
+"""
+
+Columns = tuple[Any, ...]  # a row of ALL
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PoolSpec).decode
+_specs: dict[bytes, PoolSpec] = {}
+
+
+def spec_of(blob: bytes) -> PoolSpec:
+    """Return the rules of a pool; they are few, and asked for all the time."""
+    spec = _specs.get(blob)
+    if spec is None:
+        if len(_specs) > 1000:
+            _specs.clear()
+        spec = _specs[blob] = _decode(blob)
+    return spec
+
+
+def pool_row(columns: Columns) -> PoolRow:
+    """Return a pool as everybody may see it."""
+    _, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
+    blocked = waiting - queued - scheduled
+    places = (running, queued, blocked, scheduled, parked)
+    return PoolRow(spec_of(spec), bool(paused), resized, *places)
+
+
+class StoredPool(KeptDesk[Row]):
+    """A pool: a desk whose places are tables, and the counts of its row.
+
+    `in_lots`: jobs can be taken and ended several at a time, as no gate looks at each of them.
+    """
+
+    def __init__(self, books: Books, columns: Columns) -> None:
+        no, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
+        self.no: int = no
+        self.spec_blob: bytes = spec
+        self.spec = spec = spec_of(spec)
+        self.resized: int | None = resized
+        self.books = books
+        self.tally = dict(zip(ENDS, columns[12:], strict=True))
+        slots = spec.slots if resized is None else resized
+        keys = StoredKeys(books, no, spec.key_ttl, spec.max_keys)
+        super().__init__(spec.queue, spec.backpressure, slots, keys, spec.max_per_key)
+        self.keys = keys
+        self.paused = bool(paused)
+        self.running, self.waiting = running, waiting
+        self.news = books.topics
+        self.queue = StoredReady(books, no, spec.queue, queued)
+        self.schedule = Schedule(books, scheduled)
+        self._ready, self._due = self.queue, self.schedule
+        self._expiries = self._openings = Unkept()
+        self.sessions = StoredSessions(books, no)
+        self.parked = Parking(books, no, parked)
+        keys.finished = columns[11]
+        if self.queue.lanes is not None:
+            self.queue.lanes.round, self.queue.lanes.opened = columns[9:11]
+        if spec.max_per_key is not None:
+            self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
+        if self._crowd is not None:
+            self._crowd = StoredCrowd(books, no, self._by_key)
+        self._saved: tuple[Any, ...] = self._state()
+
+    @property
+    def in_lots(self) -> bool:
+        return self.gates is None and not self.parked.size
+
+    @property
+    def takes_all(self) -> bool:
+        """Tell whether a job without session, key and time needs nothing but to be queued."""
+        return self._plain and not self._by_key
+
+    @property
+    def crowds(self) -> int:
+        """Say among whom an eviction chooses: 0 nobody, 1 all, 2 those of one key."""
+        return 0 if self._crowd is None else 1 + self._by_key
+
+    def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
+        self._arrivals = entry.seq - 1
+        return super().admit(entry, now, rerun)
+
+    def declare(self, spec: PoolSpec, old: StoredPool) -> None:
+        """Bring what stands in the pool under other rules than those of `old`."""
+        self._saved = ()
+        self.keys.limit(spec.key_ttl, spec.max_keys, self.books.now)
+        if self.rank != old.rank:
+            self._rank_anew(old)
+        self.books.write()
+        if self.crowds != old.crowds:
+            self.books.connection.execute(RECROWD, (self.crowds, self.no))
+        self.books.rows.clear()
+        if self.parked.size:
+            self.parked = Parking(self.books, self.no, self.parked.size)
+
+    def _rank_anew(self, old: StoredPool) -> None:
+        """Let those that are queued, or wait for their key, come in again as they came."""
+        books = self.books
+        if old.queue.lanes is not None:
+            old.queue.lanes.clear()
+        if self.queue.lanes is not None:
+            self.queue.lanes.clear()
+        books.connection.execute(OCCUPY, (self.gates is not None, self.no))
+        self.queue.size = 0
+        for (seq,) in sorted(books.query(TO_LIMBO, (self.no,))):
+            row = books.row(seq)
+            self._pass_key_gate(row, row.ready_at)
+
+    def save(self) -> None:
+        """Write the counts."""
+        if self.queue.lanes is not None:
+            self.queue.lanes.write()
+        state = self._state()
+        if state != self._saved:
+            self.books.connection.execute(SAVE, (*state, self.no))
+            self._saved = state
+
+    def _state(self) -> tuple[Any, ...]:
+        lanes = self.queue.lanes
+        return (
+            self.spec_blob,
+            self.paused,
+            self.resized,
+            self.running,
+            self.waiting,
+            self.queue.size,
+            self.schedule.size,
+            self.parked.size,
+            0 if lanes is None else lanes.round,
+            0 if lanes is None else lanes.opened,
+            self.keys.finished,
+            *self.tally.values(),
+        )
+
+
+class Pools:
+    """The pools that one write has to do with."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._by_no: dict[int, StoredPool] = {}
+        self._by_name: dict[str, StoredPool] = {}
+        books.writers.append(self.save)
+
+    def no(self, no: int) -> StoredPool:
+        """Return a pool that is there."""
+        pool = self._by_no.get(no)
+        if pool is None:
+            pool = self._keep(self._books.connection.execute(BY_NO, (no,)).fetchone())
+        return pool
+
+    def named(self, name: str) -> StoredPool | None:
+        pool = self._by_name.get(name)
+        if pool is None:
+            columns = self._books.connection.execute(BY_NAME, (name,)).fetchone()
+            pool = None if columns is None else self._keep(columns)
+        return pool
+
+    def known(self, name: str) -> StoredPool:
+        """Return a pool that an operator names."""
+        pool = self.named(name)
+        if pool is None:
+            names = self._books.connection.execute(NAMES).fetchall()
+            known = ", ".join(repr(one) for (one,) in names) or "none"
+            raise Conflict(f"pool={name!r} is not known to this store; it knows: {known}")
+        return pool
+
+    def open(self, spec: PoolSpec) -> StoredPool:
+        """Let a pool come into being."""
+        self._books.connection.execute(NEW, (spec.name, _encode(spec)))
+        pool = self.named(spec.name)
+        assert pool is not None
+        return pool
+
+    def declare(self, pool: StoredPool, spec: PoolSpec) -> StoredPool:
+        """Let a pool go on under other rules."""
+        self._books.write()
+        self.save()
+        columns = self._books.connection.execute(BY_NO, (pool.no,)).fetchone()
+        new = self._keep((columns[0], _encode(spec), *columns[2:]))
+        new.declare(spec, pool)
+        return new
+
+    def save(self) -> None:
+        for pool in self._by_no.values():
+            pool.save()
+
+    def _keep(self, columns: Columns) -> StoredPool:
+        pool = StoredPool(self._books, columns)
+        self._by_no[pool.no] = self._by_name[pool.spec.name] = pool
+        return pool

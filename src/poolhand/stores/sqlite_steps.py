@@ -1,0 +1,150 @@
+"""The steps that all verbs of a SQLite store are made of."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from sqlite3 import Connection
+
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.job import Job, Status
+from poolhand.stores.sqlite_books import Books
+from poolhand.stores.sqlite_pools import Pools, StoredPool
+from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, SESSION, Row, encode
+
+EXPIRED = """
+SELECT seq FROM waits WHERE closes_at IS NOT NULL AND closes_at <= ?
+ORDER BY closes_at, seq LIMIT 1
+"""
+OWNER = "SELECT no FROM owners WHERE id = ? AND NOT buried"
+
+
+class Steps:
+    """One write: its books, its pools, and what can be done to a job.
+
+    The records of a step come before those of the parked that got a place through it.
+    """
+
+    def __init__(self, connection: Connection, now: float, at: datetime) -> None:
+        self.books = Books(connection, now, at)
+        self.pools = Pools(self.books)
+        self.freed: set[int] = set()
+
+    def close(self) -> set[str]:
+        """Write everything; return what there is to tell."""
+        topics = self.books.topics
+        for no in self.freed:
+            pool = self.pools.no(no)
+            if pool.has_slot and pool.queued and not pool.paused:
+                topics.add("ready")
+        self.books.close()
+        return topics
+
+    def undo(self) -> None:
+        """Begin anew after the tables were set back to when the books were last closed."""
+        self.books.reopen()
+        self.pools = Pools(self.books)
+
+    def owner(self, id: str | None) -> int | None:
+        """Return the number of an owner that may hold leases."""
+        row = self.books.connection.execute(OWNER, (id,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def act(self, kind: str, pool: StoredPool, by: str, detail: str) -> None:
+        """Note what somebody did to a pool."""
+        of = (pool.spec.id, pool.spec.name)
+        self.books.note(audit.acted(kind, of, by, detail, self.books.at))
+
+    # Coming in
+
+    def keep(self, row: Row) -> None:
+        """Let a new row have the number it was shown with."""
+        self.books.jobs = row.seq
+        self.books.rows[row.seq] = row
+
+    def accept(self, row: Row) -> None:
+        """Note that a job has its place."""
+        self.books.note(audit.submitted(row.job))
+        if row.job.status is Status.QUEUED:
+            self.books.topics.add("ready")
+
+    def unpark(self, row: Row) -> None:
+        """Let a parked row go."""
+        pool = self.pools.no(row.pool)
+        pool.unpark(row, self.books.now)
+        self.books.forget(row)
+        self.welcome(pool)
+
+    def welcome(self, pool: StoredPool) -> None:
+        """Note who of the parked has got a place."""
+        if pool.parked.size or pool.admitted:
+            for row in pool.welcome(self.books.now):
+                self.accept(row)
+                self.books.topics.add("entered")
+
+    # Being over
+
+    def vacate(self, pool: StoredPool, key: str) -> None:
+        """Take back a slot."""
+        pool.vacate(key, self.books.now)
+        self.freed.add(pool.no)
+        self.welcome(pool)
+
+    def remove(self, row: Row, job: Job) -> None:
+        """End a waiting job."""
+        pool = self.pools.no(row.pool)
+        if row.where == SESSION:
+            row.place = pool.sessions
+        pool.remove(row, self.books.now)
+        self.end(row, job, audit.ended(job))
+        self.welcome(pool)
+
+    def end(self, row: Row, job: Job, record: audit.Audit) -> None:
+        """Write the last record of a job that has no place any more."""
+        books, pool = self.books, self.pools.no(row.pool)
+        books.note(record)
+        books.topics.add("over")
+        row.job = job
+        row.dead = job.status is Status.FAILED
+        if job.session is not None or job.idempotency_key is not None:
+            pool.finish(row, books.now)
+        books.put(row, OVER)
+        self.tell_end(pool, row.seq, job, row.wished)
+
+    def tell_end(self, pool: StoredPool, seq: int, job: Job, wished: bool) -> None:
+        """Write what became of a job."""
+        books, status = self.books, job.status
+        books.ends += 1
+        pool.tally[status] += 1
+        dead = status is Status.FAILED
+        books.new_ends.append(
+            (books.ends, seq, pool.no, END_OF[status], dead, wished, books.now, encode(job))
+        )
+
+    def expire(self, limit: int | None) -> int:
+        """End what has waited too long."""
+        count = 0
+        while count != limit and (rows := self.books.query(EXPIRED, (self.books.now,))):
+            row = self.books.row(rows[0][0])
+            self.remove(row, lifecycle.expire(row.job, self.books.at))
+            count += 1
+        return count
+
+    def cancel(self, id: str, by: str) -> Row | None:
+        """End a job that waits, wish the end of one that runs; a parked one is gone."""
+        books = self.books
+        row = books.row_named(id)
+        if row is None:
+            return None
+        if row.where == PARKED:
+            self.unpark(row)
+            return None
+        job = row.job
+        if not job.status.terminal and not row.wished:
+            books.note(audit.acted_on(audit.CANCEL, job, by, "", books.at))
+        if job.status.waiting:
+            self.remove(row, lifecycle.cancel(job, books.at))
+        elif job.status is Status.RUNNING and not row.wished:
+            row.wished = True
+            books.connection.execute("UPDATE claims SET wished = 1 WHERE token = ?", (row.token,))
+            books.topics.add("wish")
+        return row

@@ -1,0 +1,125 @@
+"""Documents: small values under keys, with versions, all or none."""
+
+from __future__ import annotations
+
+from poolhand.contract import Put
+from tests.contract.conftest import Another
+from tests.contract.support import Hand
+
+
+async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another) -> None:
+    assert await hand.store.get_document("a") is None
+    assert await hand.store.put([Put("a", b"\x00one"), Put("b", b"")])
+    other = await another()
+    assert await other.get_document("a") == (b"\x00one", 1)
+    assert await other.get_document("b") == (b"", 1)
+
+
+async def test_every_write_is_counted(hand: Hand) -> None:
+    for version in range(1, 4):
+        assert await hand.store.put([Put("a", str(version).encode())])
+        assert await hand.store.get_document("a") == (str(version).encode(), version)
+
+
+async def test_a_write_can_ask_for_a_version(hand: Hand) -> None:
+    put = hand.store.put
+    assert not await put([Put("a", b"x", expect=1)])
+    assert await put([Put("a", b"one", expect=0)])
+    assert not await put([Put("a", b"x", expect=0)])
+    assert await put([Put("a", b"two", expect=1)])
+    assert not await put([Put("a", b"x", expect=1)])
+    assert await hand.store.get_document("a") == (b"two", 2)
+
+
+async def test_documents_are_written_all_or_none(hand: Hand) -> None:
+    await hand.store.put([Put("b", b"old")])
+    assert not await hand.store.put([Put("a", b"x"), Put("b", b"x", expect=7), Put("c", b"x")])
+    assert await hand.store.get_document("a") is None
+    assert await hand.store.get_document("b") == (b"old", 1)
+    assert await hand.store.scan("") == ["b"]
+
+
+async def test_a_key_may_be_written_twice_at_once(hand: Hand) -> None:
+    assert await hand.store.put([Put("a", b"one", expect=0), Put("a", b"two", expect=1)])
+    assert await hand.store.get_document("a") == (b"two", 2)
+    assert not await hand.store.put([Put("a", b"x"), Put("a", b"x", expect=2)])
+
+
+async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
+    stores = [hand.store, await another()]
+    won = [await stores[n % 2].put([Put("leader", b"%d" % n, expect=0)]) for n in range(6)]
+    assert won == [True, False, False, False, False, False]
+    assert await hand.store.get_document("leader") == (b"0", 1)
+
+
+async def test_a_document_is_deleted_and_begins_anew(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"one"), Put("b", b"one")])
+    assert not await hand.store.delete("a", expect=2)
+    assert await hand.store.delete("a", expect=1)
+    assert not await hand.store.delete("a")
+    assert not await hand.store.delete("a", expect=0)
+    assert await hand.store.delete("b")
+    assert await hand.store.put([Put("a", b"again", expect=0)])
+    assert await hand.store.get_document("a") == (b"again", 1)
+
+
+async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"short", ttl=10.0), Put("b", b"long")])
+    hand.clock.wait(9)
+    assert await hand.store.get_document("a") == (b"short", 1)
+    hand.clock.wait(1)
+    assert await hand.store.get_document("a") is None
+    assert await hand.store.scan("") == ["b"]
+    assert not await hand.store.delete("a")
+    assert await hand.store.put([Put("a", b"new", expect=0)])
+    assert await hand.store.get_document("a") == (b"new", 1)
+
+
+async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"", ttl=10.0)])
+    hand.clock.wait(9)
+    await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
+    hand.clock.set_date(3600)
+    hand.clock.wait(9)
+    assert await hand.store.scan("") == ["a", "b"]
+    hand.clock.wait(1)
+    assert await hand.store.scan("") == ["b"]
+
+
+async def test_what_has_outlived_its_time_can_be_swept_and_written_again(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"", ttl=1.0), Put("b", b"", ttl=5.0)])
+    hand.clock.wait(2)
+    await hand.store.prune(0.0)
+    assert await hand.store.scan("") == ["b"]
+    assert await hand.store.put([Put("a", b"", expect=0)])
+
+
+async def test_a_scan_gives_keys_in_their_order_page_by_page(hand: Hand) -> None:
+    names = ["s/b", "s/a", "t/a", "s", "s/ä", "s/a/1", "r"]
+    await hand.store.put([Put(name, b"") for name in names])
+    scan = hand.store.scan
+    assert await scan("s/") == ["s/a", "s/a/1", "s/b", "s/ä"]
+    assert await scan("s/", limit=2) == ["s/a", "s/a/1"]
+    assert await scan("s/", after="s/a/1", limit=2) == ["s/b", "s/ä"]
+    assert await scan("s/", after="s/ä") == []
+    assert await scan("") == sorted(names)
+    assert await scan("none") == []
+
+
+async def test_a_prefix_is_taken_as_it_stands(hand: Hand) -> None:
+    await hand.store.put([Put(name, b"") for name in ["a%b", "a_b", "aXb", "a*b", "A%b"]])
+    assert await hand.store.scan("a%") == ["a%b"]
+    assert await hand.store.scan("a_") == ["a_b"]
+    assert await hand.store.scan("a*") == ["a*b"]
+
+
+async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
+    one, two = await hand.start("a"), await hand.start("b")
+    await hand.store.put([Put("x", b"old")])
+    good = hand.ended(one, documents=(Put("x", b"new", expect=1), Put("y", b"")))
+    bad = hand.ended(two, documents=(Put("z", b""), Put("x", b"late", expect=1)))
+    assert await hand.change(good, bad) == (True, False)
+    assert await hand.store.get_document("x") == (b"new", 2)
+    assert await hand.store.scan("") == ["x", "y"]
+    assert await hand.statuses("a", "b") == "completed running"
+    assert await hand.change(hand.ended(two)) == (True,)

@@ -1,0 +1,109 @@
+"""The log: streams of lines, numbered without gaps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from poolhand.contract import Line, Put, Written
+from tests.contract.conftest import Another
+from tests.contract.support import START, Hand
+
+
+def lines(stream: str, *kinds: str) -> list[Line]:
+    return [Line(stream, kind, kind.encode()) for kind in kinds]
+
+
+async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
+    return [line.number for line in await hand.store.read(stream, after)]
+
+
+async def test_lines_are_read_as_they_were_written(hand: Hand, another: Another) -> None:
+    assert await hand.store.append([Line("s", "a", b"\x00"), Line("s", "b", b"")])
+    hand.clock.wait(5)
+    assert await hand.store.append([Line("s", "c", b"x")])
+    later = START + timedelta(seconds=5)
+    assert await (await another()).read("s") == [
+        Written(1, START, "a", b"\x00"),
+        Written(2, START, "b", b""),
+        Written(3, later, "c", b"x"),
+    ]
+    assert await hand.store.read("none") == []
+
+
+async def test_every_stream_counts_by_itself_without_gaps(hand: Hand, another: Another) -> None:
+    stores = [hand.store, await another()]
+    for n in range(20):
+        await stores[n % 2].append([*lines("s", "k"), *lines(f"t{n % 3}", "k", "k")])
+    assert await numbers(hand) == list(range(1, 21))
+    assert await numbers(hand, "t0") == list(range(1, 15))
+    assert await numbers(hand, "t2") == list(range(1, 13))
+
+
+async def test_a_reader_goes_on_behind_a_number(hand: Hand) -> None:
+    await hand.store.append(lines("s", *"abcdefghij"))
+    read = hand.store.read
+    assert [line.kind for line in await read("s", 7)] == ["h", "i", "j"]
+    assert [line.kind for line in await read("s", 3, limit=2)] == ["d", "e"]
+    assert await read("s", 10) == []
+    assert await read("s", 99) == []
+
+
+async def test_a_reader_may_want_some_kinds_only(hand: Hand) -> None:
+    await hand.store.append(lines("s", "pool_submit", "job", "pool_drop", "pool_submit_x"))
+    read = hand.store.read
+    assert [line.number for line in await read("s", kind="pool_")] == [1, 3, 4]
+    assert [line.number for line in await read("s", kind="pool_submit")] == [1, 4]
+    assert [line.number for line in await read("s", 1, limit=1, kind="pool_")] == [3]
+    assert await read("s", kind="%") == []
+
+
+async def test_the_lines_below_a_number_are_forgotten_and_the_count_goes_on(hand: Hand) -> None:
+    await hand.store.append(lines("s", *"abcdef"))
+    assert await hand.store.trim("s", 3) == 2
+    assert await numbers(hand) == [3, 4, 5, 6]
+    assert await hand.store.trim("s", 3) == 0
+    assert await numbers(hand, after=4) == [5, 6]
+    await hand.store.append(lines("s", "g"))
+    assert await numbers(hand) == [3, 4, 5, 6, 7]
+
+
+async def test_the_last_line_is_never_forgotten(hand: Hand) -> None:
+    await hand.store.append(lines("s", *"abc"))
+    assert await hand.store.trim("s", 100) == 2
+    assert await numbers(hand) == [3]
+    await hand.store.append(lines("s", "d"))
+    assert await numbers(hand) == [3, 4]
+    assert await hand.store.trim("none", 5) == 0
+
+
+async def test_lines_are_taken_while_the_token_is_good(hand: Hand) -> None:
+    claim = await hand.start("a")
+    assert await hand.store.append(lines("s", "a"), claim.token)
+    assert not await hand.store.append(lines("s", "b"), claim.token + 1)
+    await hand.retry(claim)
+    assert not await hand.store.append(lines("s", "c"), claim.token)
+    (again,) = await hand.claim(1)
+    assert await hand.store.append(lines("s", "d"), again.token)
+    await hand.finish(again)
+    assert not await hand.store.append(lines("s", "e"), again.token)
+    assert [line.kind for line in await hand.store.read("s")] == ["a", "d"]
+    assert await numbers(hand) == [1, 2]
+
+
+async def test_the_token_of_a_stuck_job_is_not_good(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.change(hand.ended(claim, stuck=True))
+    assert not await hand.store.append(lines("s", "a"), claim.token)
+
+
+async def test_lines_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
+    one, two = await hand.start("a"), await hand.start("b")
+    good = hand.ended(one, log=tuple(lines("s", "a", "b")))
+    bad = hand.ended(two, log=tuple(lines("s", "x")), documents=(Put("d", b"", expect=5),))
+    assert await hand.change(good, bad) == (True, False)
+    assert [line.kind for line in await hand.store.read("s")] == ["a", "b"]
+
+
+async def test_an_empty_append_is_good(hand: Hand) -> None:
+    assert await hand.store.append([])
+    assert not await hand.store.append([], 1)

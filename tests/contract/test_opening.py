@@ -1,0 +1,37 @@
+"""Opening and closing: a store says whether it can take a job, and keeps what was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from poolhand.errors import StoreError
+from tests.contract.conftest import Another
+from tests.contract.support import Hand
+
+
+async def test_a_store_that_is_open_could_take_a_job(hand: Hand) -> None:
+    await hand.store.check()
+
+
+async def test_a_store_that_is_closed_could_not(hand: Hand) -> None:
+    await hand.store.close()
+    with pytest.raises(StoreError):
+        await hand.store.check()
+
+
+async def test_what_was_written_is_there_when_the_store_is_opened_again(
+    hand: Hand, another: Another
+) -> None:
+    await hand.take_in("a")
+    claim = (await hand.claim(1))[0]
+    await hand.store.close()
+    store = await another()
+    again = Hand(store, hand.clock)
+    assert await again.status("a") == "running"
+    assert (await store.extend("hand", [claim.token])).lost == ()
+    await again.finish(claim)
+
+
+async def test_closing_twice_is_harmless(hand: Hand) -> None:
+    await hand.store.close()
+    await hand.store.close()

@@ -1,0 +1,198 @@
+"""Pools: declaring them, and what operators do to them while they work."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.contract import PoolRow
+from poolhand.errors import Conflict
+from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
+from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.spec import undeclared
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, entries, ids, order, refused, spec
+
+
+async def test_a_declared_pool_is_seen_as_it_was_declared(hand: Hand, another: Another) -> None:
+    rules = [
+        spec("a", fair_round_robin("tenant_id", {"x": 2.0}), bounded(3), slots=4),
+        spec("b", priority(aging=2.5), ring_buffer(5), max_per_key=2, key_ttl=7.0, max_keys=9),
+        spec("c", lifo(), fail_fast(), slots=1),
+    ]
+    for one in rules:
+        await hand.store.declare(one)
+    assert await (await another()).pools() == [PoolRow(one) for one in rules]
+
+
+async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
+    await hand.take_in("x", pool="b")
+    await hand.store.declare(spec("c"))
+    await hand.store.declare(spec("a"))
+    await hand.store.declare(spec("b"))
+    assert [row.spec.name for row in await hand.store.pools()] == ["b", "c", "a"]
+
+
+async def test_a_pool_says_who_is_where(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(4), slots=1, max_per_key=1))
+    await hand.start("running", key="A", session="s")
+    await hand.take_in("of key", key="A")
+    await hand.take_in("of session", session="s")
+    await hand.take_in("scheduled", delay=5.0)
+    await hand.take_in("queued")
+    await hand.submit("parked")
+    row = await hand.pool()
+    assert (row.running, row.queued, row.blocked) == (1, 1, 2)
+    assert (row.scheduled, row.parked) == (1, 1)
+
+
+async def test_declaring_again_puts_the_new_rules_in_force(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    await hand.take_in(*"abc")
+    assert len(await hand.claim()) == 1
+    await hand.store.declare(spec(slots=2, backpressure=bounded(1, OnFull.FAIL_SUBMITTER)))
+    assert len(await hand.claim()) == 1
+    refused(await hand.submit("d"))
+
+
+async def test_declaring_the_same_again_changes_nothing(hand: Hand) -> None:
+    rules = spec(queue=fair_round_robin(), slots=1)
+    await hand.store.declare(rules)
+    for name in ("A1", "A2", "B1", "B2"):
+        await hand.take_in(name, key=name[0])
+    await hand.finish(*await hand.claim(1))
+    await hand.store.declare(rules)
+    assert await hand.serve() == ["B1", "A2", "B2"]
+
+
+async def test_a_pool_that_was_used_before_it_is_declared_gets_its_rules(hand: Hand) -> None:
+    await hand.take_in(*"abc")
+    rules = replace(spec(queue=lifo(), slots=1), id="pool-declared")
+    await hand.store.declare(rules)
+    assert (await hand.pool()).spec == rules
+    assert ids(await hand.claim()) == ["c"]
+    assert (await hand.get("a")).job.pool_id == undeclared("pool").id
+
+
+async def test_a_declaration_keeps_what_an_operator_set(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=5))
+    await hand.store.resize("pool", 1, "me")
+    await hand.store.pause("pool", True, "me")
+    await hand.store.declare(spec(slots=3, queue=lifo()))
+    row = await hand.pool()
+    assert (row.paused, row.resized, row.slots) == (True, 1, 1)
+    await hand.store.resize("pool", None, "me")
+    assert (await hand.pool()).slots == 3
+    await hand.take_in(*"abcd")
+    assert await hand.claim() == []
+    await hand.store.pause("pool", False, "me")
+    assert ids(await hand.claim()) == ["d", "c", "b"]
+
+
+RANKED = [
+    (fifo(), ["A1", "A2", "A3", "B4", "C5"]),
+    (lifo(), ["C5", "B4", "A3", "A2", "A1"]),
+    (priority(), ["B4", "A2", "C5", "A1", "A3"]),
+    (fair_round_robin(), ["A1", "B4", "C5", "A2", "A3"]),
+]
+LEVELS = {"A1": 0, "A2": 1, "A3": 0, "B4": 2, "C5": 1}
+
+
+@pytest.mark.parametrize(("after", "served"), RANKED, ids=["fifo", "lifo", "priority", "fair"])
+@pytest.mark.parametrize("before", [fifo(), lifo(), priority(), fair_round_robin()], ids=str)
+async def test_a_changed_strategy_ranks_what_is_queued(
+    hand: Hand, before: Strategy, after: Strategy, served: list[str]
+) -> None:
+    await hand.store.declare(spec(queue=before, slots=1))
+    claim = await hand.start("running", key="R")
+    for name, level in LEVELS.items():
+        await hand.take_in(name, key=name[0], priority=level)
+    await hand.store.declare(spec(queue=after, slots=1))
+    await hand.finish(claim)
+    assert await hand.serve() == served
+
+
+async def test_under_aging_what_was_queued_is_as_old_as_it_is(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    await hand.take_in("old")
+    hand.clock.wait(15)
+    await hand.take_in("one above", priority=1)
+    await hand.take_in("two above", priority=2)
+    await hand.store.declare(spec(slots=1, queue=priority(aging=10.0)))
+    assert await hand.serve() == ["two above", "old", "one above"]
+
+
+async def test_a_new_key_cap_counts_what_runs(hand: Hand) -> None:
+    await hand.take_in("a1", "a2", "a3", "a4", key="A")
+    one, two = await hand.claim(2)
+    await hand.store.declare(spec(max_per_key=1))
+    assert await hand.statuses("a3", "a4") == "blocked blocked"
+    await hand.finish(one)
+    assert await hand.claim() == []
+    await hand.finish(two)
+    assert ids(await hand.claim()) == ["a3"]
+
+
+async def test_a_lifted_key_cap_lets_everybody_through(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.take_in("a1", "a2", "a3", key="A")
+    await hand.store.declare(spec())
+    assert await hand.serve() == ["a1", "a2", "a3"]
+
+
+async def test_turns_of_a_session_stay_in_their_order_under_new_rules(hand: Hand) -> None:
+    await hand.take_in("s1", "s2", "s3", session="s")
+    claim = (await hand.claim(1))[0]
+    await hand.store.declare(spec(queue=lifo(), max_per_key=1))
+    await hand.take_in("s4", session="s")
+    await hand.finish(claim)
+    assert await hand.serve() == ["s2", "s3", "s4"]
+
+
+async def test_a_new_drop_policy_finds_the_oldest_of_those_that_were_there(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    await hand.start("running")
+    await hand.take_in("a", delay=50.0)
+    await hand.take_in("b", "c")
+    await hand.store.declare(spec(slots=1, backpressure=ring_buffer(3)))
+    await hand.take_in("d", "e")
+    assert await hand.statuses(*"abcde") == "rejected rejected queued queued queued"
+
+
+async def test_a_paused_pool_takes_jobs_but_gives_none_out(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.store.pause("pool", True, "me")
+    await hand.take_in("b")
+    assert await hand.claim() == []
+    await hand.finish(claim)
+    assert (await hand.store.replace([])).claims == ()
+    await hand.store.pause("pool", False, "me")
+    assert ids(await hand.claim()) == ["b"]
+
+
+async def test_a_pool_can_shrink_below_what_runs(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=3))
+    await hand.take_in(*"abcde")
+    claims = await hand.claim()
+    await hand.store.resize("pool", 1, "me")
+    await hand.finish(claims[0], claims[1])
+    assert await hand.claim() == []
+    await hand.finish(claims[2])
+    assert ids(await hand.claim()) == ["d"]
+
+
+async def test_a_resize_is_about_the_bound_too(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1, backpressure=fail_fast()))
+    await hand.take_in("a")
+    refused(await hand.submit("b"))
+    await hand.store.resize("pool", 2, "me")
+    assert entries(await hand.add(order("b"))) == ["taken"]
+
+
+async def test_what_an_operator_does_to_an_unknown_pool_is_an_error(hand: Hand) -> None:
+    await hand.take_in("a", pool="known")
+    with pytest.raises(Conflict, match=r"'unknown'.*'known'"):
+        await hand.store.pause("unknown", True, "me")
+    with pytest.raises(Conflict, match="'unknown'"):
+        await hand.store.resize("unknown", 3, "me")
+    assert [row.spec.name for row in await hand.store.pools()] == ["known"]

@@ -1,0 +1,148 @@
+"""What can be seen: pages, counts, and what is forgotten in the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from poolhand.contract import Filter, Page
+from poolhand.rules.job import Status
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, ids, spec
+
+
+async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
+    found = []
+    page = await hand.store.find(which, limit=limit)
+    found.append(ids(page.jobs))
+    while page.after is not None:
+        page = await hand.store.find(which, page.after, limit)
+        found.append(ids(page.jobs))
+    return found
+
+
+async def test_a_page_shows_the_newest_first(hand: Hand) -> None:
+    await hand.take_in(*"abcde")
+    assert await pages(hand, Filter(), 2) == [["e", "d"], ["c", "b"], ["a"]]
+    assert await pages(hand, Filter(), 5) == [["e", "d", "c", "b", "a"]]
+    assert await hand.store.find(Filter(pool="none")) == Page(())
+
+
+async def test_jobs_that_come_meanwhile_move_no_page(hand: Hand, another: Another) -> None:
+    other = await another()
+    await hand.take_in(*"abcd")
+    first = await other.find(Filter(), limit=2)
+    await hand.take_in(*"efg")
+    second = await other.find(Filter(), first.after, limit=2)
+    assert ids(first.jobs) + ids(second.jobs) == ["d", "c", "b", "a"]
+
+
+async def test_jobs_that_change_meanwhile_move_no_page(hand: Hand) -> None:
+    await hand.take_in(*"abcd")
+    first = await hand.store.find(Filter(statuses=(Status.QUEUED,)), limit=2)
+    await hand.store.cancel(["d", "b"], "me")
+    second = await hand.store.find(Filter(statuses=(Status.QUEUED,)), first.after)
+    assert ids(second.jobs) == ["a"]
+
+
+async def fill(hand: Hand) -> None:
+    await hand.take_in("a", pool="one", key="K", tenant="acme")
+    await hand.take_in("b", pool="one", session="s")
+    await hand.take_in("c", pool="two", session="s", tenant="acme")
+    await hand.take_in("d", pool="two", delay=5.0)
+    for pool, status in [("one", Status.FAILED), ("two", Status.COMPLETED)]:
+        await hand.finish(*await hand.claim(1, (pool,)), status=status)
+
+
+FILTERS = {
+    "all": (Filter(), "d c b a"),
+    "pool": (Filter(pool="one"), "b a"),
+    "statuses": (Filter(statuses=(Status.QUEUED, Status.SCHEDULED)), "d b"),
+    "name": (Filter(name="task"), "d c b a"),
+    "no such name": (Filter(name="other"), ""),
+    "key": (Filter(key="K"), "a"),
+    "empty key": (Filter(key=""), "d c b"),
+    "session": (Filter(session="s"), "c b"),
+    "tenant": (Filter(tenant="acme"), "c a"),
+    "tenant and pool": (Filter(tenant="acme", pool="one"), "a"),
+    "dead": (Filter(dead=True), "a"),
+    "not dead": (Filter(dead=False, pool="one"), "b"),
+}
+
+
+@pytest.mark.parametrize(("which", "found"), FILTERS.values(), ids=FILTERS)
+async def test_a_filter_means_those_for_which_everything_holds(
+    hand: Hand, which: Filter, found: str
+) -> None:
+    await fill(hand)
+    assert await pages(hand, which, 100) == [found.split()]
+    counted = await hand.store.count(which)
+    assert sum(counted.values()) == len(found.split())
+    assert all(counted.values())
+
+
+async def test_jobs_are_counted_by_status(hand: Hand) -> None:
+    await fill(hand)
+    one_each = (Status.FAILED, Status.QUEUED, Status.COMPLETED, Status.SCHEDULED)
+    assert await hand.store.count(Filter()) == dict.fromkeys(one_each, 1)
+    assert await hand.store.count(Filter(pool="none")) == {}
+
+
+async def test_what_has_been_over_for_long_is_forgotten(hand: Hand) -> None:
+    await hand.finish(await hand.start("old"))
+    await hand.finish(await hand.start("dead"), status=Status.FAILED)
+    hand.clock.wait(5)
+    await hand.finish(await hand.start("new"))
+    await hand.take_in("waiting")
+    hand.clock.wait(5)
+    assert await hand.store.prune(10.5) == 0
+    assert await hand.store.prune(10.0) == 2
+    assert await pages(hand, Filter(), 100) == [["waiting", "new"]]
+    assert await hand.store.get(["old", "dead"]) == [None, None]
+    assert await hand.store.brief("old") is None
+    assert await hand.store.prune(0.0) == 1
+
+
+async def test_only_so_many_are_forgotten_at_a_time_the_oldest_first(hand: Hand) -> None:
+    for name in "abc":
+        await hand.finish(await hand.start(name))
+        hand.clock.wait(1)
+    assert await hand.store.prune(0.0, limit=2) == 2
+    assert await pages(hand, Filter(), 100) == [["c"]]
+
+
+async def test_the_age_of_a_job_does_not_follow_the_calendar(hand: Hand) -> None:
+    await hand.finish(await hand.start("a"))
+    hand.clock.set_date(3600)
+    assert await hand.store.prune(10.0) == 0
+    hand.clock.set_date(-7200)
+    hand.clock.wait(10)
+    assert await hand.store.prune(10.0) == 1
+
+
+async def test_a_stuck_job_is_kept_until_its_slot_is_released(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.change(hand.ended(claim, stuck=True))
+    await hand.finish(await hand.start("b"))
+    hand.clock.wait(10)
+    assert await hand.store.prune(1.0) == 1
+    await hand.store.release([claim.token])
+    assert await hand.store.prune(1.0) == 1
+
+
+async def test_a_job_is_kept_as_long_as_its_key_stands_for_it(hand: Hand) -> None:
+    await hand.store.declare(spec(key_ttl=10.0))
+    await hand.finish(await hand.start("a", idempotency_key="k"))
+    hand.clock.wait(9)
+    assert await hand.store.prune(1.0) == 0
+    hand.clock.wait(1)
+    assert await hand.store.prune(1.0) == 1
+    await hand.take_in("b", idempotency_key="k")
+
+
+async def test_a_forgotten_job_is_not_in_any_ones_way(hand: Hand) -> None:
+    claim = await hand.start("a", session="s")
+    await hand.take_in("b", session="s")
+    await hand.finish(claim)
+    assert await hand.store.prune(0.0) == 1
+    assert await hand.serve() == ["b"]
+    assert await hand.store.cancel(["a"], "me") == [None]

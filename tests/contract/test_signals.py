@@ -1,0 +1,135 @@
+"""Signals: hints that something may have changed, given after it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from poolhand.contract import Wanted
+from poolhand.rules.backpressure import bounded
+from tests.contract.conftest import Another
+from tests.contract.support import Hand, spec
+
+
+class Ear:
+    """Hears what a store says; waits for a word, never for a time."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, topic: str) -> None:
+        self.heard.append(topic)
+        self._news.set()
+
+    async def hear(self, topic: str) -> None:
+        async with asyncio.timeout(10):
+            while topic not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+        self.heard.clear()
+
+
+async def heard_after(hand: Hand, topic: str, act: Callable[[], Awaitable[object]]) -> None:
+    ear = Ear()
+    end = hand.store.subscribe(ear)
+    await act()
+    await ear.hear(topic)
+    end()
+
+
+async def test_a_job_that_can_be_claimed_is_told_of(hand: Hand) -> None:
+    await heard_after(hand, "ready", lambda: hand.take_in("a"))
+    await hand.serve()
+    claim = await hand.start("b", session="s")
+    await hand.take_in("c", session="s")
+    await heard_after(hand, "ready", lambda: hand.finish(claim))
+    (again,) = await hand.claim()
+    await heard_after(hand, "ready", lambda: hand.retry(again))
+
+
+async def test_a_job_whose_time_has_come_is_told_of(hand: Hand) -> None:
+    await hand.take_in("a", delay=5.0)
+    hand.clock.wait(5)
+    await heard_after(hand, "ready", hand.store.promote)
+
+
+async def test_a_slot_that_comes_free_for_somebody_is_told_of(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    claim = await hand.start("a")
+    await hand.take_in("b")
+    await heard_after(hand, "ready", lambda: hand.finish(claim))
+    await hand.store.pause("pool", True, "me")
+    await heard_after(hand, "ready", lambda: hand.store.pause("pool", False, "me"))
+
+
+async def test_the_end_of_a_job_is_told_of(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await heard_after(hand, "over", lambda: hand.finish(claim))
+    await hand.take_in("b")
+    await heard_after(hand, "over", lambda: hand.store.cancel(["b"], "me"))
+    await hand.take_in("c", expires=1.0)
+    hand.clock.wait(1)
+    await heard_after(hand, "over", hand.store.promote)
+
+
+async def test_a_parked_order_that_comes_in_is_told_of(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1, backpressure=bounded(1)))
+    await hand.start("a")
+    await hand.take_in("b")
+    await hand.submit("c")
+    await heard_after(hand, "entered", lambda: hand.store.cancel(["b"], "me"))
+
+
+async def test_a_wish_is_told_of(hand: Hand) -> None:
+    await hand.start("a")
+    await heard_after(hand, "wish", lambda: hand.store.cancel(["a"], "me"))
+
+
+async def test_everybody_hears_everybody(hand: Hand, another: Another) -> None:
+    other = await another()
+    ears = [Ear(), Ear(), Ear()]
+    ends = [
+        store.subscribe(ear) for store, ear in zip([hand.store, other, other], ears, strict=True)
+    ]
+    await hand.take_in("a")
+    for ear in ears:
+        await ear.hear("ready")
+    other.publish("hello")
+    for ear in ears:
+        await ear.hear("hello")
+    await other.claim(Wanted("hand", (0,)))
+    for end in ends:
+        end()
+
+
+async def test_who_has_gone_hears_nothing_more(hand: Hand) -> None:
+    gone, there = Ear(), Ear()
+    end = hand.store.subscribe(gone)
+    hand.store.subscribe(there)
+    hand.store.publish("word")
+    end()
+    end()
+    await there.hear("word")
+    assert gone.heard == []
+
+
+async def test_a_listener_that_raises_harms_nobody(hand: Hand) -> None:
+    # Not through the log, where an error would be one of this test.
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+
+    def bad(topic: str) -> None:
+        raise LookupError(topic)
+
+    hand.store.subscribe(bad)
+    ear = Ear()
+    hand.store.subscribe(ear)
+    await hand.take_in("a")
+    await ear.hear("ready")
+    assert await hand.status("a") == "queued"
+
+
+async def test_a_closed_store_publishes_to_nobody(hand: Hand) -> None:
+    hand.store.subscribe(Ear())
+    await hand.store.close()
+    hand.store.publish("word")

@@ -1,0 +1,129 @@
+"""The history of a run, put together from the files outside. Nothing of poolhand is imported."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tests.faults import outside
+from tests.faults.load import Item, Plan, read_plan
+from tests.faults.outside import Line
+
+TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "rejected"})
+ENDING = ("kill", "died", "term")  # blows that end a life
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a job's code, from the effect file.
+
+    `ended` is None when its end was never written. `cut` is when a blow fell on its process, or
+    infinity: whatever it did later counts for nothing.
+    """
+
+    job: str
+    number: int
+    attempt: int
+    token: int
+    life: str
+    began: float
+    ended: float | None
+    how: str | None
+    cut: float
+
+    @property
+    def until(self) -> float:
+        """When its lease was over for certain, as far as can be seen from outside."""
+        return min(self.cut, self.cut if self.ended is None else self.ended)
+
+    @property
+    def was_cut(self) -> bool:
+        return self.cut < math.inf
+
+
+class History:
+    """All that is known of a run; jobs are records as they were exported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plan: Plan = read_plan(folder / outside.PLAN)
+        self.items: dict[int, Item] = {item.number: item for item in self.plan.items}
+        self.submits = outside.read(folder / outside.ACKS)
+        self.blows = outside.read(folder / outside.BLOWS)
+        self.effects = outside.read(folder / outside.EFFECTS)
+        self.jobs: dict[str, Line] = {one["id"]: one for one in outside.read(folder / outside.JOBS)}
+        self.audit = outside.read(folder / outside.AUDIT)
+
+    @cached_property
+    def acks(self) -> list[Line]:
+        return [line for line in self.submits if line["what"] == "ack"]
+
+    @cached_property
+    def accepted(self) -> set[str]:
+        return {line["job"] for line in self.acks}
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """Every run of code, by its token."""
+        ends = {_run(line): line for line in self.effects if line["what"] == "end"}
+        begun = [line for line in self.effects if line["what"] == "begin"]
+        made = [self._attempt(line, ends.get(_run(line))) for line in begun]
+        return sorted(made, key=lambda one: (one.token, one.began))
+
+    @cached_property
+    def attempts_of(self) -> dict[str, list[Attempt]]:
+        found: dict[str, list[Attempt]] = defaultdict(list)
+        for one in self.attempts:
+            found[one.job].append(one)
+        return found
+
+    @cached_property
+    def audit_of(self) -> dict[str, list[Line]]:
+        found: dict[str, list[Line]] = defaultdict(list)
+        for record in self.audit:
+            if record["body"].get("task_id"):
+                found[record["body"]["task_id"]].append(record)
+        return found
+
+    @cached_property
+    def endings(self) -> dict[str, float]:
+        """When lives were ended: from which moment on none of them can have written."""
+        return {blow["life"]: blow["at"] for blow in self.blows if blow["what"] in ENDING}
+
+    def kills(self) -> list[Line]:
+        return [blow for blow in self.blows if blow["what"] == "kill"]
+
+    def task_of(self, job: Line) -> str:
+        return str(job["name"]).rpartition(".")[2]
+
+    def _attempt(self, begin: Line, end: Line | None) -> Attempt:
+        ended = None if end is None else end["at"]
+        return Attempt(
+            begin["job"],
+            begin["number"],
+            begin["attempt"],
+            begin["token"],
+            begin["life"],
+            begin["at"],
+            ended,
+            None if end is None else end["how"],
+            self._cut(begin, math.inf if ended is None else ended),
+        )
+
+    def _cut(self, begin: Line, ended: float) -> float:
+        """Return when the process of an attempt was killed, or stopped while it ran."""
+        moments = [math.inf]
+        for blow in self.blows:
+            if blow.get("life") != begin["life"] or blow["at"] < begin["at"]:
+                continue
+            # Killed soon after its end, its end may not have been kept.
+            if blow["what"] in ENDING or (blow["what"] == "stop" and blow["at"] < ended):
+                moments.append(blow["at"])
+        return min(moments)
+
+
+def _run(line: Line) -> tuple[str, int, int, str]:
+    return line["job"], line["attempt"], line["token"], line["life"]
