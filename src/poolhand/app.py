@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
@@ -20,6 +21,7 @@ from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Orders, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
+from poolhand.farm.transaction import Transaction, transaction
 from poolhand.observe.events import EVENTS, Events
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, configure
@@ -170,6 +172,16 @@ class App:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
         return Operator(kept_store(self), self.runtime)
 
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Write to tables of your own in the store's file, together with jobs (`submit_in`).
+
+        Leaving the block commits; an exception takes everything back. Keep it short: while it is
+        open nobody else can write, and after 5 s it is rolled back.
+        """
+        async with transaction(await self.station()) as opened:
+            yield opened
+
     async def close(self) -> None:
         """Let go of the store; jobs stay in it. The next use opens it again."""
         await self._opening.close()
@@ -206,7 +218,7 @@ class App:
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._codes.add(code)
-        KNOWN.add(code)
+        KNOWN.renew(code)
         return task
 
     def _station(self) -> Station:

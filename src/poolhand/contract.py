@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -214,6 +214,22 @@ class PoolRow(Struct, frozen=True):
         return self.spec.slots if self.resized is None else self.resized
 
 
+class StoreTransaction(Protocol):
+    """Statements of the user in the store's own tables, and batches taken if it commits."""
+
+    async def execute(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows; Unsupported where there are no tables."""
+
+    async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+        """Take a batch in, once committed; nobody is parked."""
+
+    async def commit(self) -> None:
+        """Make everything true at once."""
+
+    async def roll_back(self) -> None:
+        """Take everything back."""
+
+
 class Jobs(Protocol):
     """Jobs, their places and their leases."""
 
@@ -231,6 +247,9 @@ class Jobs(Protocol):
 
     async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
         """Take batches in, each by itself; bounds, keys and sessions are decided with it."""
+
+    async def begin(self) -> StoreTransaction:
+        """Begin a transaction of the user's own; others may have to wait for its end."""
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         """Take parked orders back; return the ids of those that have come in before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,9 +11,7 @@ import pytest
 from poolhand.contract import Store
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
-from tests.contract.support import Clock, Hand, owner
-
-Another = Callable[[], Awaitable[Store]]
+from tests.contract.support import Another, Clock, Hand, owner
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,6 +31,8 @@ from poolhand.rules.spec import PoolSpec, undeclared
 from poolhand.runtime import Runtime
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+
+Another = Callable[[], Awaitable[Store]]  # opens one more store on the same data
 
 
 class Clock(Runtime):

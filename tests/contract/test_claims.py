@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from poolhand.contract import Change, Claim, Line, Put, Wanted
 from poolhand.rules.job import Status
 from poolhand.rules.rank import lifo, priority
-from tests.contract.conftest import Another
-from tests.contract.support import START, Hand, ids, owner, spec
+from tests.contract.support import START, Another, Hand, ids, owner, spec
 
 
 async def test_a_claimed_job_runs(hand: Hand) -> None:

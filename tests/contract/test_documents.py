@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from poolhand.contract import Put
-from tests.contract.conftest import Another
-from tests.contract.support import Hand
+from tests.contract.support import Another, Hand
 
 
 async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another) -> None:

@@ -9,8 +9,7 @@ import pytest
 from poolhand.contract import Added, Batch, Refusal
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from poolhand.rules.job import Status
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, entries, ids, order, refused, spec
+from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 
 async def joined(hand: Hand, id: str, **options: Any) -> str:

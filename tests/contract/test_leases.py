@@ -5,8 +5,7 @@ from __future__ import annotations
 from poolhand.contract import Change, Claim, Extended, Lease, Line, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.backpressure import bounded
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, entries, ids, order, owner, spec
+from tests.contract.support import Another, Hand, entries, ids, order, owner, spec
 
 
 async def lease_of(hand: Hand, name: str) -> Lease | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from poolhand.contract import Line, Put, Written
-from tests.contract.conftest import Another
-from tests.contract.support import START, Hand
+from tests.contract.support import START, Another, Hand
 
 
 def lines(stream: str, *kinds: str) -> list[Line]:

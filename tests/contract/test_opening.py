@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poolhand.errors import StoreError
-from tests.contract.conftest import Another
-from tests.contract.support import Hand
+from tests.contract.support import Another, Hand
 
 
 async def test_a_store_that_is_open_could_take_a_job(hand: Hand) -> None:

@@ -9,8 +9,7 @@ import pytest
 from poolhand.contract import Added, Batch, Filter
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, entries, order, owner, refused, spec
+from tests.contract.support import Another, Hand, entries, order, owner, refused, spec
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from poolhand.errors import Conflict
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.spec import undeclared
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, entries, ids, order, refused, spec
+from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 
 async def test_a_declared_pool_is_seen_as_it_was_declared(hand: Hand, another: Another) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from poolhand.contract import Filter, Page
 from poolhand.rules.job import Status
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, ids, spec
+from tests.contract.support import Another, Hand, ids, spec
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:

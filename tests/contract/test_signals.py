@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from poolhand.contract import Wanted
 from poolhand.rules.backpressure import bounded
-from tests.contract.conftest import Another
-from tests.contract.support import Hand, spec
+from tests.contract.support import Another, Hand, spec
 
 
 class Ear:

@@ -20,8 +20,8 @@ ENDING = ("kill", "died", "term")  # blows that end a life
 class Attempt:
     """One run of a job's code, from the effect file.
 
-    `ended` is None when its end was never written. `cut` is when a blow fell on its process, or
-    infinity: whatever it did later counts for nothing.
+    `ended` is None when its end was never written. `cut` is when a blow fell on its process after
+    it had begun, or infinity.
     """
 
     job: str
@@ -36,12 +36,8 @@ class Attempt:
 
     @property
     def until(self) -> float:
-        """When its lease was over for certain, as far as can be seen from outside."""
-        return min(self.cut, self.cut if self.ended is None else self.ended)
-
-    @property
-    def was_cut(self) -> bool:
-        return self.cut < math.inf
+        """How long it must have had its lease, as far as can be seen from outside."""
+        return min(self.cut, math.inf if self.ended is None else self.ended)
 
 
 class History:
@@ -90,7 +86,7 @@ class History:
 
     @cached_property
     def endings(self) -> dict[str, float]:
-        """When lives were ended: from which moment on none of them can have written."""
+        """When lives were ended, by us or by a poison."""
         return {blow["life"]: blow["at"] for blow in self.blows if blow["what"] in ENDING}
 
     def kills(self) -> list[Line]:
@@ -115,6 +111,9 @@ class History:
 
     def _cut(self, begin: Line, ended: float) -> float:
         """Return when the process of an attempt was killed, or stopped while it ran."""
+        if self.items[begin["number"]].task == "poison":
+            # It kills the process it runs in, be it one of its own, as the first thing it does.
+            return float(begin["at"])
         moments = [math.inf]
         for blow in self.blows:
             if blow.get("life") != begin["life"] or blow["at"] < begin["at"]:

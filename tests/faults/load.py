@@ -76,7 +76,7 @@ CAPS = {"capped": 3, "fair": 8, "talk": 6}
 KEY_CAPS = {"fair": 2}
 
 
-def standard(seed: int, jobs: int, longest: float = 0.6) -> Plan:
+def standard(seed: int, jobs: int, longest: float = 0.4) -> Plan:
     """Return the usual load: mostly 5 to 50 ms, some longer, some that raise, all that is offered.
 
     `longest` is what the few long ones take.

@@ -11,27 +11,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
 from itertools import groupby
 from typing import Any
 
 from poolhand import App, PoolhandError, Retry, Ticket
 from poolhand.contract import Filter
-from poolhand.stores.lock import FileLock
 from poolhand.stores.sqlite import SqliteStore
 from tests.faults import outside, tasks
 from tests.faults.load import Item, read_plan
+from tests.faults.marked import mark_lock, mark_store
 from tests.faults.marks import Marks
 
 LOOK = 0.05
 RETRY_FIRST = 0.1
+
+
+def _together(item: Item) -> object:
+    """Return what the items that are submitted together have in common."""
+    return item.number if item.batch is None else ("batch", item.batch)
 
 
 @dataclass(frozen=True)
@@ -43,51 +48,6 @@ class Role:
     slots: int = 10
     grace: float = 30.0
     persists: bool = True  # submits again what was refused
-    finishes: bool = True  # ends when the work is done
-
-
-def install(marks: Marks) -> None:
-    """Have the process mark what it is in the middle of."""
-
-    def during(verb: Callable[..., Awaitable[Any]], *phases: str) -> Callable[..., Any]:
-        @wraps(verb)
-        async def marked(*args: Any, **kwargs: Any) -> Any:
-            with marks.during(*phases):
-                return await verb(*args, **kwargs)
-
-        return marked
-
-    replace = SqliteStore.replace
-
-    @wraps(replace)
-    async def marked_replace(store: Any, changes: Any, wanted: Any = None) -> Any:
-        phases = [name for name, what in (("settle", changes), ("claim", wanted)) if what]
-        with marks.during(*phases):
-            return await replace(store, changes, wanted)
-
-    setattr(SqliteStore, "add", during(SqliteStore.add, "add"))
-    setattr(SqliteStore, "claim", during(SqliteStore.claim, "claim"))
-    setattr(SqliteStore, "replace", marked_replace)
-    _install_lock(marks)
-
-
-def _install_lock(marks: Marks) -> None:
-    take, release = FileLock.take, FileLock.release
-
-    def marked_take(self: FileLock, *args: Any) -> bool:
-        taken = take(self, *args)
-        if taken:
-            marks.enter("lock")
-        return taken
-
-    def marked_release(self: FileLock) -> None:
-        # Before: what is marked is held.
-        if "lock" in marks.now():
-            marks.leave("lock")
-        release(self)
-
-    setattr(FileLock, "take", marked_take)
-    setattr(FileLock, "release", marked_release)
 
 
 class Submitters:
@@ -100,16 +60,17 @@ class Submitters:
         self.app, self._tasks = tasks.make_app(plan)
         known = outside.read(tasks.FOLDER / outside.ACKS)
         acked = {line["number"] for line in known if line["what"] == "ack"}
+        self.numbers = [item.number for item in plan.items]
         self._tries = sum(line["what"] == "asked" for line in known)
         self._items = [item for item in plan.items if item.number not in acked]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for lane in self._role.lanes:
-                group.create_task(self._lane(item for item in self._items if item.lane == lane))
+                group.create_task(self._lane([item for item in self._items if item.lane == lane]))
 
     async def _lane(self, items: Iterable[Item]) -> None:
-        for _, some in groupby(items, lambda item: item.batch or -item.number):
+        for _, some in groupby(items, _together):
             together = list(some)
             while not await self._hand_in(together) and self._role.persists:
                 await tasks.while_passing(RETRY_FIRST)
@@ -156,15 +117,33 @@ class Submitters:
         return None if seconds is None else self.app.runtime.wall() + timedelta(seconds=seconds)
 
 
-async def finished(app: App) -> None:
-    """Wait until the harness wants the end and no job is left to be done."""
-    while True:
-        await tasks.while_passing(LOOK)
-        if (tasks.FOLDER / "finish").exists():
-            station = await app.station()
-            counts = await station.keeper.ask(lambda: station.store.count(Filter()))
-            if all(status.terminal for status in counts):
-                return
+class Watch:
+    """Knows when a process has nothing more to do: all is handed in, and the store says it is over.
+
+    It ends the process at once when the harness is gone.
+    """
+
+    def __init__(self, app: App, numbers: Iterable[int]) -> None:
+        self._app = app
+        self._missing = set(numbers)
+        self._acks = outside.Tail(tasks.FOLDER / outside.ACKS)
+
+    async def finished(self) -> None:
+        harness = int(os.environ["FAULTS_HARNESS"])
+        while not await self._is_over():
+            await tasks.while_passing(LOOK)
+            if os.getppid() != harness:
+                os._exit(1)
+
+    async def _is_over(self) -> bool:
+        if not (tasks.FOLDER / "finish").exists():
+            return False
+        self._missing -= {one["number"] for one in self._acks.news() if one["what"] != "asked"}
+        if self._missing:
+            return False
+        station = await self._app.station()
+        counts = await station.keeper.ask(lambda: station.store.count(Filter()))
+        return all(status.terminal for status in counts)
 
 
 async def main(role: Role) -> None:
@@ -174,18 +153,26 @@ async def main(role: Role) -> None:
     async with submitters.app as app, AsyncExitStack() as stack:
         if role.slots:
             await stack.enter_async_context(app.worker(role.slots, drain_timeout=role.grace))
-        waits = [asyncio.create_task(stop.wait())]
-        if role.finishes:
-            waits.append(asyncio.create_task(finished(app)))
-        handing_in = asyncio.create_task(submitters.run())
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*waits, handing_in):
-            if not task.cancel() and not task.cancelled():
+        await enough(stop.wait(), Watch(app, submitters.numbers).finished(), submitters.run())
+
+
+async def enough(*works: Coroutine[Any, Any, object]) -> None:
+    """Do all these until one of the first two has ended, or one has failed."""
+    todo = [asyncio.create_task(work) for work in works]
+    pending = set(todo)
+    try:
+        while pending.issuperset(todo[:2]):
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
                 task.result()
+    finally:
+        for task in pending:
+            task.cancel()
 
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     tasks.marks = Marks(tasks.FOLDER / f"marks-{tasks.LIFE}")
-    install(tasks.marks)
+    mark_store(SqliteStore, tasks.marks)
+    mark_lock(tasks.marks)
     asyncio.run(main(Role(**{**given, "lanes": tuple(given.get("lanes", ()))})))

@@ -18,7 +18,7 @@ from typing import Any
 from poolhand import App, Job, Task, current_job, fair_round_robin, fencing_token, stop_requested
 from poolhand.runtime import Runtime
 from tests.faults import outside
-from tests.faults.load import Plan, read_plan
+from tests.faults.load import Plan
 from tests.faults.marks import Marks
 
 FOLDER = Path(os.environ["FAULTS_FOLDER"])

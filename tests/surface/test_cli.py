@@ -30,13 +30,17 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/agents.db"
+        self._times = 0
 
     def do(self, act: Callable[[World], Awaitable[T]]) -> T:
         """Let something happen to the store."""
 
+        self._times += 1
+
         async def run() -> T:
             runtime = Runtime()
-            async with made(store_of(self.url, runtime), runtime) as world:
+            ids = f"job-{self._times:03}"
+            async with made(store_of(self.url, runtime), runtime, ids) as world:
                 return await act(world)
 
         return asyncio.run(run())
@@ -62,7 +66,7 @@ class Desk:
 def run(*words: str, code: int = 0) -> Result:
     result = CliRunner().invoke(app, list(words), prog_name="poolhand")
     assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
-    assert "Traceback" not in result.output
+    assert "Traceback" not in result.stderr
     return result
 
 
@@ -332,6 +336,8 @@ def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> Non
 
 def test_text_of_others_is_shown_as_text(desk: Desk) -> None:
     id = desk.dead(HOSTILE, HOSTILE, key=HOSTILE, session=HOSTILE, tenant=HOSTILE)
+    desk.add(pool=HOSTILE)
+    desk.run("pools", "pause", HOSTILE)
     for words in (
         ["jobs", "list"],
         ["jobs", "show", id],

@@ -106,6 +106,60 @@ def test_a_narrow_terminal_never_cuts_the_first_column() -> None:
     assert made.getvalue().count("words") == 30
 
 
+@pytest.mark.parametrize("columns", range(70, 140))
+def test_no_width_of_a_terminal_loses_a_word(columns: int) -> None:
+    note = "poolhand.errors.GiveUp: no source on wasps"
+    rows = [
+        ("19a8b0c1d2e3f4a5b6c7d8e00001", "research", "agents.fetch", "failed", "acme", note),
+        ("19a8b0c1d2e3f4a5b6c7d8e00002", "chat", "agents.answer", "scheduled", "", "a b " * 20),
+    ]
+    with terminal(columns) as made:
+        screen.table(("id", "pool", "name", "status", "key", "note"), rows, ("key", "name"))
+    _, line, *lines = made.getvalue().splitlines()
+    assert max(map(len, [line, *lines])) <= columns
+    words = " ".join(lines).split()
+    assert [word for word in note.split() if word not in words] == []
+    assert (words.count("a"), words.count("b")) == (20, 20)
+
+
+@pytest.mark.parametrize("columns", [10, 30])
+def test_a_terminal_that_is_hardly_one_gets_something(columns: int) -> None:
+    with terminal(columns) as made:
+        screen.table(("id", "pool", "note"), [("j-1", "chat", "a note")])
+        screen.table(("id",), [("j-1",)])
+    assert "j-1" in made.getvalue()
+
+
+def test_a_narrow_terminal_does_without_what_can_be_spared() -> None:
+    row = ("j-1", "chat", "a key of some length", "a note")
+    columns = ("id", "pool", "key", "note")
+    with terminal(100) as wide:
+        screen.table(columns, [row], ("key", "pool"))
+    with terminal(45) as narrow:
+        screen.table(columns, [row], ("key", "pool"))
+    assert all(cell in wide.getvalue() for cell in row)
+    assert "a key" not in narrow.getvalue()
+    assert all(cell in narrow.getvalue() for cell in ("j-1", "chat", "a note"))
+
+
+def test_a_terminal_shows_no_empty_columns_and_a_pipe_shows_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [("j-1", None, "a note"), ("j-2", "", "a note")]
+    with terminal(100) as made:
+        screen.table(("id", "session", "note"), rows)
+    assert "session" not in made.getvalue()
+    screen.table(("id", "session", "note"), rows)
+    assert "SESSION" in capsys.readouterr().out
+
+
+def test_a_first_column_wider_than_the_terminal_is_folded_not_cut() -> None:
+    with terminal(40) as made:
+        screen.table(("pool", "note"), [("x" * 100, "y" * 100)])
+    assert made.getvalue().count("x") == 100
+    assert made.getvalue().count("y") == 100
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

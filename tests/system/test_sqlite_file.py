@@ -250,14 +250,16 @@ def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
     assert notes_in(tmp_path / "a.db") == [2]
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["missing", "there"])
-def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: bool) -> None:
+@pytest.mark.parametrize("there", ["nothing", "a file", "a file and its log"])
+def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: str) -> None:
     # Not in the folder for tests, which others may not even look into.
     folder = Path(tempfile.mkdtemp())
     path = folder / "a.db"
     try:
-        if there:
+        if there != "nothing":
             lines(write("acknowledge", path))
+            if there == "a file and its log":
+                (folder / "a.db-wal").write_bytes(b"a crash left this")
             for file in folder.iterdir():
                 file.chmod(0o444)
         folder.chmod(0o555)

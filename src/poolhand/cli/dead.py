@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from msgspec.structs import replace
 
 from poolhand import config
 from poolhand.cli import exits, options, screen
@@ -31,8 +30,8 @@ def list_dead(
     app: options.App = None,
 ) -> None:
     """List jobs that failed and were not run again, newest first."""
-    which = replace(options.chosen(pool, tenant, session, key, name), dead=True)
-    show_page(operate(store, app, lambda operator: operator.jobs(which, after, limit)), json)
+    which = options.chosen(pool, tenant, session, key, name)
+    show_page(operate(store, app, lambda operator: operator.dead(which, after, limit)), json)
 
 
 @commands.command(

@@ -16,6 +16,7 @@ from poolhand.rules.job import Status
 commands = typer.Typer(no_args_is_help=True, help="See jobs, cancel them, run failed ones again.")
 
 COLUMNS = ("id", "pool", "name", "status", "tries", "key", "session", "tenant", "submitted", "note")
+SPARE = ("submitted", "tries", "key", "tenant", "session", "name")
 
 
 @commands.command(
@@ -94,7 +95,7 @@ def show_page(page: JobsView, json: bool) -> None:
     if json:
         screen.as_json(page)
         return
-    screen.table(COLUMNS, [_row(job) for job in page.jobs])
+    screen.table(COLUMNS, [_row(job) for job in page.jobs], SPARE)
     if page.after is not None:
         screen.aside(f"there are more: --after {page.after}")
     elif not page.jobs:
@@ -137,7 +138,7 @@ def _show(job: JobView) -> None:
             ("pool", job.pool),
             ("name", job.name or None),
             ("status", _status(job)),
-            ("why", job.why),
+            ("why", None if job.status.terminal else job.why),
             ("attempts", job.attempts),
             ("crashes", job.crashes or None),
             ("priority", job.priority),

@@ -20,6 +20,7 @@ COLUMNS = (
     "pool", "state", "slots", "running", "queued", "blocked", "scheduled", "parked", "strategy",
     "policy",
 )  # fmt: skip
+SPARE = ("strategy", "parked", "scheduled", "blocked")
 
 
 @commands.command("list", epilog=options.examples("poolhand pools list --json"))
@@ -31,7 +32,7 @@ def list_pools(
     if json:
         screen.as_json(pools)
         return
-    screen.table(COLUMNS, [_row(pool) for pool in pools])
+    screen.table(COLUMNS, [_row(pool) for pool in pools], SPARE)
     if not pools:
         screen.aside("no pools yet: the first job makes one")
 
@@ -88,7 +89,10 @@ def resize(
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
-    """Change how many jobs of a pool may run at once; wins over the app until --declared."""
+    """Change how many jobs of a pool may run.
+
+    The number wins over what the app declares, until --declared.
+    """
     if (slots is None) != declared:
         raise fail("give the number of slots, or --declared", exits.USAGE)
     who = by or config.person()
@@ -109,7 +113,7 @@ def _show(pool: PoolView, json: bool) -> None:
     if json:
         screen.as_json(pool)
     else:
-        screen.table(COLUMNS, [_row(pool)])
+        screen.table(COLUMNS, [_row(pool)], SPARE)
 
 
 def _row(pool: PoolView) -> tuple[object, ...]:

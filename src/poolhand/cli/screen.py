@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from poolhand.operate.retry import Progress
 
 NOTHING = "-"
+GAP = 2
+LEAST = 4
+LEAST_OF_LAST = 24
 PLAIN_LINES_EVERY = 1.0
 
 STYLES = {
@@ -59,14 +62,19 @@ def shown(value: object) -> str:
             return safe(str(value))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], spare: Sequence[str] = ()
+) -> None:
     """Write rows: as a table on a terminal, in columns of plain text elsewhere.
 
-    The first column names its row and is never cut.
+    The first column names its row, the last one may be long; both are shown whole. A terminal that
+    is too narrow does without the columns that can be spared, in that order, and without those
+    that are empty.
     """
     cells = [[shown(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        _console(sys.stdout).print(_rich_table(columns, cells))
+        console = _console(sys.stdout)
+        console.print(_rich_table(columns, cells, spare, console.width))
         return
     heads = [column.upper() for column in columns]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -137,23 +145,53 @@ def _bar(what: str) -> Iterator[Callable[[Progress], None]]:
         yield tell
 
 
-def _rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Any:
+def _rich_table(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str], width: int
+) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, column in enumerate(columns):
-        # The text goes whole onto as many lines as it takes; only a name stays on one.
-        grid.add_column(column, no_wrap=place == 0, overflow="fold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
+    places = _fitting(columns, cells, spare, width)
+    for place, room in places.items():
+        folds = place in (min(places), max(places))
+        overflow: Literal["fold", "ellipsis"] = "fold" if folds else "ellipsis"
+        # Widths are given, not left to be found: what is found may be wider than the terminal.
+        grid.add_column(columns[place], width=room, no_wrap=not folds, overflow=overflow)
     for row in cells:
-        grid.add_row(
-            *(
-                Text(cell, style=STYLES.get(cell, "") if column in STYLED else "")
-                for column, cell in zip(columns, row, strict=True)
-            )
-        )
+        grid.add_row(*(Text(row[place], _style(columns[place], row[place])) for place in places))
     return grid
+
+
+def _fitting(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str], width: int
+) -> dict[int, int]:
+    """Return the places of the columns to show, and how wide each is to be."""
+    from rich.cells import cell_len
+
+    wanted = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    places = [
+        place
+        for place in range(len(columns))
+        if place == 0 or not cells or any(row[place] != NOTHING for row in cells)
+    ]
+    for name in spare:
+        if sum(wanted[place] + GAP for place in places[:-1]) + LEAST_OF_LAST <= width:
+            break
+        places = [place for place in places if columns[place] != name]
+    first, *middle, last = places if len(places) > 1 else (*places, *places)
+    rooms = {first: max(LEAST, min(wanted[first], width - LEAST_OF_LAST - GAP))}
+    left = width - rooms[first] - GAP - LEAST_OF_LAST
+    most = max(LEAST, left // max(1, len(middle)) - GAP)
+    fits = sum(wanted[place] + GAP for place in middle) <= left
+    rooms |= {place: wanted[place] if fits else min(wanted[place], most) for place in middle}
+    left = width - sum(room + GAP for place, room in rooms.items() if place != last)
+    return rooms | {last: max(LEAST, min(wanted[last], left))}
+
+
+def _style(column: str, cell: str) -> str:
+    return STYLES.get(cell, "") if column in STYLED else ""
 
 
 def _console(file: IO[str]) -> Console:

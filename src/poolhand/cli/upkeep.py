@@ -14,7 +14,7 @@ from poolhand import config
 from poolhand.app import store_of
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import existing, fail, named, opened, operate, told
-from poolhand.errors import StoreError
+from poolhand.errors import Unavailable
 from poolhand.operate.actions import Operator
 from poolhand.operate.findings import Finding, InFile, Level, examine
 from poolhand.operate.views import AuditView
@@ -68,7 +68,8 @@ def audit(
         screen.as_json({"lines": lines, "after": lines[-1].number if lines else after})
         return
     columns = ("number", "at", "kind", "pool", "job", "by", "what")
-    screen.table(columns, [(o.number, o.at, o.kind, o.pool, o.job, o.by, o.text) for o in lines])
+    rows = [(o.number, o.at, o.kind, o.pool, o.job, o.by, o.text) for o in lines]
+    screen.table(columns, rows, spare=("pool", "at"))
 
 
 def migrate(
@@ -143,7 +144,7 @@ async def _examine(url: str) -> list[Finding]:
     runtime = Runtime()
     try:
         return await examine(existing(url, runtime), runtime)
-    except StoreError as error:
+    except Unavailable as error:
         text = config.without_secrets(str(error), [url])
         return [Finding("store", Level.WRONG, f"{text} [{error.code}]")]
 
@@ -160,11 +161,12 @@ def show_config(
     help_of = {setting.name: setting.help for setting in config.SETTINGS}
     values = found.values()
     if json:
-        rows = [{"name": v.name, "value": v.shown, "origin": v.origin} for v in values]
-        screen.as_json({"settings": rows, "unknown": found.unknown})
+        shown = [{"name": v.name, "value": v.shown, "origin": v.origin} for v in values]
+        screen.as_json({"settings": shown, "unknown": found.unknown})
         return
     columns = ("setting", "value", "origin", "meaning")
-    screen.table(columns, [(v.name, v.shown, v.origin, help_of[v.name]) for v in values])
+    rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]
+    screen.table(columns, rows)
     for name in found.unknown:
         screen.aside(f"poolhand: {screen.safe(name)} is no variable of poolhand; check the name")
 

@@ -13,21 +13,38 @@ from typing import Any
 from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
+from poolhand.rules.checks import is_text
 
 
 class Code:
     """A function and its name; `fn` is what runs."""
 
     def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
+        if not is_text(name):
+            raise UsageError(f"task name={name!r} is not allowed; it must be a non-blank text")
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
         self._parcels = parcels
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Return a call as it is kept."""
+        """Return a call as it is kept; one that could never be made is refused here."""
         call = self.signature.bind(args, kwargs)
-        return self._parcels.write(call, f"a call of {self.name}")
+        payload = self._parcels.write(call, f"a call of {self.name}")
+        if not self.signature.surely_fits(call):
+            try:
+                self._parcels.read(payload, self.signature.call_type, f"a call of {self.name}")
+            except Undecodable as error:
+                raise self.signature.misfit(error.__cause__ or error) from None
+        return payload
+
+    def check_findable(self) -> None:
+        """Raise if a process of its own could not find this function."""
+        if not is_findable(self.fn):
+            raise UsageError(
+                f"task {self.name!r} cannot run in a process of its own, which finds it by its "
+                "name: define it at the top level of a module"
+            )
 
     def unpack(self, payload: bytes) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
@@ -62,6 +79,10 @@ class Codes:
             )
         self._codes[code.name] = code
 
+    def renew(self, code: Code) -> None:
+        """Keep a task under its name, in place of what had that name before."""
+        self._codes[code.name] = code
+
     def find(self, name: str) -> Code | None:
         return self._codes.get(name)
 
@@ -76,10 +97,18 @@ KNOWN = Codes()
 
 def name_of_task(fn: Callable[..., Any]) -> str:
     """Return the name under which every process knows a function, however it was started."""
-    module = fn.__module__
+    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if module is None or path is None:
+        raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
     if module == "__main__":
         module = _name_of_main()
-    return f"{module}.{fn.__qualname__}"
+    return f"{module}.{path}"
+
+
+def is_findable(fn: Callable[..., Any]) -> bool:
+    """Tell whether a function can be found by its name in another process."""
+    path = getattr(fn, "__qualname__", "<none>")
+    return "<" not in path
 
 
 def _name_of_main() -> str:

@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
-from poolhand.errors import JobLost, PoolhandError
+from poolhand.errors import JobLost, PoolhandError, UsageError
 from poolhand.execute.brief import Brief, read_brief
 from poolhand.execute.code import Code, Codes
 from poolhand.rules import lifecycle
@@ -78,7 +79,8 @@ class Executor:
             if code is None:
                 return _unknown(claim, brief)
             call = code.unpack(brief.payload)
-        except PoolhandError as error:
+        except Exception as error:
+            # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
         return Errand(claim, brief, code, call, lifecycle.runs_alone(claim.job))
 
@@ -90,6 +92,10 @@ class Executor:
             data = None if code is None else code.pack_result(value)
         except PoolhandError as error:
             return Failed(error, permanent=True)
+        except Exception as error:
+            kind = type(error).__name__
+            text = f"what {claim.job.name} returned raises {kind} when it is written; return data"
+            return Failed(UsageError(text), permanent=True)
         return Change(lifecycle.complete(claim.job, data, end.at, end.ran), claim.token)
 
     def settle(self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End) -> Change:
@@ -130,13 +136,24 @@ def hand_back(claim: Claim) -> Change:
     return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
 
 
+def unwritable(change: Change, error: Exception) -> Change:
+    """Return what is written of a job whose outcome, as it is, no store can take."""
+    text = f"how it ended cannot be kept ({type(error).__name__})"
+    job = change.job
+    ended_at = job.finished_at or job.started_at
+    job = replace(job, status=Status.FAILED, finished_at=ended_at, result=None, run_at=None)
+    fault = Fault("poolhand.errors.JobFailed", text)
+    return Change(lifecycle.with_fault(job, fault), change.token, stuck=change.stuck)
+
+
 def crashed(claim: Claim, at: datetime) -> Change:
     """Say what becomes of a job whose process died, as told by somebody else."""
     try:
         brief = read_brief(claim.brief, claim.job.id)
         policy, rerun = brief.policy, brief.rerun
     except PoolhandError:
-        policy, rerun = None, False
+        # Whoever claims it next says what is wrong with it.
+        policy, rerun = None, True
     job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
     text = "the process that ran it died"
     if job.status is Status.FAILED and not rerun:
@@ -164,8 +181,14 @@ def is_own_loss(outcome: Outcome, job: Job) -> bool:
 
 def _change(job: Job, claim: Claim, wait: float | None, end: End) -> Change:
     if end.fault is not None:
-        job = lifecycle.with_fault(job, end.fault)
+        job = lifecycle.with_fault(job, writable(end.fault))
     return Change(job, claim.token, wait=wait, stuck=end.stuck)
+
+
+def writable(fault: Fault) -> Fault:
+    """Return a fault whose texts every store can take: errors may hold what is no text."""
+    texts = (fault.type, fault.message, fault.traceback)
+    return Fault(*(text.encode(errors="replace").decode() for text in texts))
 
 
 def _wait(job: Job, outcome: Outcome, at: datetime) -> float | None:

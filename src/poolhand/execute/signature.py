@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from inspect import Parameter
+from types import SimpleNamespace
 from typing import Any, TypedDict, get_type_hints
 
 from poolhand.errors import Undecodable, UsageError
@@ -19,11 +20,14 @@ class Signature:
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
         self._fn = fn
         self._name = name
-        self._signature = inspect.signature(fn)
+        try:
+            self._signature = inspect.signature(fn)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"task {name!r}: {fn!r} has no signature to check calls by") from error
         kinds = {one.kind for one in self._signature.parameters.values()}
         self._names = list(self._signature.parameters)
         self._is_plain = kinds <= {Parameter.POSITIONAL_OR_KEYWORD}
-        self._types: tuple[Any, Any] | None = None
+        self._types: tuple[Any, Any, dict[str, Any]] | None = None
 
     @property
     def returns(self) -> Any:
@@ -41,10 +45,20 @@ class Signature:
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise UsageError(
-                f"{self._name}{self._signature} cannot be called so: {error}"
-            ) from None
+            raise self.misfit(error) from None
         return self._name, list(given), given
+
+    def misfit(self, why: object) -> UsageError:
+        """Return what is raised for a call that this function does not take."""
+        return UsageError(f"{self._name}{self._signature} cannot be called so: {why}")
+
+    def surely_fits(self, call: Call) -> bool:
+        """Tell whether a call will be read back without a doubt, by the look of its arguments."""
+        hints = self._hints()[2]
+        return all(
+            (hint := hints[name]) is Any or (hint is type(value) and hint in _SIMPLE)
+            for name, value in call[2].items()
+        )
 
     def unbind(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a kept call as this function takes them now."""
@@ -67,26 +81,45 @@ class Signature:
         bound = inspect.BoundArguments(self._signature, given)
         return list(bound.args), dict(bound.kwargs)
 
-    def _hints(self) -> tuple[Any, Any]:
+    def _hints(self) -> tuple[Any, Any, dict[str, Any]]:
         if self._types is None:
             self._types = _types_of(self._fn, self._signature)
         return self._types
 
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_SIMPLE = (int, str, float, bool)
 
 
-def _types_of(fn: Callable[..., Any], signature: inspect.Signature) -> tuple[Any, Any]:
-    try:
-        hints = get_type_hints(inspect.unwrap(fn), include_extras=True)
-    except Exception:
-        # An annotation that means nothing at run time is no reason not to run.
-        hints = {}
+def _types_of(
+    fn: Callable[..., Any], signature: inspect.Signature
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the types of a kept call, of a result, and of what is kept for each parameter."""
+    hints = _hints_of(inspect.unwrap(fn))
     fields = {
         name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
     }
     arguments = TypedDict("Arguments", fields, total=False)  # type: ignore[misc]
-    return tuple[str, list[str], arguments], hints.get("return", Any)
+    return tuple[str, list[str], arguments], hints.get("return", Any), fields
+
+
+def _hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except Exception:
+        # One that means nothing at run time is no reason not to run, nor to forget the others.
+        known = getattr(fn, "__annotations__", {})
+        found = ((name, _hint(fn, annotation)) for name, annotation in known.items())
+        return {name: hint for name, hint in found if hint is not None}
+
+
+def _hint(fn: Callable[..., Any], annotation: Any) -> Any:
+    one = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        hints = get_type_hints(one, getattr(fn, "__globals__", {}), include_extras=True)
+    except Exception:
+        return None
+    return hints["it"]
 
 
 def _kept_type(parameter: Parameter, hint: Any) -> Any:

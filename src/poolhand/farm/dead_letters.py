@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Task
 from collections.abc import Awaitable
 from inspect import isawaitable
@@ -10,25 +11,42 @@ from poolhand.observe.events import CallbackFailed, Events
 from poolhand.pool.config import OnDead
 from poolhand.rules.job import Job
 
-_tasks: set[Task[None]] = set()
+STOP_WITHIN = 0.4  # after the deadline of a drain; what has not stopped by then is left behind
 
 
-def tell_dead(callback: OnDead, job: Job, loop: AbstractEventLoop, events: Events) -> None:
-    """Call back soon, not in the middle of what is being settled."""
-    task = loop.create_task(_call(callback, job, events), name=f"{job.pool}-on-dead")
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+class Callbacks:
+    """Calls `on_dead`, each time in a task of its own, not in the middle of what is settled."""
 
+    def __init__(self, loop: AbstractEventLoop, events: Events) -> None:
+        self._loop = loop
+        self._events = events
+        self._tasks: set[Task[None]] = set()
 
-async def _call(callback: OnDead, job: Job, events: Events) -> None:
-    try:
-        told = callback(job)
-        if isawaitable(told):
-            await _await(told)
-    except (Exception, CancelledError) as error:
-        if events.live:
-            text = f"{type(error).__name__}: {error}"
-            events.emit(CallbackFailed(job.pool, "on_dead", text))
+    def tell(self, callback: OnDead, job: Job) -> None:
+        task = self._loop.create_task(self._call(callback, job), name=f"{job.pool}-on-dead")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def over(self, within: float) -> None:
+        """Wait for those that still run, then stop them."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_WITHIN)
+
+    async def _call(self, callback: OnDead, job: Job) -> None:
+        try:
+            told = callback(job)
+            if isawaitable(told):
+                await _await(told)
+        except (Exception, CancelledError) as error:
+            if self._events.live:
+                text = f"{type(error).__name__}: {error}"
+                self._events.emit(CallbackFailed(job.pool, "on_dead", text))
+            if isinstance(error, CancelledError):
+                raise
 
 
 async def _await(awaitable: Awaitable[object]) -> None:

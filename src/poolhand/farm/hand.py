@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from poolhand.contract import Change, Claim, Replaced, Wanted
 from poolhand.errors import StoreError
+from poolhand.execute.executor import hand_back, unwritable
 from poolhand.farm.heartbeat import Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.watch import Outcomes
@@ -21,12 +23,14 @@ RETRY_FIRST, RETRY_MOST = 0.05, 1.0
 class Done(Struct, frozen=True):
     """What became of a claimed job, and what it raised, for those who wait in this process.
 
-    `value` is what a closure returned: it is kept nowhere else.
+    `value` is what a closure returned: it is kept nowhere else. A `poor` one stands for another
+    that no store could take.
     """
 
     change: Change
     error: BaseException | None = None
     value: Any = None
+    poor: bool = False
 
 
 class Delivery(Struct, frozen=True):
@@ -35,6 +39,23 @@ class Delivery(Struct, frozen=True):
     claims: tuple[Claim, ...]
     written: tuple[Done, ...] = ()
     refused: tuple[Done, ...] = ()
+
+
+class Crew(Protocol):
+    """Whom a hand works for, on another loop."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether code runs whose end is still to be written."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its loop is closed: nothing can be brought there any more."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def left_behind(self) -> list[Done]:
+        """Return what is to be written for a crew that is gone."""
 
 
 class Hand:
@@ -50,50 +71,73 @@ class Hand:
         heart: Heartbeat,
         outcomes: Outcomes,
         pools: tuple[str, ...] | None,
-        deliver: Callable[[Delivery], None],
+        crew: Crew,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._outcomes = outcomes
         self._pools = pools
-        self._deliver = deliver
+        self._crew = crew
+        self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
         self._done: list[Done] = []
         self._free: list[int] = []
         self._released: list[int] = []
         self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
         self._retry_in = 0.0
+        self._one_by_one = False
         self._claiming = True
-        self._writes = False
-        self._settled = asyncio.Event()
+        self._closing = False
+        self._writing = False
 
-    def take(self, done: Sequence[Done], free: Sequence[int], released: Sequence[int]) -> None:
-        """Take over what is done, which slots are free, and which tokens have left theirs."""
-        self._done += done
-        self._free += free
-        self._released += released
-        self._wake.set()
+    def put(self, done: Sequence[Done], free: Sequence[int], released: Sequence[int]) -> None:
+        """Take over what is done, which slots are free, which tokens have left theirs.
 
-    def stop_claiming(self) -> None:
+        From any thread. What was put is written even if the order of calls is lost on the way.
+        """
+        self._mail.append((done, free, released))
+        self._keeper.post(self._wake.set)
+
+    def hint(self) -> None:
+        if self._free and self._claiming:
+            self._wake.set()
+
+    async def stop_claiming(self) -> None:
+        """Claim no more; what a write on its way still brings is given back from here."""
         self._claiming = False
+
+    def close(self) -> None:
+        """End when nothing is left to be written."""
+        self._claiming, self._closing = False, True
+        self._wake.set()
 
     async def written(self) -> None:
         """Wait until everything that was done is written."""
-        while self._done or self._released or self._writes:
-            self._settled.clear()
-            await self._settled.wait()
-
-    def hint(self) -> None:
-        if self._free:
-            self._wake.set()
+        while self._mail or self._done or self._released or self._writing:
+            self._looked.clear()
+            await self._looked.wait()
 
     async def run(self) -> None:
-        while True:
+        while not self._is_over():
             await self._woken()
+            if self._crew.gone and not self._closing:
+                self._done += self._crew.left_behind()
+                self.close()
+            self._fetch()
             if self._done or self._released or (self._free and self._claiming):
-                self._writes = True
                 await self._write()
-                self._writes = False
-            self._settled.set()
+            self._looked.set()
+
+    def _is_over(self) -> bool:
+        left = self._mail or self._done or self._released or self._crew.at_work
+        return self._closing and not left
+
+    def _fetch(self) -> None:
+        while self._mail:
+            done, free, released = self._mail.popleft()
+            self._done += done
+            self._free += free
+            self._released += released
 
     async def _woken(self) -> None:
         if self._retry_in:
@@ -107,40 +151,74 @@ class Hand:
         self._wake.clear()
 
     async def _write(self) -> None:
-        done, self._done = self._done, []
+        most = 1 if self._one_by_one else len(self._done)
+        done, self._done = self._done[:most], self._done[most:]
         released, self._released = self._released, []
         free, self._free = (self._free, []) if self._claiming else ([], self._free)
+        self._writing = True
         try:
             replaced = await self._exchange(done, free, released)
-        except StoreError as error:
-            self._done, self._free = done + self._done, free + self._free
-            self._released = released + self._released
+        except BaseException as error:
+            self._free, self._released = free + self._free, released + self._released
+            self._done = self._kept(done, error) + self._done
             self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
+            if not isinstance(error, Exception):
+                raise
             self._keeper.trouble("worker", error)
             return
+        finally:
+            self._writing = False
         self._retry_in = 0.0
+        self._one_by_one = self._one_by_one and bool(self._done)
+        if self._done:
+            self._wake.set()
         self._keeper.well("worker")
         taken = {claim.slot for claim in replaced.claims}
         self._free += [slot for slot in free if slot not in taken]
         self._tell(done, replaced)
+
+    def _kept(self, done: list[Done], error: BaseException) -> list[Done]:
+        """Return what is tried again after a failure.
+
+        A store that is away comes back. Anything else is the fault of one thing that cannot be
+        written: it is found, and does not keep the others from it.
+        """
+        if isinstance(error, StoreError) or not isinstance(error, Exception):
+            return done
+        if len(done) == 1:
+            (one,) = done
+            return [] if one.poor else [Done(unwritable(one.change, error), error, poor=True)]
+        self._one_by_one = True
+        return done
 
     async def _exchange(self, done: list[Done], free: list[int], released: list[int]) -> Replaced:
         store = self._keeper.store
         wanted = Wanted(self._heart.owner.id, tuple(free), self._pools) if free else None
         if released:
             await store.release(released)
+        for one in done:
+            self._outcomes.expect(one.change.job, one.value, one.error)
         if done:
             return await store.replace([one.change for one in done], wanted)
         claims = () if wanted is None else tuple(await store.claim(wanted))
         return Replaced((), claims)
 
     def _tell(self, done: list[Done], replaced: Replaced) -> None:
-        if not done and not replaced.claims:
+        claims = replaced.claims
+        if claims and not self._claiming:
+            # They were on their way when their worker took no more.
+            self._done += [Done(hand_back(claim)) for claim in claims]
+            self._wake.set()
+            claims = ()
+        if not done and not claims:
             return
         written: list[Done] = []
         refused: list[Done] = []
         for one, made in zip(done, replaced.made, strict=True):
+            job = one.change.job
             (written if made else refused).append(one)
-            if made and one.change.job.status.terminal:
-                self._outcomes.tell(one.change.job, one.value, one.error)
-        self._deliver(Delivery(replaced.claims, tuple(written), tuple(refused)))
+            if not made:
+                self._outcomes.retract(job)
+            elif job.status.terminal:
+                self._outcomes.tell(job)
+        self._crew.deliver(Delivery(claims, tuple(written), tuple(refused)))

@@ -26,9 +26,14 @@ class Holder(Protocol):
 
     def tokens(self) -> Sequence[int]: ...
 
-    def lose(self, tokens: Sequence[int]) -> None: ...
+    def lose(self, tokens: Sequence[int]) -> None:
+        """Stop what is not ours any more."""
 
-    def cancel(self, tokens: Sequence[int]) -> None: ...
+    def give_up(self) -> None:
+        """Stop everything and give it back, as it may soon not be ours any more."""
+
+    def cancel(self, tokens: Sequence[int]) -> None:
+        """Stop what somebody wants to be over."""
 
 
 class Heartbeat:
@@ -50,19 +55,34 @@ class Heartbeat:
         await self._keeper.store.enroll(self.owner)
         self._renewed_at = self._now()
 
+    async def leave(self) -> None:
+        """Be forgotten, unless code still runs under a lease: that stays until it is dead."""
+        store, me = self._keeper.store, self.owner.id
+        for lease in await store.leases():
+            if lease.owner.id == me and not lease.holds:
+                await store.bury(me, lease.renewal)
+                OWNERS.discard(me)
+
     async def run(self) -> None:
         pause = RENEW_EVERY
         while True:
             await self._pause(pause)
             try:
-                await self._renew()
+                await self.renew()
                 pause = RENEW_EVERY
                 self._keeper.well("heartbeat")
             except StoreError as error:
                 pause = RETRY_EVERY
                 self._keeper.trouble("heartbeat", error)
-                if self._now() - self._renewed_at >= GIVE_UP_AFTER:
-                    self._each(lambda holder: holder.lose(holder.tokens()))
+
+    async def guard(self) -> None:
+        """Have everything stopped when renewing fails for long, or does not even come back."""
+        while True:
+            left = self._renewed_at + GIVE_UP_AFTER - self._now()
+            if left <= 0:
+                self._each(lambda holder: holder.give_up())
+                left = RETRY_EVERY
+            await asyncio.sleep(left)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -72,12 +92,14 @@ class Heartbeat:
             pass
         self._wish.clear()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Renew all leases of this process, and pass on what is heard."""
         began = self._now()
         tokens = [token for holder in self.holders for token in holder.tokens()]
         news = await self._keeper.store.extend(self.owner.id, tokens)
         if not news.alive:
             # Buried while we were away: whatever ran is somebody else's by now.
+            OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()
             await self.enroll()
         self._renewed_at = began

@@ -7,30 +7,33 @@ that the submits of many callers share one write.
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, Future, Task
+from asyncio import AbstractEventLoop, CancelledError, Future, Task
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, TypeVar
 
-from poolhand.contract import Added, Batch, Refusal, Store
-from poolhand.errors import PoolhandError
+from poolhand.contract import Added, Batch, Entry, Refusal, Store
+from poolhand.errors import Unavailable
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.runtime import Runtime
 
 T = TypeVar("T")
 Answer = tuple[Added, ...] | Refusal
+Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_AFTER = 1.0
 
 
 class Reply:
     """Where an answer goes: to a future of an event loop, or of a thread that waits."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("future", "loop", "task")
 
     def __init__(self, loop: AbstractEventLoop | None) -> None:
         self.loop = loop
+        self.task: Task[None] | None = None
         self.future: Future[Any] | PlainFuture[Any] = (
             PlainFuture() if loop is None else loop.create_future()
         )
@@ -45,20 +48,50 @@ class Reply:
             self.future.set_exception(error)
 
 
+class Adding:
+    """A batch on its way in; all but its making happens on the keeper's loop.
+
+    One whose submitter has `left` must not stay parked: nobody would ever hear of its place.
+    """
+
+    __slots__ = ("answer", "batch", "left", "reply")
+
+    def __init__(self, batch: Batch, reply: Reply) -> None:
+        self.batch = batch
+        self.reply = reply
+        self.answer: Answer | None = None
+        self.left = False
+
+    @property
+    def parked(self) -> list[str]:
+        """The ids of the orders that are parked for this submitter."""
+        if self.answer is None or isinstance(self.answer, Refusal):
+            return []
+        own = {order.job.id for order in self.batch.orders}
+        found = (one.job.id for one in self.answer if one.entry is Entry.PARKED)
+        return [id for id in found if id in own]
+
+
 class Keeper:
-    """Runs what is asked of it on its own loop and brings the answers back, many at a time."""
+    """Runs what is asked of it on its own loop and brings the answers back, many at a time.
+
+    Everybody who asks is answered: from when it is closed on, with an error.
+    """
 
     def __init__(self, store: Store, runtime: Runtime, events: Events) -> None:
         self.store = store
         self.runtime = runtime
         self.events = events
         self.loop = runtime.loop_beside("poolhand-keeper")
-        self._adds: deque[tuple[Batch, Reply]] = deque()
+        self.endings: list[Callable[[BaseException], None]] = []
+        self._adds: deque[Adding] = deque()
         self._calls: deque[tuple[Callable[[], Awaitable[Any]], Reply]] = deque()
+        self._waits: deque[tuple[Callable[[Reply], None], Reply]] = deque()
         self._awake = False
+        self.closed = False
         self._answers: dict[AbstractEventLoop, list[tuple[Reply, Any, BaseException | None]]] = {}
         self._tasks: set[Task[None]] = set()
-        self._told: dict[str, str] = {}
+        self._told: dict[str, type[BaseException]] = {}
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Have `call` awaited on the keeper; the answer comes to the loop that runs here."""
@@ -75,30 +108,51 @@ class Keeper:
         self._calls.append((call, reply))
         self._wake()
         assert isinstance(reply.future, PlainFuture)
-        value: T = reply.future.result()
+        try:
+            value: T = reply.future.result()
+        except KeyboardInterrupt:
+            # Nobody waits any more, and it may be waiting for long.
+            self.post(self._drop, reply)
+            raise
         return value
+
+    async def wait(self, register: Callable[[Reply], None]) -> Any:
+        """Wait for an answer that somebody on the keeper gives when it is known."""
+        reply = Reply(asyncio.get_running_loop())
+        self._waits.append((register, reply))
+        self._wake()
+        assert isinstance(reply.future, Future)
+        return await reply.future
 
     async def add(self, batch: Batch) -> Answer:
         """Have a batch added, together with those of others."""
         reply = Reply(asyncio.get_running_loop())
-        self._adds.append((batch, reply))
+        adding = Adding(batch, reply)
+        self._adds.append(adding)
         self._wake()
         assert isinstance(reply.future, Future)
-        answer: Answer = await reply.future
+        try:
+            answer: Answer = await reply.future
+        except BaseException:
+            self.post(self._leave, adding)
+            raise
         return answer
 
-    def do(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def do(self, name: str, work: Work) -> None:
         """Have something done once on the keeper; nobody waits, but a failure is told."""
         self.post(self._do, name, work)
 
-    def _do(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._keep(self.loop.create_task(self._once(name, work), name=f"poolhand-{name}"))
+    def _do(self, name: str, work: Work) -> None:
+        if not self.closed:
+            self._keep(self.loop.create_task(self._once(name, work), name=f"poolhand-{name}"))
 
-    async def _once(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _once(self, name: str, work: Work) -> None:
         try:
             await work()
         except Exception as error:
             self.trouble(name, error)
+        else:
+            self.well(name)
 
     def post(self, call: Callable[..., None], *args: Any) -> None:
         """Have a plain call made on the keeper; nobody waits for it."""
@@ -117,85 +171,120 @@ class Keeper:
             self.loop.call_soon(self._hand_over, reply.loop)
         answers.append((reply, value, error))
 
-    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
+    def start(self, name: str, work: Work) -> Task[None]:
         """Do `work` for as long as the keeper lives; when it fails, tell and begin anew."""
-        task = self.loop.create_task(self._supervise(name, work), name=f"poolhand-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # In a context of its own: whoever happens to start it may be a job, or a request.
+        task = self.loop.create_task(
+            self._supervise(name, work), name=f"poolhand-{name}", context=Context()
+        )
+        self._keep(task)
         return task
 
     def trouble(self, what: str, error: BaseException) -> None:
         """Tell that something does not go as it should, once until it does again."""
-        text = f"{type(error).__name__}: {error}"
-        if self._told.get(what) != text:
-            self._told[what] = text
+        if self._told.get(what) is not type(error):
+            self._told[what] = type(error)
             if self.events.live:
-                self.events.emit(StoreTrouble("", what, text))
+                self.events.emit(StoreTrouble("", what, f"{type(error).__name__}: {error}"))
 
     def well(self, what: str) -> None:
         """Note that something goes as it should again."""
         self._told.pop(what, None)
 
-    async def close(self) -> None:
-        """End everything that was started here, then the store and the loop; from another loop."""
-        try:
-            await self.ask(self._close)
-        finally:
-            self.runtime.end_loop(self.loop)
-
-    def close_sync(self) -> None:
-        try:
-            self.ask_sync(self._close)
-        finally:
-            self.runtime.end_loop(self.loop)
+    async def close(self, work: Work) -> None:
+        """Do the last work, then end the loop, even if the caller leaves; from another loop."""
+        closing = asyncio.ensure_future(self.ask(work))
+        closing.add_done_callback(lambda _: self.runtime.end_loop(self.loop))
+        await asyncio.shield(closing)
 
     async def stop(self) -> None:
-        """End everything that was started here; on the keeper's loop."""
+        """End everything that was started here, and refuse what is asked; on the keeper's loop."""
+        self.closed = True
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _close(self) -> None:
-        await self.stop()
-        await self.store.close()
+        self._refuse()
+        for end in self.endings:
+            end(_closed())
 
     def _wake(self) -> None:
         if not self._awake:
             self._awake = True
-            self.loop.call_soon_threadsafe(self._look)
+            self.post(self._look)
+        # Looked at after the letter is in the box, and set before the box is emptied for the last
+        # time: one of the two finds it.
+        if self.closed:
+            self._refuse()
 
     def _look(self) -> None:
         # First: what is put in from now on wakes the keeper again.
         self._awake = False
-        adds: list[tuple[Batch, Reply]] = []
+        if self.closed:
+            self._refuse()
+        adds: list[Adding] = []
         while self._adds:
             adds.append(self._adds.popleft())
         if adds:
             self._keep(self.loop.create_task(self._add(adds)))
         while self._calls:
             call, reply = self._calls.popleft()
-            self._keep(self.loop.create_task(self._call(call, reply)))
+            reply.task = self.loop.create_task(self._call(call, reply))
+            self._keep(reply.task)
+        while self._waits:
+            register, reply = self._waits.popleft()
+            register(reply)
+
+    def _drop(self, reply: Reply) -> None:
+        if reply.task is not None:
+            reply.task.cancel()
 
     def _keep(self, task: Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _add(self, adds: list[tuple[Batch, Reply]]) -> None:
+    def _refuse(self) -> None:
+        """Answer whatever lies in the mailbox of a closed keeper; from any thread."""
+        with suppress(IndexError):
+            while True:
+                _give_up(self._adds.popleft().reply)
+        for box in (self._calls, self._waits):
+            with suppress(IndexError):
+                while True:
+                    _give_up(box.popleft()[1])
+
+    async def _add(self, adds: list[Adding]) -> None:
         try:
-            answers = await self.store.add([batch for batch, _ in adds])
+            answers = await self.store.add([one.batch for one in adds])
         except BaseException as error:
-            for _, reply in adds:
-                self.answer(reply, None, error)
+            for one in adds:
+                self.answer(one.reply, None, _told_as(error))
+            if isinstance(error, CancelledError):
+                raise
             return
-        for (_, reply), answer in zip(adds, answers, strict=True):
-            self.answer(reply, answer)
+        for one, answer in zip(adds, answers, strict=True):
+            one.answer = answer
+            self.answer(one.reply, answer)
+            if one.left:
+                self._unpark(one)
+
+    def _leave(self, adding: Adding) -> None:
+        """Note that nobody waits for a batch any more."""
+        adding.left = True
+        self._unpark(adding)
+
+    def _unpark(self, adding: Adding) -> None:
+        ids = adding.parked
+        if ids:
+            self._do("unpark", lambda: give_up(self.store, ids, adding.batch))
 
     async def _call(self, call: Callable[[], Awaitable[Any]], reply: Reply) -> None:
         try:
             value = await call()
         except BaseException as error:
-            self.answer(reply, None, error)
+            self.answer(reply, None, _told_as(error))
+            if isinstance(error, CancelledError):
+                raise
         else:
             self.answer(reply, value)
 
@@ -205,16 +294,46 @@ class Keeper:
             # The loop that asked is closed: nobody waits there.
             loop.call_soon_threadsafe(_give, answers)
 
-    async def _supervise(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _supervise(self, name: str, work: Work) -> None:
         while True:
             try:
                 await work()
                 return
-            except PoolhandError as error:
+            except CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not ours: something that was waited for has been cancelled.
                 self.trouble(name, error)
             except Exception as error:
                 self.trouble(name, error)
             await asyncio.sleep(RESTART_AFTER)
+
+
+async def give_up(store: Store, ids: list[str], batch: Batch) -> None:
+    """Take back what nobody waits for; what came in meanwhile is cancelled unless it has a key."""
+    came_in = set(await store.unpark(ids))
+    keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
+    unwanted = [id for id in keyless if id in came_in]
+    if unwanted:
+        await store.cancel(unwanted, "submitter")
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the store was closed here before it could answer; use the app again")
+
+
+def _told_as(error: BaseException) -> BaseException:
+    """Return an error as those get it who asked: a cancellation was not theirs."""
+    return _closed() if isinstance(error, CancelledError) else error
+
+
+def _give_up(reply: Reply) -> None:
+    if reply.loop is None:
+        reply.give(None, _closed())
+    else:
+        with suppress(RuntimeError):
+            reply.loop.call_soon_threadsafe(reply.give, None, _closed())
 
 
 def _give(answers: list[tuple[Reply, Any, BaseException | None]]) -> None:

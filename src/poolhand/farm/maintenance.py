@@ -17,6 +17,7 @@ from poolhand.observe.events import OwnerReaped
 from poolhand.runtime import process_started
 
 LOOK_EVERY = 1.0
+LOOK_FIRST = 0.01  # what is due now and cannot move must not make it spin
 LEADER = "leader"
 LEAD_FOR = 15.0
 LEAD_AGAIN = 5.0
@@ -75,11 +76,14 @@ class Reaper:
     async def _reap(self, lease: Lease) -> None:
         store, at = self._keeper.store, self._keeper.runtime.wall()
         claims = await store.bury(lease.owner.id, lease.renewal)
-        if claims:
-            await store.replace([crashed(claim, at) for claim in claims])
-            if self._keeper.events.live:
-                ids = tuple(claim.job.id for claim in claims)
-                self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
+        if not claims:
+            return
+        replaced = await store.replace([crashed(claim, at) for claim in claims])
+        # Others may look at the same moment: what they took back is theirs to tell.
+        made = zip(claims, replaced.made, strict=True)
+        ids = tuple(claim.job.id for claim, was_made in made if was_made)
+        if ids and self._keeper.events.live:
+            self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
 
 
 class Leader:
@@ -100,6 +104,13 @@ class Leader:
                 await self._prune()
             self._keeper.well("leader")
             await asyncio.sleep(pause)
+
+    async def resign(self) -> None:
+        """Let another one lead at once."""
+        store, me = self._keeper.store, self._heart.owner.id.encode()
+        found = await store.get_document(LEADER)
+        if found is not None and found[0] == me:
+            await store.delete(LEADER, found[1])
 
     async def _leads(self) -> bool:
         """Tell whether this process leads; if the time has come, try to."""
@@ -125,7 +136,7 @@ class Leader:
         promoted = await self._keeper.store.promote()
         if promoted.next_in is None:
             return LOOK_EVERY
-        return min(LOOK_EVERY, max(0.0, promoted.next_in))
+        return min(LOOK_EVERY, max(LOOK_FIRST, promoted.next_in))
 
     async def _prune(self) -> None:
         now = self._now()

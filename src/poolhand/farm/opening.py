@@ -6,107 +6,112 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Future as PlainFuture
-from threading import Lock
 
+from poolhand.errors import Unavailable
 from poolhand.farm.station import Station
 from poolhand.rules.spec import PoolSpec
+
+OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
 
 
 class Opening:
     """Makes the station of this process when it is first needed; a failed try is tried again.
 
-    A fork gets a station of its own: threads and connections do not survive a fork.
+    A fork gets a station of its own: threads and connections do not survive a fork. For the same
+    reason there is no lock here: a fork may be made while another thread holds it.
     """
 
     def __init__(self, make: Callable[[], Station]) -> None:
         self._make = make
-        self._lock = Lock()
-        self._process = 0
-        self._open: PlainFuture[Station] | None = None
-        self._ready: Station | None = None
+        self._tries: dict[int, PlainFuture[Station]] = {}
+        self._ready: tuple[PlainFuture[Station], Station] | None = None
         self._specs: dict[str, PoolSpec] = {}
-        self._declared: dict[str, PoolSpec] = {}
 
     def declare(self, spec: PoolSpec) -> None:
         """Have a pool declared before the next thing is done."""
-        self._specs[spec.name] = spec
+        # Another dictionary: somebody may be looking through the old one, and news are seen by it.
+        self._specs = {**self._specs, spec.name: spec}
 
     @property
     def is_open(self) -> bool:
-        return self._ready is not None and self._process == os.getpid()
+        return self.current is not None
 
     @property
     def current(self) -> Station | None:
         """The station, if it is open."""
-        return self._ready
+        ready = self._ready
+        if ready is None or self._tries.get(os.getpid()) is not ready[0]:
+            return None
+        return ready[1]
 
     async def station(self) -> Station:
-        ready = self._ready
-        if ready is None or self._process != os.getpid():
-            ready = await asyncio.shield(asyncio.wrap_future(self._begin()))
-        missing = self._missing()
-        if missing:
-            await ready.keeper.ask(lambda: ready.declare(missing))
-        return ready
+        station = self.current
+        if station is None:
+            station = await asyncio.shield(asyncio.wrap_future(self._begin()))
+        specs = self._specs
+        if station.declared is not specs:
+            await station.keeper.ask(lambda: station.declare(specs))
+        return station
 
     def station_sync(self) -> Station:
-        ready = self._begin().result()
-        missing = self._missing()
-        if missing:
-            ready.keeper.ask_sync(lambda: ready.declare(missing))
-        return ready
+        try:
+            station = self._begin().result(OPEN_WITHIN)
+        except TimeoutError:
+            raise Unavailable("the store could not be opened in time; try again later") from None
+        specs = self._specs
+        if station.declared is not specs:
+            station.keeper.ask_sync(lambda: station.declare(specs))
+        return station
 
     async def close(self) -> None:
         """Close what is open; the next need opens it again."""
-        with self._lock:
-            station, self._ready, self._open = self._ready, None, None
-        if station is not None and self._process == os.getpid():
-            await station.keeper.close()
+        opened = self._tries.pop(os.getpid(), None)
+        if opened is not None:
+            try:
+                station = await asyncio.shield(asyncio.wrap_future(opened))
+            except Exception:
+                return  # It did not open, which was told to those who wanted it.
+            await station.close()
 
     def abandon(self) -> None:
         """Let go of what is open as the death of the process would: nothing more is written."""
-        with self._lock:
-            station, self._ready, self._open = self._ready, None, None
-        if station is not None and self._process == os.getpid():
-            station.forsake()
-
-    def _missing(self) -> list[PoolSpec]:
-        """Return what was declared since the store was opened."""
-        if self._declared == self._specs:
-            return []
-        with self._lock:
-            news = [one for name, one in self._specs.items() if self._declared.get(name) != one]
-            self._declared = dict(self._specs)
-        return news
+        opened = self._tries.pop(os.getpid(), None)
+        if opened is not None:
+            opened.add_done_callback(_forsake)
 
     def _begin(self) -> PlainFuture[Station]:
-        with self._lock:
-            if self._open is None or self._process != os.getpid():
-                self._process = os.getpid()
-                self._declared = dict(self._specs)
-                self._ready = None
-                self._open = self._start(list(self._specs.values()))
-            return self._open
+        mine: PlainFuture[Station] = PlainFuture()
+        found = self._tries.setdefault(os.getpid(), mine)
+        if found is mine:
+            try:
+                self._start(mine)
+            except RuntimeError as error:
+                self._fail(mine, Unavailable(f"no thread is to be had for the store: {error}"))
+        return found
 
-    def _start(self, specs: list[PoolSpec]) -> PlainFuture[Station]:
+    def _start(self, opened: PlainFuture[Station]) -> None:
         station = self._make()
-        opened: PlainFuture[Station] = PlainFuture()
+        specs = self._specs
 
         async def open_it() -> None:
             try:
                 await station.open(specs)
             except BaseException as error:
-                self._forget(opened)
                 await station.abandon()
-                opened.set_exception(error)
+                self._fail(opened, error)
             else:
-                self._ready = station
+                self._ready = opened, station
                 opened.set_result(station)
 
         station.keeper.do("open", open_it)
-        return opened
 
-    def _forget(self, opened: PlainFuture[Station]) -> None:
-        with self._lock:
-            if self._open is opened or self._open is None:
-                self._open = None
+    def _fail(self, opened: PlainFuture[Station], error: BaseException) -> None:
+        # First: whoever hears of it may try again at once.
+        if self._tries.get(os.getpid()) is opened:
+            del self._tries[os.getpid()]
+        opened.set_exception(error)
+
+
+def _forsake(opened: PlainFuture[Station]) -> None:
+    if opened.exception() is None:
+        opened.result().forsake()

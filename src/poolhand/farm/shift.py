@@ -11,7 +11,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from poolhand.errors import UsageError
+from poolhand.errors import StoreError, UsageError
 from poolhand.execute.executor import Executor
 from poolhand.farm.ticket import Opened
 from poolhand.farm.worker import Worker
@@ -22,7 +22,6 @@ from poolhand.rules.job import Job
 DRAIN_TIMEOUT = 30.0
 STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
-LOOK_EVERY = 0.01
 
 
 class ShiftReport(Struct, frozen=True):
@@ -87,10 +86,13 @@ class Shift:
         if self._worker is not None:
             raise UsageError("this worker was started before; ask the app for another one")
         station = await self._opened.station()
+        if self._worker is not None:
+            raise UsageError("this worker is being started twice; start it once")
+        # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._slots, self._pools, self._configs)
         worker.heard = self._heard
         self._worker = worker
-        station.keeper.post(worker.begin)
+        worker.begin()
         return self
 
     async def drain(self, timeout: float | None = None) -> ShiftReport:
@@ -99,6 +101,8 @@ class Shift:
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         worker = self._at_work()
+        if asyncio.get_running_loop() is not worker.loop:
+            raise UsageError("a worker is drained on the event loop that it was started on")
         if self._drained is None:
             self._deadline = worker.now() + seconds
             self._drained = worker.loop.create_task(self._stop(worker), name="worker-drain")
@@ -136,14 +140,22 @@ class Shift:
 
     async def _stop(self, worker: Worker) -> ShiftReport:
         began = worker.now()
-        station = await self._opened.station()
-        station.keeper.post(worker.hand.stop_claiming)
+        keeper = worker.station.keeper
+        worker.refuse()
+        # A closed store is no reason not to stop: the leases end by themselves.
+        with suppress(StoreError):
+            await keeper.ask(worker.hand.stop_claiming)
+        worker.receive()
         if not await self._idle(worker, 0.0):
             worker.stop_now(STOP_GRACE)
             self._deadline = worker.now()
             await self._idle(worker, 2 * STOP_GRACE)
         stuck = worker.slots.stuck
-        await station.keeper.ask(lambda: worker.finish(WRITE_WITHIN))
+        worker.tray.send()
+        with suppress(StoreError):
+            await keeper.ask(lambda: worker.finish(WRITE_WITHIN))
+        worker.receive()
+        await worker.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
         done = [slot.completed for slot in worker.slots.all]
         failed = worker.slots.failed_attempts
@@ -152,7 +164,7 @@ class Shift:
     async def _idle(self, worker: Worker, grace: float) -> bool:
         """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""
         worker.slots.reclaim()
-        while worker.active:
+        while worker.at_work:
             left = self._deadline + grace - worker.now()
             if left <= 0:
                 return False

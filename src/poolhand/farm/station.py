@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from asyncio import Task
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
 from poolhand.contract import Store
+from poolhand.errors import StoreError
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.maintenance import Leader, Reaper
@@ -15,11 +18,21 @@ from poolhand.observe.events import Events
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
+LEAVE_WITHIN = 2.0
 
-class Hinted(Protocol):
-    """Who wants to know when something can be claimed."""
 
-    def hint(self) -> None: ...
+class Employed(Protocol):
+    """A worker of this station."""
+
+    @property
+    def task(self) -> Task[None] | None:
+        """What claims and writes for it, until all is written."""
+
+    def hint(self) -> None:
+        """Hear that something can be claimed."""
+
+    def dismiss(self) -> None:
+        """Stop, and give back what runs; from any thread."""
 
 
 class Station:
@@ -29,11 +42,11 @@ class Station:
         self.keeper = Keeper(store, runtime, events)
         self.heart = Heartbeat(self.keeper)
         self.outcomes = Outcomes(self.keeper)
-        self.parking = Watch(self.keeper, is_in)
-        self.claimers: list[Hinted] = []
+        self.parking = Watch("parking", self.keeper, is_in)
+        self.workers: list[Employed] = []
+        self.declared: Mapping[str, PoolSpec] = {}
         self._reaper = Reaper(self.keeper, self.heart)
         self._leader = Leader(self.keeper, self.heart, keep)
-        self._unsubscribe: Callable[[], None] | None = None
 
     @property
     def store(self) -> Store:
@@ -43,26 +56,48 @@ class Station:
     def events(self) -> Events:
         return self.keeper.events
 
-    async def open(self, specs: Iterable[PoolSpec]) -> None:
+    async def open(self, specs: Mapping[str, PoolSpec]) -> None:
         """Open the store and begin; on the keeper's loop."""
         await self.store.open()
         await self.declare(specs)
         await self.heart.enroll()
-        self._unsubscribe = self.store.subscribe(self._hear)
+        self.store.subscribe(self._hear)
         # At once: what an earlier run of this program left behind is to go on.
         await self._reaper.look()
         for name, work in (
             ("heartbeat", self.heart.run),
-            ("outcomes", self.outcomes.watch.run),
-            ("parking", self.parking.run),
+            ("guard", self.heart.guard),
+            (self.outcomes.watch.name, self.outcomes.watch.run),
+            (self.parking.name, self.parking.run),
             ("reaper", self._reaper.run),
             ("leader", self._leader.run),
         ):
             self.keeper.start(name, work)
 
-    async def declare(self, specs: Iterable[PoolSpec]) -> None:
-        for spec in specs:
-            await self.store.declare(spec)
+    async def declare(self, specs: Mapping[str, PoolSpec]) -> None:
+        """Have these pools declared, as far as they are not; on the keeper's loop."""
+        for name, spec in specs.items():
+            if self.declared.get(name) != spec:
+                await self.store.declare(spec)
+        self.declared = specs
+
+    async def close(self) -> None:
+        """Let go of everything in good order; from another loop than the keeper's."""
+        await self.keeper.close(self._leave)
+
+    async def _leave(self) -> None:
+        """Give back what still runs, and let others see that nobody is here any more."""
+        for worker in list(self.workers):
+            worker.dismiss()
+        tasks = [worker.task for worker in self.workers if worker.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEAVE_WITHIN)
+        await self.keeper.stop()
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LEAVE_WITHIN):
+                await self._leader.resign()
+                await self.heart.leave()
+        await self.store.close()
 
     async def abandon(self) -> None:
         """Let go of a store that could not be opened; on the keeper's loop."""
@@ -82,8 +117,8 @@ class Station:
     def _hear(self, topic: str) -> None:
         match topic:
             case "ready":
-                for claimer in self.claimers:
-                    claimer.hint()
+                for worker in self.workers:
+                    worker.hint()
             case "over":
                 self.outcomes.watch.hint()
             case "entered":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ class StoredWork:
     """What a slot runs for a claim.
 
     `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
-    somebody, not by us.
+    somebody, not by us. `returned`: we stop it, and give it back when it has stopped.
     """
 
     __slots__ = (
@@ -36,12 +36,13 @@ class StoredWork:
         "job",
         "lost",
         "place",
+        "returned",
         "run_in",
         "terms",
         "wished",
     )
 
-    def __init__(self, errand: Errand, host: Watched) -> None:
+    def __init__(self, errand: Errand, host: Watched, context: Context) -> None:
         brief = errand.brief
         self.errand = errand
         self.host = host
@@ -52,9 +53,8 @@ class StoredWork:
         self.call: Callable[[], Any] | bytes | None
         self.run_in, self.call = _where(errand)
         self.place: Any = None
-        context = errand.context
-        self.context = copy_context() if context is None else context.copy()
-        self.lost = self.wished = False
+        self.context = (errand.context or context).copy()
+        self.lost = self.wished = self.returned = False
 
     @property
     def id(self) -> str:
@@ -83,7 +83,9 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
         assert isinstance(call, partial)
         wanted = where_to_run(call.func, errand.brief.run_in, errand.brief.run_in)
         return wanted, pack(call.func, call.args, call.keywords) if wanted == "process" else call
-    wanted = "process" if errand.alone else where_to_run(code.fn, errand.brief.run_in, None)
+    run_in = errand.brief.run_in
+    # What this task may ask for was checked when it did; the rest is what its pool usually does.
+    wanted = "process" if errand.alone else where_to_run(code.fn, run_in, run_in)
     if wanted != "process":
         return wanted, call
     assert isinstance(call, partial)

@@ -11,21 +11,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.context import running
-from poolhand.contract import Added, Batch, Entry, Order, Refusal, Stored
+from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError, Unavailable
 from poolhand.execute.brief import Brief, record_of, write_brief
 from poolhand.execute.code import Code
-from poolhand.farm.keeper import Answer, Reply
+from poolhand.farm.keeper import Answer, give_up
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened, StoredTicket
 from poolhand.observe import events
 from poolhand.pool.options import Options, Terms
-from poolhand.rules.backpressure import Bounded, Policy
+from poolhand.rules.backpressure import Bounded, OnFull, Policy
 from poolhand.rules.ids import Ids, full_id
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
 ACCEPT_WITHIN = 10.5  # a store that takes longer to say yes or no is as good as away
+TOO_SLOW = (
+    "the store did not say in time whether it took the job; submit it again with the same "
+    "idempotency key, which is safe whether it did or not"
+)
 
 
 class Call(Struct, frozen=True):
@@ -112,14 +116,22 @@ class Submissions:
 
     async def submit(self, orders: Sequence[Order], how: How) -> list[StoredTicket[Any]]:
         """Hand orders in, all or none; where submitters are blocked, wait until all are in."""
-        station = await self._opened.station()
-        answer = await self._add(station, orders)
+        try:
+            async with asyncio.timeout(ACCEPT_WITHIN):
+                station = await self._opened.station()
+                # Known before they are in: they may be over before their tickets are made.
+                known = [station.outcomes.seen(order.job) for order in orders]
+                answer = await self._add(station, orders)
+        except TimeoutError:
+            raise Unavailable(TOO_SLOW) from None
         added = self.accepted(answer)
         jobs = [one.job for one in added]
-        parked = [number for number, one in enumerate(added) if one.entry is Entry.PARKED]
-        if parked:
-            await self._wait_in(station, orders, jobs, parked, how)
-        return [self.ticket(station, job, how) for job in jobs]
+        if any(one.entry is Entry.PARKED for one in added):
+            jobs = await self._wait_in(station, orders, added, how)
+        tickets = [self.ticket(station, job, how) for job in jobs]
+        for ticket, own in zip(tickets, known, strict=True):
+            ticket.share(ticket.id != own.job.id)
+        return tickets
 
     def accepted(self, answer: Answer) -> tuple[Added, ...]:
         """Return what was added, or raise what an answer refuses."""
@@ -135,7 +147,7 @@ class Submissions:
 
     def ticket(self, station: Station, job: Job, how: How) -> StoredTicket[Any]:
         seen = station.outcomes.seen(job)
-        return StoredTicket(seen, how.code, self._opened, how.cancels)
+        return StoredTicket(seen, how.code, self._opened, station.keeper, how.cancels)
 
     def _announce(self, added: Added) -> None:
         job = added.job
@@ -150,59 +162,62 @@ class Submissions:
                     self._events.emit(events.JobEnded(job.pool, job))
 
     async def _add(self, station: Station, orders: Sequence[Order]) -> Answer:
-        batch = Batch(tuple(orders), station.heart.owner.id)
-        try:
-            async with asyncio.timeout(ACCEPT_WITHIN):
-                return await station.keeper.add(batch)
-        except TimeoutError:
-            raise Unavailable(
-                "the store did not say in time whether it took the job; submit it again with the "
-                "same idempotency key, which is safe whether it did or not"
-            ) from None
+        answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+        if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
+            # Only one who is not known as an owner is refused there: we have been away for long.
+            await station.keeper.ask(station.heart.renew)
+            answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+        return answer
 
     async def _wait_in(
-        self,
-        station: Station,
-        orders: Sequence[Order],
-        jobs: list[Job],
-        parked: list[int],
-        how: How,
-    ) -> None:
+        self, station: Station, orders: Sequence[Order], added: Sequence[Added], how: How
+    ) -> list[Job]:
+        """Return the jobs when all have a place; nothing stays behind if they do not get one."""
         limit = how.policy.wait_timeout if isinstance(how.policy, Bounded) else None
-        waiting = [jobs[number].id for number in parked]
+        both = list(zip(orders, added, strict=True))
+        # Their own: what a joined one stands for belongs to another submitter.
+        ids = [order.job.id for order in orders]
+        parked = [order.job.id for order, one in both if one.entry is Entry.PARKED]
         try:
             async with asyncio.timeout(limit):
-                for number in parked:
-                    jobs[number] = await self._has_place(station, orders[number], jobs[number])
-                    waiting.remove(jobs[number].id) if jobs[number].id in waiting else None
+                return [await self._has_place(station, order, one) for order, one in both]
         except TimeoutError:
-            if await self._withdraw(station, waiting):
-                policy = str(how.policy)
-                raise _full(Refusal("full", jobs[0].pool, policy)) from None
+            found = await station.keeper.ask(lambda: _came_in(station, parked, orders))
+            if found is None:
+                raise _waited(orders[0].job.pool, limit, str(how.policy)) from None
+            return [found.get(order.job.id, one.job) for order, one in both]
         except BaseException:
-            keeper = station.keeper
-            keeper.do("unpark", lambda: _give_up(station, waiting, orders))
+            batch = Batch(tuple(orders))
+            station.keeper.do("unpark", lambda: give_up(station.store, ids, batch))
             raise
 
-    async def _has_place(self, station: Station, order: Order, job: Job) -> Job:
+    async def _has_place(self, station: Station, order: Order, added: Added) -> Job:
         """Return the job once its order has a place; whoever shares its key waits with it."""
-        while True:
-            reply = Reply(asyncio.get_running_loop())
-            station.keeper.post(station.parking.wait, job.id, reply)
-            assert isinstance(reply.future, asyncio.Future)
-            found: Stored | None = await reply.future
-            if found is not None:
-                return found.job
-            # It belonged to another submitter of the same key, who has given up.
-            (added,) = self.accepted(await self._add(station, [order]))
-            job = added.job
-            if added.entry is not Entry.PARKED:
-                return job
+        while added.entry is Entry.PARKED:
+            found = await station.parking.until(added.job.id)
+            if found is None:
+                # It was that of another submitter, who has given up, or our lease was lost.
+                answer = await self._add(station, [order])
+                (added,) = self.accepted(answer)
+                continue
+            own = found.job.id == order.job.id
+            added = Added(found.job, Entry.TAKEN if own else Entry.JOINED)
+            if self._events.live:
+                self._announce(added)
+        return added.job
 
-    async def _withdraw(self, station: Station, ids: list[str]) -> bool:
-        """Take parked orders back; tell whether any was still out."""
-        came_in = await station.keeper.ask(lambda: station.store.unpark(ids))
-        return len(came_in) < len(ids)
+
+async def _came_in(
+    station: Station, ids: list[str], orders: Sequence[Order]
+) -> dict[str, Job] | None:
+    """Take back what is parked; return what came in at the last moment if that is all of it."""
+    store = station.store
+    came_in = await store.unpark(ids)
+    if len(came_in) == len(ids):
+        return {one.job.id: one.job for one in await store.get(ids) if one is not None}
+    batch = Batch(tuple(orders))
+    await give_up(store, [order.job.id for order in orders], batch)
+    return None
 
 
 class How(Struct, frozen=True):
@@ -213,15 +228,6 @@ class How(Struct, frozen=True):
     cancels: bool = False
 
 
-async def _give_up(station: Station, ids: list[str], orders: Sequence[Order]) -> None:
-    """Take back what nobody waits for; what came in meanwhile is cancelled unless it has a key."""
-    came_in = set(await station.store.unpark(ids))
-    keyless = [one.job.id for one in orders if one.job.idempotency_key is None]
-    unwanted = [id for id in keyless if id in came_in]
-    if unwanted:
-        await station.store.cancel(unwanted, "submitter")
-
-
 def refused(refusal: Refusal) -> PoolhandError:
     """Return what the submitter of a refused batch gets."""
     if refusal.reason == "not_dead":
@@ -230,6 +236,14 @@ def refused(refusal: Refusal) -> PoolhandError:
             "before, or did not fail"
         )
     return _full(refusal)
+
+
+def _waited(pool: str, seconds: float | None, policy: str) -> PoolFull:
+    return PoolFull(
+        f"pool {pool!r} had no place for {seconds} s ({policy}); try again later, give it more "
+        "room, or wait longer (wait_timeout)",
+        policy=policy,
+    )
 
 
 def _full(refusal: Refusal) -> PoolhandError:

@@ -16,6 +16,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.submitter import UNSET
 from poolhand.pool.ticket import Ticket
+from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
 
 P = ParamSpec("P")
@@ -94,9 +95,7 @@ class Submits(Generic[P, T]):
         self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
         """Hand in a call that is taken if the transaction commits; return the id of its job."""
-        order = self._order(args, kwargs)
-        await transaction.add(order, self._how().policy)
-        return order.job.id
+        return await transaction.add(self._order(args, kwargs))
 
     def with_options(
         self,
@@ -152,6 +151,10 @@ class Submits(Generic[P, T]):
         config = self._door.config(self._pool)
         if self._made is None or self._made[0] is not config:
             options = with_changes(_defaults(config), config, self._changes, durable=True)
+            fn = self._code.fn
+            where_to_run(fn, self._changes.get("run_in"), config.run_in)
+            if where_to_run(fn, options.run_in, options.run_in) == "process":
+                self._code.check_findable()
             made = terms(options, self._pool, self._door.pool_id(self._pool))
             self._made = config, made
         return self._made[1]

@@ -8,10 +8,17 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from poolhand.contract import Stored
-from poolhand.errors import JobError, JobFailed, JobLost, JobTimedOut, PoolhandError
+from poolhand.contract import Store
+from poolhand.errors import (
+    JobError,
+    JobFailed,
+    JobLost,
+    JobTimedOut,
+    PoolhandError,
+    Undecodable,
+)
 from poolhand.execute.code import Code
-from poolhand.farm.keeper import Reply
+from poolhand.farm.keeper import Keeper
 from poolhand.farm.station import Station
 from poolhand.farm.watch import Seen
 from poolhand.farm.why import explain_stored
@@ -32,19 +39,29 @@ class Opened(Protocol):
 class StoredTicket(Ticket[T]):
     """The handle on a job that a store keeps; it may run in any process, and outlive this one."""
 
-    __slots__ = ("_cancels", "_code", "_opened", "_seen")
+    __slots__ = ("_cancels", "_code", "_keeper", "_opened", "_seen")
 
     def __init__(
-        self, seen: Seen, code: Code | None, opened: Opened, cancels: bool = False
+        self,
+        seen: Seen,
+        code: Code | None,
+        opened: Opened,
+        keeper: Keeper,
+        cancels: bool = False,
     ) -> None:
         self._seen = seen
         self._code = code
         self._opened = opened
+        self._keeper = keeper
         self._cancels = cancels
 
     @property
     def id(self) -> str:
         return self._seen.job.id
+
+    def share(self, shared: bool) -> None:
+        """Note that another submitter has this job too."""
+        self._seen.shared |= shared
 
     def snapshot(self) -> Job:
         job = self._seen.job
@@ -60,7 +77,7 @@ class StoredTicket(Ticket[T]):
         station = await self._opened.station()
         found = (await station.keeper.ask(lambda: station.store.get([self.id])))[0]
         if found is not None:
-            self._seen.job = found.job
+            self._seen.learn(found.job)
         return self.snapshot()
 
     async def explain(self) -> Explanation:
@@ -85,37 +102,46 @@ class StoredTicket(Ticket[T]):
             value: T = self._result(seen.job)
             return value
         if seen.error is not None:
-            raise seen.error.with_traceback(seen.error.__traceback__)
+            # As it was: raised to several callers, it would collect the frames of all of them.
+            raise BaseException.with_traceback(seen.error, seen.trace)
         raise _error(seen.job)
 
     def caller_left(self) -> None:
-        if self._cancels and not self._seen.job.status.terminal:
-            asyncio.get_running_loop().create_task(self._wish())
-
-    async def _wish(self) -> None:
-        station = await self._opened.station()
-        await station.keeper.ask(lambda: station.store.cancel([self.id], "caller"))
+        seen = self._seen
+        if self._cancels and not seen.job.status.terminal and not (seen.shared and seen.waiting):
+            store = self._keeper.store
+            self._keeper.do("cancel", lambda: _wish(store, self.id))
 
     async def _settled(self, limited: bool) -> None:
-        if self._seen.job.status.terminal:
+        seen = self._seen
+        if seen.job.status.terminal:
             return
         station = await self._opened.station()
-        reply = Reply(asyncio.get_running_loop())
-        station.keeper.post(station.outcomes.watch.wait, self.id, reply)
-        assert isinstance(reply.future, asyncio.Future)
-        found: Stored | None = await reply.future
+        seen.waiting += 1
+        try:
+            found = await station.outcomes.watch.until(self.id)
+        finally:
+            seen.waiting -= 1
         if found is None:
             raise JobLost(
                 f"job {self.id} is not kept any more: it was over long ago, and forgotten",
                 job_id=self.id,
             )
-        if not self._seen.job.status.terminal:
-            self._seen.job = found.job
+        seen.learn(found.job)
 
     def _result(self, job: Job) -> Any:
-        if self._code is None or not isinstance(job.result, bytes):
+        if not isinstance(job.result, bytes):
             return self._seen.value if self._code is None else job.result
+        if self._code is None:
+            raise Undecodable(
+                f"the result of job {job.id} is one of {job.name!a}, which is no task here; import "
+                "the module that registers it"
+            )
         return self._code.unpack_result(job.result)
+
+
+async def _wish(store: Store, id: str) -> None:
+    await store.cancel([id], "caller")
 
 
 _KINDS: dict[str, Callable[..., JobError]] = {

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from poolhand.contract import Order
-from poolhand.errors import UsageError
-from poolhand.rules.backpressure import Policy, Unbounded
+from poolhand.contract import Batch, Order, Refusal, StoreTransaction
+from poolhand.farm.station import Station
+from poolhand.farm.submit import refused
 
 
-class Transaction(ABC):
-    """Writes of the user in the store's own file, and jobs that go with them."""
+class Transaction:
+    """Writes of the user in the store's own file, and jobs that go with them.
 
-    async def add(self, order: Order, policy: Policy) -> None:
-        """Keep an order for the commit; it is placed right after."""
-        if not isinstance(policy, Unbounded):
-            raise UsageError(
-                f"pool {order.job.pool!r} may refuse a job ({policy}), which a transaction cannot "
-                "wait for; submit it after the commit, or use an unbounded pool"
-            )
-        if order.job.idempotency_key is not None:
-            raise UsageError(
-                "a job of a transaction is taken when it commits, so it cannot join another one "
-                "by its idempotency_key; leave the key out"
-            )
-        await self._keep(order)
+    Keep it short: while it is open nobody else can write to the file.
+    """
 
-    @abstractmethod
-    async def _keep(self, order: Order) -> None: ...
+    def __init__(self, station: Station, kept: StoreTransaction) -> None:
+        self._station = station
+        self._kept = kept
+
+    async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one SQL statement and return its rows."""
+        return await self._station.keeper.ask(lambda: self._kept.execute(sql, parameters))
+
+    async def add(self, order: Order) -> str:
+        """Take an order in if the transaction commits; return the id of its job."""
+        batch = Batch((order,))
+        answer = await self._station.keeper.ask(lambda: self._kept.add(batch))
+        if isinstance(answer, Refusal):
+            raise refused(answer)
+        return answer[0].job.id
+
+
+@asynccontextmanager
+async def transaction(station: Station) -> AsyncIterator[Transaction]:
+    """Open a transaction; leaving the block commits it, an exception takes everything back."""
+    ask = station.keeper.ask
+    kept = await ask(station.store.begin)
+    try:
+        yield Transaction(station, kept)
+    except BaseException:
+        await ask(kept.roll_back)
+        raise
+    await ask(kept.commit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,14 +19,29 @@ REST = 5.0  # a look at many jobs may take a sixth of the time, no more
 
 
 class Seen:
-    """What this process knows of a stored job: what it raised here or, of a closure, returned."""
+    """What this process knows of a stored job: what it raised here or, of a closure, returned.
 
-    __slots__ = ("__weakref__", "error", "job", "value")
+    `waiting` counts those here who wait for its value; `shared`: several submitters got it.
+    """
+
+    __slots__ = ("__weakref__", "error", "job", "shared", "trace", "value", "waiting")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.error: BaseException | None = None
+        self.trace: TracebackType | None = None
         self.value: Any = None
+        self.shared = False
+        self.waiting = 0
+
+    def end_with(self, value: Any, error: BaseException | None) -> None:
+        self.value, self.error = value, error
+        self.trace = None if error is None else error.__traceback__
+
+    def learn(self, job: Job) -> None:
+        """Note how the job is now; what is older than its end is not."""
+        if job.status.terminal or not self.job.status.terminal:
+            self.job = job
 
 
 class Watch:
@@ -33,18 +50,24 @@ class Watch:
     A hint makes it look, and so does time.
     """
 
-    def __init__(self, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
+    def __init__(self, name: str, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
+        self.name = name
         self._keeper = keeper
         self._settled = settled
         self._waiting: dict[str, list[Reply]] = {}
         self._look = asyncio.Event()
+        keeper.endings.append(self._end)
 
     def hint(self) -> None:
         if self._waiting:
             self._look.set()
 
-    def wait(self, id: str, reply: Reply) -> None:
-        """Answer once the job is as it is waited for, or is not kept any more (None)."""
+    async def until(self, id: str) -> Stored | None:
+        """Return the job once it is as it is waited for, None if it is not kept; on any loop."""
+        found: Stored | None = await self._keeper.wait(partial(self._wait, id))
+        return found
+
+    def _wait(self, id: str, reply: Reply) -> None:
         self._waiting.setdefault(id, []).append(reply)
         self._look.set()
 
@@ -53,12 +76,20 @@ class Watch:
         for reply in self._waiting.pop(id, ()):
             self._keeper.answer(reply, stored)
 
+    def _end(self, error: BaseException) -> None:
+        """Answer those for whom nobody looks any more."""
+        waiting, self._waiting = self._waiting, {}
+        for replies in waiting.values():
+            for reply in replies:
+                self._keeper.answer(reply, None, error)
+
     async def run(self) -> None:
         loop = self._keeper.loop
         while True:
             await self._hinted()
             began = loop.time()
             await self._look_around()
+            self._keeper.well(self.name)
             # Not again at once, however many hints come: a look costs as much as many wait.
             await asyncio.sleep((loop.time() - began) * REST)
 
@@ -96,7 +127,7 @@ class Outcomes:
     """Knows how jobs end: by asking the store, or at once when a worker of this process says so."""
 
     def __init__(self, keeper: Keeper) -> None:
-        self.watch = Watch(keeper, _is_over)
+        self.watch = Watch("outcomes", keeper, _is_over)
         self._seen: WeakValueDictionary[str, Seen] = WeakValueDictionary()
 
     def seen(self, job: Job) -> Seen:
@@ -104,16 +135,31 @@ class Outcomes:
         known = self._seen.get(job.id)
         if known is None:
             known = self._seen[job.id] = Seen(job)
+        else:
+            known.learn(job)
         return known
 
-    def tell(self, job: Job, value: Any, error: BaseException | None) -> None:
-        """Note how a job ended in a worker of this process; on the keeper's loop."""
+    def expect(self, job: Job, value: Any, error: BaseException | None) -> None:
+        """Note what a job of this process is about to end with; on the keeper's loop.
+
+        Before it is written: whoever sees it over in the store looks here for the rest.
+        """
+        known = self._seen.get(job.id)
+        if known is not None and job.status.terminal:
+            known.end_with(value, error)
+
+    def tell(self, job: Job) -> None:
+        """Note that a job of this process has ended as expected."""
         known = self._seen.get(job.id)
         if known is not None:
-            # In this order: whoever sees the job over looks for the rest.
-            known.value, known.error = value, error
             known.job = job
         self.watch.tell(job.id, Stored(job))
+
+    def retract(self, job: Job) -> None:
+        """Note that what was expected did not come about: the job is somebody else's."""
+        known = self._seen.get(job.id)
+        if known is not None:
+            known.end_with(None, None)
 
 
 def _is_over(stored: Stored | None) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, Task
+from asyncio import AbstractEventLoop, CancelledError, Task
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
-from poolhand.contract import Claim
-from poolhand.errors import PoolhandError
+from poolhand.contract import Change, Claim
 from poolhand.execute.executor import (
     End,
     Errand,
@@ -18,10 +19,11 @@ from poolhand.execute.executor import (
     hand_back,
     is_own_loss,
 )
-from poolhand.farm.dead_letters import tell_dead
+from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
+from poolhand.farm.tray import Tray
 from poolhand.observe import events
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.clock import Clock
@@ -36,6 +38,7 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
 
 CANCEL_GRACE = 5.0
+STOP_GRACE = 0.4
 
 
 class Worker:
@@ -59,49 +62,55 @@ class Worker:
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.running: dict[int, StoredWork] = {}
         self.handed_back = 0
-        self._station = station
+        self.station = station
+        self.heard: Callable[[Job], None] | None = None
+        self.changed = asyncio.Event()
+        self.task: Task[None] | None = None
+        self.callbacks = Callbacks(self.loop, self.events)
         self._executor = executor
         self._configs = configs
         runtime = station.keeper.runtime
         self._random = runtime.random
         self._clock = Clock(runtime)
+        self._context = copy_context()
         self._outbox = Outbox(self.events)
         self._watch = Watchdog.of(self.loop, runtime).join(self)
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
         self.slots.resize(slots)
-        self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self._bring)
-        self._done: list[Done] = []
-        self._free: list[int] = [slot.index for slot in self.slots.all]
-        self._released: list[int] = []
-        self._sends_soon = False
-        self._handing_back = False
-        self._task: Task[None] | None = None
-        self.heard: Callable[[Job], None] | None = None
-        self.changed = asyncio.Event()
+        self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self)
+        self.tray = Tray(self.loop, self.hand)
+        self._mail: deque[Delivery] = deque()
+        self._refusing = False
+        self._guard = self.loop.create_task(self._stand_guard(), name="worker-guard")
 
     def begin(self) -> None:
-        """Start to claim; on the keeper's loop."""
-        self._station.heart.holders.append(self)
-        self._station.claimers.append(self.hand)
-        self._task = self._station.keeper.start("worker", self.hand.run)
-        self.loop.call_soon_threadsafe(self._send)
+        """Start to claim."""
+        for slot in self.slots.all:
+            self.tray.free(slot.index)
+        self.station.keeper.post(self._begin)
+
+    def _begin(self) -> None:
+        if not self.station.keeper.closed:
+            self.station.heart.holders.append(self)
+            self.station.workers.append(self)
+            self.task = self.station.keeper.start("worker", self._serve)
+
+    async def _serve(self) -> None:
+        await self.hand.run()
+        self.station.heart.holders.remove(self)
+        self.station.workers.remove(self)
 
     async def finish(self, within: float) -> None:
-        """Write what is done, for so many seconds at most, then no more; on the keeper's loop."""
+        """Write what is done, for so many seconds at most; on the keeper's loop.
+
+        What takes longer, or has not ended, is written when that is possible.
+        """
+        self.hand.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self.hand.written()
-        if self._task is not None:
-            self._task.cancel()
-        self._station.heart.holders.remove(self)
-        self._station.claimers.remove(self.hand)
-
-    @property
-    def active(self) -> int:
-        """How many jobs run whose end decides something."""
-        return len(self.running)
 
     def now(self) -> float:
         return self._clock.now()
@@ -111,32 +120,76 @@ class Worker:
         before = {slot.index for slot in self.slots.all}
         if slots > len(before):
             self.slots.resize(slots)
-            self._free += [slot.index for slot in self.slots.all if slot.index not in before]
-            self._send_soon()
+            for slot in self.slots.all:
+                if slot.index not in before:
+                    self.tray.free(slot.index)
 
     def close(self) -> None:
         """Let go of threads and processes."""
         self.stopped = True
+        self._guard.cancel()
         self._watch.leave(self)
         self.slots.close()
+
+    def refuse(self) -> None:
+        """Begin no more; what is still brought goes back."""
+        self._refusing = True
+
+    def stop_now(self, grace: float) -> None:
+        """Stop what runs and give it back, as if it had not begun."""
+        self._refusing = True
+        for work in list(self.running.values()):
+            if not work.lost:
+                work.returned = True
+                self._stop(work, grace)
+        self.done()
+
+    # What the keeper tells, from its thread.
+
+    @property
+    def at_work(self) -> bool:
+        return bool(self.running)
+
+    @property
+    def gone(self) -> bool:
+        return self.loop.is_closed()
 
     def tokens(self) -> Sequence[int]:
         return list(self.running)
 
+    def hint(self) -> None:
+        self.hand.hint()
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._mail.append(delivery)
+        self._call(self.receive)
+
     def lose(self, tokens: Sequence[int]) -> None:
-        """Stop what runs under leases that are not ours any more; from any thread."""
-        self.loop.call_soon_threadsafe(self._lose, tuple(tokens))
+        self._call(self._lose, tuple(tokens))
+
+    def give_up(self) -> None:
+        self._call(self._give_up)
 
     def cancel(self, tokens: Sequence[int]) -> None:
-        """Stop what somebody wants to be over; from any thread."""
-        self.loop.call_soon_threadsafe(self._cancel, tuple(tokens))
+        self._call(self._cancel, tuple(tokens))
 
-    def stop_now(self, grace: float) -> None:
-        """Stop what runs and give it back, as if it had not begun."""
-        self._handing_back = True
-        for work in list(self.running.values()):
-            self._stop(work, grace)
-        self.done()
+    def dismiss(self) -> None:
+        self.hand.close()
+        self._call(self.stop_now, STOP_GRACE)
+
+    def left_behind(self) -> list[Done]:
+        """Return what a loop that was closed in the middle of everything did not send."""
+        claims = [claim for delivery in self._mail for claim in delivery.claims]
+        claims += [work.claim for work in self.running.values() if not work.lost]
+        self._mail.clear()
+        self.running.clear()
+        self.tray.send()
+        return [Done(hand_back(claim)) for claim in claims]
+
+    def _call(self, call: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):
+            # The loop is closed: the hand will see it.
+            self.loop.call_soon_threadsafe(call, *args)
 
     # What the slots tell.
 
@@ -163,7 +216,8 @@ class Worker:
     def gave_up(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
         work = attempt.work
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
-        if not self._gives_back(work, outcome):
+        # To be given back it must have ended: nobody else may run it while its code does.
+        if not self._gives_back(attempt, outcome):
             self._settle(attempt, outcome, now, stuck=True)
         self.done()
 
@@ -171,10 +225,9 @@ class Worker:
         work = attempt.work
         self._tell(events.SlotFreed(work.job.pool, attempt.slot.id))
         if work.token in self.running:
-            # It was to be given back, which was not safe while its code ran.
-            self._finish(work, Done(hand_back(work.claim)))
+            self._return(work)
         elif not work.lost:
-            self._released.append(work.token)
+            self.tray.release(work.token)
         self._vacate(attempt)
 
     def vanished(self, attempt: Attempt[StoredWork], why: str) -> None:
@@ -188,29 +241,29 @@ class Worker:
 
     # What the hand brings.
 
-    def _bring(self, delivery: Delivery) -> None:
-        self.loop.call_soon_threadsafe(self._receive, delivery)
-
-    def _receive(self, delivery: Delivery) -> None:
-        now = self._clock.now()
-        for claim in delivery.claims:
-            self._start(claim, now)
-        for one in delivery.written:
-            self._announce(one)
-        for one in delivery.refused:
-            self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
+    def receive(self) -> None:
+        """Take what the hand has brought."""
+        while self._mail:
+            delivery = self._mail.popleft()
+            now = self._clock.now()
+            for claim in delivery.claims:
+                self._start(claim, now)
+            for one in delivery.written:
+                self._announce(one)
+            for one in delivery.refused:
+                self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:
-        if self._handing_back or self.stopped:
-            self._free.append(claim.slot)
-            self._put(Done(hand_back(claim)))
+        if self._refusing:
+            self.tray.free(claim.slot)
+            self.tray.put(Done(hand_back(claim)))
             return
         errand = self._executor.prepare(claim)
         work = errand if isinstance(errand, Hopeless) else self._work(errand)
         if isinstance(work, Hopeless):
-            self._free.append(claim.slot)
-            self._give_up_on(work)
+            self.tray.free(claim.slot)
+            self._despair(work)
             return
         self.running[claim.token] = work
         attempt = self.slots.start(work, now, claim.slot)
@@ -218,15 +271,15 @@ class Worker:
 
     def _work(self, errand: Errand) -> StoredWork | Hopeless:
         try:
-            return StoredWork(errand, self)
-        except PoolhandError as error:
+            return StoredWork(errand, self, self._context)
+        except Exception as error:
             return Hopeless(errand.claim, Failed(error, permanent=True))
 
-    def _give_up_on(self, hopeless: Hopeless) -> None:
+    def _despair(self, hopeless: Hopeless) -> None:
         outcome = hopeless.outcome
         end = End(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
         change = self._executor.settle(hopeless.claim, outcome, hopeless.policy, end)
-        self._put(Done(change, error_of(change.job, outcome)))
+        self.tray.put(Done(change, error_of(change.job, outcome)))
 
     def _announce(self, one: Done) -> None:
         job = one.change.job
@@ -238,7 +291,7 @@ class Worker:
             self.heard(job)
         config = self._configs.get(job.pool)
         if job.status is Status.FAILED and config is not None and config.on_dead is not None:
-            tell_dead(config.on_dead, job, self.loop, self.events)
+            self.callbacks.tell(config.on_dead, job)
 
     # Steps.
 
@@ -246,30 +299,38 @@ class Worker:
         self, attempt: Attempt[StoredWork], outcome: Outcome, now: float, stuck: bool = False
     ) -> None:
         work = attempt.work
-        if self._gives_back(work, outcome):
-            self.handed_back += 1
-            self._finish(work, Done(hand_back(work.claim)))
+        if self._gives_back(attempt, outcome):
+            self._return(work)
             return
         error = outcome.error if isinstance(outcome, Failed) else None
         end = self._end(attempt, error, now, stuck)
-        if is_own_loss(outcome, work.job) and not attempt.unwanted:
+        if is_own_loss(outcome, work.job) and not work.wished:
             change = self._executor.lost(work.claim, work.errand.brief, end)
         else:
-            policy = NO_RETRY if attempt.unwanted else work.errand.brief.policy
+            policy = NO_RETRY if work.wished else work.errand.brief.policy
             change, outcome = self._change(work, outcome, policy, end)
         self._finish(work, Done(change, error_of(change.job, outcome)))
 
     def _change(
         self, work: StoredWork, outcome: Outcome, policy: Retry | None, end: End
-    ) -> tuple[Any, Outcome]:
+    ) -> tuple[Change, Outcome]:
         try:
             return self._executor.settle(work.claim, outcome, policy, end), outcome
         except Exception:
             outcome = unreadable(work.id)
             return self._executor.settle(work.claim, outcome, policy, end), outcome
 
-    def _gives_back(self, work: StoredWork, outcome: Outcome) -> bool:
-        return self._handing_back and isinstance(outcome, Cancelled) and not work.wished
+    def _gives_back(self, attempt: Attempt[StoredWork], outcome: Outcome) -> bool:
+        """Tell whether an attempt ended because this process wanted it to, and nobody else did."""
+        work = attempt.work
+        if work.wished:
+            return False
+        if isinstance(outcome, Cancelled):
+            # Whoever ends all tasks of a loop ends the guard with them.
+            return work.returned or self._guard.cancelling() > 0
+        # Code often says in its own words that it was cancelled.
+        spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
+        return work.returned and spontaneous
 
     def _end(
         self,
@@ -282,40 +343,36 @@ class Worker:
         ran = now - attempt.began
         return End(self._clock.wall(), ran, self._random.random(), fault, stuck)
 
+    def _return(self, work: StoredWork) -> None:
+        """Give a claim back as if it had not begun."""
+        self.handed_back += not work.lost
+        self._finish(work, Done(hand_back(work.claim)))
+
     def _finish(self, work: StoredWork, done: Done) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""
         del self.running[work.token]
         work.call = None
         if not work.lost:
-            self._put(done)
+            self.tray.put(done)
 
     def _vacate(self, attempt: Attempt[StoredWork]) -> None:
-        self._free.append(attempt.slot.index)
-        self._send_soon()
+        self.tray.free(attempt.slot.index)
         self.done()
-
-    def _put(self, done: Done) -> None:
-        self._done.append(done)
-        self._send_soon()
-
-    def _send_soon(self) -> None:
-        if not self._sends_soon:
-            self._sends_soon = True
-            self.loop.call_soon(self._send)
-
-    def _send(self) -> None:
-        """Give the keeper what has gathered in this turn of the loop."""
-        self._sends_soon = False
-        done, self._done = self._done, []
-        free, self._free = self._free, []
-        released, self._released = self._released, []
-        self._station.keeper.post(self.hand.take, done, free, released)
 
     def _lose(self, tokens: tuple[int, ...]) -> None:
         for token in tokens:
             work = self.running.get(token)
             if work is not None and not work.lost:
                 work.lost = True
+                self._tell(events.LeaseLost(work.job.pool, work.job))
+                self._stop(work, CANCEL_GRACE)
+        self.done()
+
+    def _give_up(self) -> None:
+        """Stop what runs under leases that may soon be over, and give it back if they are not."""
+        for work in list(self.running.values()):
+            if not (work.lost or work.returned):
+                work.returned = True
                 self._tell(events.LeaseLost(work.job.pool, work.job))
                 self._stop(work, CANCEL_GRACE)
         self.done()
@@ -331,6 +388,17 @@ class Worker:
 
     def _stop(self, work: StoredWork, grace: float) -> None:
         self.slots.cancel(work.place, grace, self._clock.now())
+
+    async def _stand_guard(self) -> None:
+        """Notice that the loop is being ended with the worker still at work."""
+        try:
+            await self.loop.create_future()
+        except CancelledError:
+            if not self.stopped:
+                self.station.keeper.post(self.hand.close)
+                self.stop_now(0.0)
+                self.tray.send()
+            raise
 
     def _tell(self, event: events.Event) -> None:
         if self.events.live:

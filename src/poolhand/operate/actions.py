@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from msgspec.structs import replace
+
 from poolhand.contract import Filter, PoolRow, Store, Stored
 from poolhand.errors import UsageError
 from poolhand.operate.retry import Reruns, Tell
@@ -25,6 +27,8 @@ from poolhand.rules.checks import is_count, is_text
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
+ALL = Filter()
+
 
 class Operator:
     """Sees and acts on a store that is open; what is done ends in its audit log, with who did it.
@@ -38,13 +42,21 @@ class Operator:
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
 
-    async def jobs(self, which: Filter, after: int | None = None, limit: int = 100) -> JobsView:
-        """Return a page of jobs, newest first; `Filter(dead=True)` lists the dead letters."""
+    async def jobs(
+        self, which: Filter = ALL, after: int | None = None, limit: int = 100
+    ) -> JobsView:
+        """Return a page of jobs, newest first."""
         page = await self._store.find(which, after, limit)
         pools = {row.spec.name: row for row in await self._store.pools()} if page.jobs else {}
         now = self._runtime.wall()
         views = (job_view(one, at_a_glance(one, pools.get(one.job.pool), now)) for one in page.jobs)
         return JobsView(tuple(views), page.after)
+
+    async def dead(
+        self, which: Filter = ALL, after: int | None = None, limit: int = 100
+    ) -> JobsView:
+        """Return a page of dead letters: jobs that failed and that nobody ran again."""
+        return await self.jobs(replace(which, dead=True), after, limit)
 
     async def job(self, id: str) -> JobView | None:
         """Return one job with why it is where it is."""
@@ -54,7 +66,7 @@ class Operator:
         pool = await self._row(stored.job.pool)
         return job_view(stored, await explained(self._store, stored, pool, self._runtime.wall()))
 
-    async def count(self, which: Filter) -> dict[Status, int]:
+    async def count(self, which: Filter = ALL) -> dict[Status, int]:
         """Count jobs by status."""
         return dict(await self._store.count(which))
 

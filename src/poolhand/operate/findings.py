@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
@@ -189,7 +190,8 @@ def _unserved(pools: Sequence[PoolRow], served: bool) -> Iterator[Finding]:
     for pool in paused:
         name = pool.spec.name
         text = f"{_waiting(pool.queued)} in pool {name!r}, which is paused"
-        yield Finding("jobs", Level.WARN, text, f"`poolhand pools resume {name}` lets them run")
+        fix = f"`poolhand pools resume {shlex.quote(name)}` lets them run"
+        yield Finding("jobs", Level.WARN, text, fix)
     queued = sum(pool.queued for pool in waiting if not pool.paused)
     if queued and not served:
         text = f"{_waiting(queued)} and no worker is connected"

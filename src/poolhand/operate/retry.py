@@ -71,7 +71,7 @@ class Reruns:
             wanted = [(one.job.id, one) for one in page.jobs if one.job.pool not in full]
             answers = await self._rerun(wanted, by)
             for (_, one), answer in zip(wanted, answers, strict=True):
-                if answer.reason in ("full", "no_slot"):
+                if answer.reason in ("full", "no_slot", "rejected"):
                     full[one.job.pool] = answer
             tally.add([*answers, *left])
             if tell is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +65,12 @@ class JobsView(Struct, frozen=True):
 
     jobs: tuple[JobView, ...]
     after: int | None
+
+    def __iter__(self) -> Iterator[JobView]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
 
 
 class PoolView(Struct, frozen=True):

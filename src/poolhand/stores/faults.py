@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable
 
@@ -49,6 +51,8 @@ def as_store_error(error: Exception, path: str, *, writing: bool = True) -> Stor
         return Unavailable(f"{what}: the disk does not give it back; see to the disk")
     if code in DENIED:
         return ReadOnly(f"{what}: allow this user to write to the file and to its folder")
+    if code == sqlite3.SQLITE_CANTOPEN and os.path.isfile(path) and not _may_write(path):
+        return ReadOnly(f"{what}: allow this user to write to the file and to its folder")
     if code == sqlite3.SQLITE_CANTOPEN:
         return Unavailable(f"{what}: it must be a file that this user may read and write")
     if code == sqlite3.SQLITE_NOTADB:
@@ -76,8 +80,15 @@ def of_system(error: OSError, path: str) -> StoreError:
 
 def look(connection: sqlite3.Connection, path: str) -> None:
     """Raise Corrupt if a small file is damaged; a large one shows it when it is read."""
-    if _size(connection) <= QUICK_BYTES and (problems := list(_problems(connection))):
-        raise Corrupt(f"{path} is damaged: {problems[0]}. {survey(connection, path)}")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        found = list(problems(connection)) if _size(connection) <= QUICK_BYTES else []
+    except sqlite3.DatabaseError as error:
+        if code_of(error) != sqlite3.SQLITE_CORRUPT:
+            raise
+        found = [str(error)]
+    if found:
+        raise Corrupt(f"{path} is damaged: {found[0]}. {survey(connection, path)}")
 
 
 def survey(connection: sqlite3.Connection, path: str) -> str:
@@ -89,7 +100,7 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
     try:
         if _size(connection) > SURVEY_BYTES:
             return f"It is too large to be looked through here. {advice}"
-        count = len(list(_problems(connection)))
+        count = len(list(problems(connection)))
         good, bad = _tables(connection)
     except sqlite3.Error as error:
         return f"Not even its list of tables can be read ({error}). {advice}"
@@ -100,13 +111,26 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
     )
 
 
+def reader(path: str) -> sqlite3.Connection:
+    """Return a connection to a file that is there which cannot change it, nor does on closing."""
+    made = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)
+    with contextlib.suppress(sqlite3.Error):
+        # Only now it has a hold on the file.
+        made.execute("SELECT 1 FROM sqlite_master").fetchone()
+    return made
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
+
+
 def _size(connection: sqlite3.Connection) -> int:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (size,) = connection.execute("PRAGMA page_size").fetchone()
     return int(pages) * int(size)
 
 
-def _problems(connection: sqlite3.Connection) -> Iterator[str]:
+def problems(connection: sqlite3.Connection) -> Iterator[str]:
     """Yield what is wrong with the pages of a file; the check itself may break off over it."""
     try:
         for (text,) in connection.execute(f"PRAGMA quick_check({MOST_PROBLEMS})"):

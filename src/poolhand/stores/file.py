@@ -8,6 +8,7 @@ connection makes a checkpoint while another commits. Nothing is awaited under th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
@@ -102,9 +103,7 @@ class StoreFile:
             locked = False
         try:
             # Without the lock: its holder has the file open, so that SQLite only lets go of it.
-            if locked and self._connection is not None:
-                self._wal.shorten(self._connection)
-            self._disconnect()
+            self._disconnect(shorten=locked)
         finally:
             self._lock.close()
             self._wake.close()
@@ -182,14 +181,21 @@ class StoreFile:
 
     def _connect(self) -> None:
         self._expect_no_remains()
+        self._damage = None
         try:
+            used = self._wal.size() > 0
+            if used:
+                # To look and turn away must not work the log off.
+                with contextlib.closing(faults.reader(self.path)) as reader:
+                    self._inspect(reader)
             connection = self._connection = sqlite3.connect(
                 self.path,
                 timeout=BUSY_SECONDS,
                 isolation_level=None,
                 cached_statements=STATEMENTS,
             )
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if not used:
+                self._inspect(connection)
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise Unavailable(
@@ -202,7 +208,6 @@ class StoreFile:
             # Some builds overwrite what is deleted, which makes pages to write of pages to forget.
             connection.execute("PRAGMA secure_delete = OFF")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            faults.look(connection, self.path)
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
             self._inode = self._seen()
@@ -210,11 +215,24 @@ class StoreFile:
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _inspect(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file that is damaged or too new, before anything of it is changed."""
+        faults.look(connection, self.path)
+        migrations.check(migrations.applied(connection), self._steps, self.path)
+
+    def _disconnect(self, *, shorten: bool = False) -> None:
+        connection, self._connection = self._connection, None
         self._wal.close()
+        if connection is None:
+            return
+        if self._damage is not None:
+            # Who closes a file last works its log off, unless it may only read.
+            with contextlib.closing(faults.reader(self.path)):
+                connection.close()
+            return
+        if shorten:
+            self._wal.shorten(connection)
+        connection.close()
 
     def _expect_no_remains(self) -> None:
         """Refuse to begin anew beside the log of a file that is gone: SQLite would delete it."""
@@ -275,6 +293,8 @@ class StoreFile:
         """Take the lock and begin; False while somebody else has the one or the other."""
         connection = self._usable()
         assert self._patience is not None
+        if self._damage is not None:
+            raise Corrupt(f"{self.path} is damaged and takes nothing any more. {self._damage}")
         if not self._lock.take(self._patience):
             return False
         try:

@@ -37,6 +37,7 @@ from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_documents import MemoryDocuments
 from poolhand.stores.memory_intake import Intake
 from poolhand.stores.memory_leases import Leases
+from poolhand.stores.memory_transaction import MemoryTransaction
 
 
 class MemoryStore:
@@ -105,6 +106,9 @@ class MemoryStore:
         answers = [take(batch, living(batch.owner)) for batch in batches]
         self._commit()
         return answers
+
+    async def begin(self) -> MemoryTransaction:
+        return MemoryTransaction(self)
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         self._books.begin()

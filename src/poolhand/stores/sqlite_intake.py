@@ -16,7 +16,6 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.stores.sqlite_books import json
-from poolhand.stores.sqlite_places import position
 from poolhand.stores.sqlite_pools import StoredPool
 from poolhand.stores.sqlite_rows import Row, encode, seconds
 from poolhand.stores.sqlite_steps import Steps
@@ -41,20 +40,26 @@ class Intake:
         self._books = steps.books
 
     def take(self, batch: Batch, owner: int | None) -> tuple[Added, ...] | Refusal:
-        """Take a batch in; where a submitter has to wait, it does so under the lease of `owner`."""
-        if not self._may_fail(batch.orders, owner is not None):
-            return tuple([self._enter(order, owner) for order in batch.orders])
+        """Take a batch in; where a submitter has to wait, it does so under the lease of `owner`.
+
+        One order alone is refused before anything is written for it.
+        """
+        orders = batch.orders
+        undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
         execute = self._books.connection.execute
-        self._books.close()
-        execute("SAVEPOINT batch")
+        if undo:
+            self._books.close()
+            execute("SAVEPOINT batch")
         try:
-            return tuple([self._enter(order, owner) for order in batch.orders])
+            return tuple([self._enter(order, owner) for order in orders])
         except _Refused as refused:
-            execute("ROLLBACK TO batch")
-            self._steps.undo()
+            if undo:
+                execute("ROLLBACK TO batch")
+                self._steps.undo()
             return self._refusal(refused)
         finally:
-            execute("RELEASE batch")
+            if undo:
+                execute("RELEASE batch")
 
     def _may_fail(self, orders: Sequence[Order], may_park: bool) -> bool:
         for order in orders:
@@ -82,14 +87,11 @@ class Intake:
         pool = self._steps.pools.named(order.job.pool)
         if pool is None:
             pool = self._steps.pools.open(undeclared(order.job.pool))
-        job = order.job
-        if (
-            pool.takes_all
-            and order.delay is order.expires is order.revives is None
-            and job.session is job.idempotency_key is job.run_at is None
-        ):
+        if pool.takes_all and _has_no_terms(order):
             return self._queue(order, pool)
         row = self._row(order, pool)
+        # Known before it is decided about: what its coming sets off may come back to it.
+        self._books.rows[row.seq] = row
         verdict = pool.admit(row, self._books.now, order.rerun_failed)
         added = self._carry_out(verdict, row, pool, owner)
         if order.revives is not None:
@@ -99,12 +101,10 @@ class Intake:
     def _queue(self, order: Order, pool: StoredPool) -> Added:
         """Queue a job about which there is nothing to decide."""
         books = self._books
-        job = replace(
-            order.job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=books.at
-        )
+        job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=books.at)
         books.jobs = seq = books.jobs + 1
         books.turns += 1
-        rank, turn = pool.position(job, seq, books.turns, books.now)
+        rank, turn = pool.position(job, seq, books.turns)
         terms = (job.name, job.key, None, job.tenant, None)
         books.new_jobs.append((seq, job.id, pool.no, *terms, encode(job), order.brief))
         books.new_queued.append((seq, pool.no, rank, turn, books.now))
@@ -120,24 +120,28 @@ class Intake:
         steps = self._steps
         match verdict:
             case Admitted(victim=victim):
-                steps.keep(row)
+                self._books.jobs = row.seq
                 steps.accept(row)
                 if victim is not None:
                     self._reject(victim, pool, row.job.id)
                 return Added(row.job, Entry.TAKEN)
             case Joined(entry=other):
+                del self._books.rows[row.seq]
                 return Added(other.job, Entry.PARKED if other.parked else Entry.JOINED)
             case Rejected():
-                steps.keep(row)
+                self._books.jobs = row.seq
                 self._books.note(audit.submitted(row.job))
                 self._reject(row, pool, None)
                 return Added(row.job, Entry.REJECTED)
             case Parked() if owner is not None:
-                steps.keep(row)
+                self._books.jobs = row.seq
                 row.owner = owner
                 return Added(row.job, Entry.PARKED)
-            case Parked() | RefusedEntry():
-                # Parked without a lease: with the batch it is undone.
+            case Parked():
+                pool.turn_away(row)
+                raise _Refused(pool.spec.name, "full", pool.waiting)
+            case RefusedEntry():
+                del self._books.rows[row.seq]
                 raise _Refused(pool.spec.name, "full", pool.waiting)
 
     def _reject(self, row: Row, pool: StoredPool, replacement: str | None) -> None:
@@ -188,3 +192,14 @@ class Intake:
         row.seq = books.jobs + 1
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row
+
+
+def _has_no_terms(order: Order) -> bool:
+    """Tell whether an order asks for nothing but to be run."""
+    job = order.job
+    return (
+        job.session is job.idempotency_key is None
+        and order.delay is order.expires is None
+        and job.run_at is None
+        and order.revives is None
+    )

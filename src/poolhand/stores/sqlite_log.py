@@ -58,7 +58,7 @@ def read(connection: Connection, stream: str, after: int, limit: int, kind: str)
 def trim(connection: Connection, stream: str, before: int) -> int:
     """Forget the lines below a number; the last one stays, that the numbers go on."""
     before = min(before, _last(connection, stream))
-    count = sum(rows for (rows,) in connection.execute(FORGET, (stream, before)).fetchall())
+    count: int = sum(rows for (rows,) in connection.execute(FORGET, (stream, before)).fetchall())
     part = connection.execute(PART, (stream, before)).fetchone()
     if part is not None and part[1] < before:
         no, first, texts = part

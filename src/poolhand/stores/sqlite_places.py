@@ -237,7 +237,6 @@ class StoredSessions(Sessions[Row]):
             self._books.connection.execute(HOLD, (self._pool, line, entry.seq))
         elif holder != entry.seq:
             entry.rank, entry.turn, entry.gate = 0, entry.seq, line
-            entry.place = self
             self._books.put(entry, SESSION)
             return False
         return True
@@ -259,7 +258,7 @@ class StoredSessions(Sessions[Row]):
 
     def remove(self, entry: Row) -> None:
         """Let an entry that waits here leave."""
-        entry.gate = entry.place = None
+        entry.gate = None
         self._books.put(entry, LIMBO)
 
     def _holder(self, line: str) -> int | None:

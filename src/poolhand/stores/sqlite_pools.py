@@ -9,7 +9,9 @@ import msgspec
 from poolhand.contract import PoolRow
 from poolhand.errors import Conflict
 from poolhand.rules.desk import Verdict
+from poolhand.rules.job import Job
 from poolhand.rules.kept import KeptDesk
+from poolhand.rules.rank import Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_keys import StoredKeys
@@ -21,8 +23,9 @@ from poolhand.stores.sqlite_places import (
     StoredReady,
     StoredSessions,
     Unkept,
+    position,
 )
-from poolhand.stores.sqlite_rows import ENDS, Row
+from poolhand.stores.sqlite_rows import ENDS, SESSION, Row
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -31,6 +34,7 @@ FROM pools
 """
 BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
+BUSY = f"{ALL} WHERE queued > 0 AND NOT paused ORDER BY no"
 IN_ORDER = f"{ALL} ORDER BY no"
 NEW = "INSERT INTO pools (name, spec) VALUES (?, ?)"
 SAVE = """
@@ -112,6 +116,7 @@ class StoredPool(KeptDesk[Row]):
             self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
         if self._crowd is not None:
             self._crowd = StoredCrowd(books, no, self._by_key)
+        self._by_level = spec.queue == Priority()
         self._saved: tuple[Any, ...] = self._state()
 
     @property
@@ -131,6 +136,24 @@ class StoredPool(KeptDesk[Row]):
     def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
         self._arrivals = entry.seq - 1
         return super().admit(entry, now, rerun)
+
+    def remove(self, entry: Row, now: float) -> None:
+        if entry.where == SESSION:
+            entry.place = self.sessions
+        super().remove(entry, now)
+
+    def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
+        """Return what a job that comes into the queue now is sorted by."""
+        if self._by_level:
+            return -job.priority, turn
+        row = Row(job, self.no, self.books.now)
+        row.seq, row.ready_at = seq, self.books.now
+        return position(self.spec.queue, row, turn)
+
+    def turn_away(self, row: Row) -> None:
+        """Forget a newcomer that was parked and has nobody to wait for it."""
+        self._leave_parking(row)
+        del self.books.changed[row.seq], self.books.rows[row.seq]
 
     def declare(self, spec: PoolSpec, old: StoredPool) -> None:
         """Bring what stands in the pool under other rules than those of `old`."""
@@ -207,6 +230,12 @@ class Pools:
             columns = self._books.connection.execute(BY_NAME, (name,)).fetchone()
             pool = None if columns is None else self._keep(columns)
         return pool
+
+    def busy(self) -> dict[int, StoredPool]:
+        """Return the pools from which something could be claimed, in their order."""
+        self.save()
+        found = self._books.connection.execute(BUSY).fetchall()
+        return {columns[0]: self._by_no.get(columns[0]) or self._keep(columns) for columns in found}
 
     def known(self, name: str) -> StoredPool:
         """Return a pool that an operator names."""

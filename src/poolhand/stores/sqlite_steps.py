@@ -9,7 +9,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_pools import Pools, StoredPool
-from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, SESSION, Row, encode
+from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, Row, encode
 
 EXPIRED = """
 SELECT seq FROM waits WHERE closes_at IS NOT NULL AND closes_at <= ?
@@ -56,11 +56,6 @@ class Steps:
 
     # Coming in
 
-    def keep(self, row: Row) -> None:
-        """Let a new row have the number it was shown with."""
-        self.books.jobs = row.seq
-        self.books.rows[row.seq] = row
-
     def accept(self, row: Row) -> None:
         """Note that a job has its place."""
         self.books.note(audit.submitted(row.job))
@@ -92,8 +87,6 @@ class Steps:
     def remove(self, row: Row, job: Job) -> None:
         """End a waiting job."""
         pool = self.pools.no(row.pool)
-        if row.where == SESSION:
-            row.place = pool.sessions
         pool.remove(row, self.books.now)
         self.end(row, job, audit.ended(job))
         self.welcome(pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 
@@ -56,21 +57,17 @@ class Wal:
 
     def shorten(self, connection: sqlite3.Connection) -> None:
         """Work all of the log off, as far as others who read allow it."""
-        try:
+        # What could not be worked off is still in the log.
+        with contextlib.suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error:
-            # What could not be worked off is still in the log.
-            return
 
     def _work_off(self, connection: sqlite3.Connection) -> None:
-        # Whatever comes of it: not again after each commit while somebody reads an old state.
-        pages, self._due = self._due, self._due + WORTH_WHILE
-        try:
+        pages = self._due
+        # The commit stands whatever comes of this; who writes next is told if the disk is broken.
+        with contextlib.suppress(sqlite3.Error):
             row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error:
-            # The commit stands; who writes next is told if the disk is broken.
-            return
-        pages = max(pages, row[1])
+            pages = max(pages, row[1])
+        # Not again after each commit while somebody reads an old state.
         self._due = pages + WORTH_WHILE
         if pages > VERY_LARGE:
             self.shorten(connection)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from poolhand import UsageError
-from poolhand.contract import Filter
-from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME
+from poolhand.contract import Filter, Line
+from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import Fifo
-from tests.unit.operate.world import World, made
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with made() as one:
-        yield one
+from tests.unit.operate.world import World
 
 
 async def test_jobs_are_listed_newest_first_and_in_pages(world: World) -> None:
@@ -29,6 +21,15 @@ async def test_jobs_are_listed_newest_first_and_in_pages(world: World) -> None:
     seen = [job.id for page in (first, second, third) for job in page.jobs]
     assert seen == ids[::-1]
     assert third.after is None
+
+
+async def test_dead_letters_are_listed_by_themselves(world: World) -> None:
+    first, second = await world.dead("fetch"), await world.dead("think")
+    await world.add()
+    dead = await world.operator.dead()
+    assert (len(dead), [job.id for job in dead]) == (2, [second, first])
+    assert [job.id for job in await world.operator.dead(Filter(name="fetch"))] == [first]
+    assert [job.id for job in await world.operator.dead(limit=1)] == [second]
 
 
 async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
@@ -55,7 +56,7 @@ async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> 
     await world.add(pool="one")
     await world.add(pool="closed")
     await world.operator.pause("closed", "anna")
-    reasons = [job.reason for job in (await world.operator.jobs(Filter())).jobs]
+    reasons = [job.reason for job in (await world.operator.jobs()).jobs]
     assert reasons == ["paused", "queued", "scheduled", "session_busy", "key_cap", None, None]
     assert [job.why for job in (await world.operator.jobs(Filter(), limit=5)).jobs] == [
         "the pool is paused; resume it",
@@ -200,8 +201,7 @@ async def test_nobody_acts_without_a_name(world: World, by: str) -> None:
 
 @pytest.mark.parametrize("lines", [0, 1, 7, 8, 9, 1023, 1024, 1025, 2600])
 async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> None:
-    for _ in range(lines):
-        await world.add()
+    await world.store.append([Line(STREAM, "pool_drain", b"{}")] * lines)
     numbers = [line.number for line in await world.operator.last_audit(8)]
     assert numbers == list(range(max(0, lines - 8) + 1, lines + 1))
 
@@ -209,8 +209,7 @@ async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> Non
 async def test_the_newest_audit_lines_of_a_kind_are_found_however_rare(world: World) -> None:
     rare = [await world.add() for _ in range(3)]
     await world.operator.cancel(rare, "anna")
-    for _ in range(300):
-        await world.add()
+    await world.store.append([Line(STREAM, "pool_outcome", b"{}")] * 300)
     assert [line.job for line in await world.operator.last_audit(2, CANCEL)] == rare[1:]
     assert [line.job for line in await world.operator.last_audit(9, CANCEL)] == rare
     assert await world.operator.last_audit(9, "pool_drain") == []

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from poolhand.contract import Filter
-from poolhand.operate.retry import MOST_ANSWERS, Progress
+from poolhand.operate import retry
+from poolhand.operate.retry import Progress
 from poolhand.rules.audit import RERUN
 from poolhand.rules.backpressure import Bounded, FailFast, OnFull
 from poolhand.rules.job import Status
-from tests.unit.operate.world import World, made
+from tests.unit.operate.world import World
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with made() as one:
-        yield one
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many are taken in parts of ten here."""
+    monkeypatch.setattr(retry, "AT_ONCE", 10)
 
 
 async def test_a_dead_job_runs_again_as_a_new_one_with_the_same_brief(world: World) -> None:
@@ -143,12 +143,12 @@ async def test_all_that_a_filter_means_run_again(world: World) -> None:
 
 
 async def test_a_retry_of_many_tells_how_far_it_is(world: World) -> None:
-    for _ in range(250):
+    for _ in range(25):
         await world.dead()
     told: list[Progress] = []
     summary = await world.operator.retry_all(Filter(), "anna", told.append)
-    assert summary.done == 250
-    assert told == [Progress(100, 0, 250), Progress(200, 0, 250), Progress(250, 0, 250)]
+    assert summary.done == 25
+    assert told == [Progress(10, 0, 25), Progress(20, 0, 25), Progress(25, 0, 25)]
 
 
 async def test_nothing_to_retry_is_no_fault(world: World) -> None:
@@ -157,7 +157,7 @@ async def test_nothing_to_retry_is_no_fault(world: World) -> None:
 
 
 async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:
-    for _ in range(150):
+    for _ in range(15):
         await world.dead()
     later: list[asyncio.Task[str]] = []
 
@@ -165,37 +165,40 @@ async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:
         later.append(asyncio.create_task(world.dead(pool="other")))
 
     summary = await world.operator.retry_all(Filter(), "anna", let_one_die)
-    assert summary.done == 150
+    assert summary.done == 15
     died = await asyncio.gather(*later)
     assert [job.id for job in (await world.operator.jobs(Filter(dead=True))).jobs] == died[::-1]
 
 
 async def test_a_full_pool_takes_what_fits_and_the_others_are_told(world: World) -> None:
-    await world.declare("small", slots=1, backpressure=Bounded(120, OnFull.FAIL_SUBMITTER))
-    for _ in range(250):
+    await world.declare("small", slots=1, backpressure=Bounded(12, OnFull.FAIL_SUBMITTER))
+    for _ in range(25):
         await world.dead(pool="small")
     other = await world.dead(pool="wide")
     summary = await world.operator.retry_all(Filter(), "anna")
-    assert (summary.done, summary.not_done) == (121, 130)
+    assert (summary.done, summary.not_done) == (13, 13)
     assert {answer.reason for answer in summary.answers} == {"full"}
-    assert len({answer.id for answer in summary.answers}) == 130
+    assert len({answer.id for answer in summary.answers}) == 13
     assert not (await world.get(other)).dead
-    assert await world.operator.count(Filter(dead=True)) == {Status.FAILED: 130}
+    assert await world.operator.count(Filter(dead=True)) == {Status.FAILED: 13}
 
 
-async def test_the_answers_kept_of_many_are_bounded(world: World) -> None:
+async def test_the_answers_kept_of_many_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "MOST_ANSWERS", 20)
     await world.declare("small", slots=1, backpressure=FailFast())
-    for _ in range(MOST_ANSWERS + 50):
+    for _ in range(25):
         await world.dead(pool="small")
     await world.add(pool="small")
     summary = await world.operator.retry_all(Filter(), "anna")
-    assert (summary.done, summary.not_done) == (0, MOST_ANSWERS + 50)
-    assert len(summary.answers) == MOST_ANSWERS
+    assert (summary.done, summary.not_done) == (0, 25)
+    assert len(summary.answers) == 20
 
 
 async def test_many_ids_are_taken_in_parts(world: World) -> None:
-    ids = [await world.dead() for _ in range(230)]
+    ids = [await world.dead() for _ in range(23)]
     answers = await world.operator.retry(ids, "anna")
     assert [answer.id for answer in answers] == ids
     assert all(answer.done for answer in answers)
-    assert len({answer.new_id for answer in answers}) == 230
+    assert len({answer.new_id for answer in answers}) == 23

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from poolhand.operate import why
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, fair_round_robin
-from tests.unit.operate.world import Clock, World, made
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with made() as one:
-        yield one
+from tests.unit.operate.world import Clock, World
 
 
 async def told(world: World, id: str) -> tuple[str | None, str | None]:

@@ -50,11 +50,12 @@ class Clock(Runtime):
 class World:
     """What submitters and one worker do to a store, in single steps."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, store: Store, runtime: Runtime, ids: str = "job") -> None:
         self.store = store
         self.runtime = runtime
         self.operator = Operator(store, runtime)
         self.worker = Owner("w-1", *runtime.identity())
+        self._ids = ids
         self._count = 0
 
     async def declare(self, name: str, **rules: Any) -> None:
@@ -67,7 +68,7 @@ class World:
         self._count += 1
         terms = {key: more.pop(key) for key in TERMS if key in more}
         draft: dict[str, Any] = {
-            "id": f"job-{self._count:04}",
+            "id": f"{self._ids}-{self._count:04}",
             "pool": pool,
             "pool_id": "",
             "status": Status.QUEUED,
@@ -128,12 +129,14 @@ class World:
 
 
 @asynccontextmanager
-async def made(store: Store | None = None, runtime: Runtime | None = None) -> AsyncIterator[World]:
+async def made(
+    store: Store | None = None, runtime: Runtime | None = None, ids: str = "job"
+) -> AsyncIterator[World]:
     """A world in a store, in memory if none is given, that is open."""
     clock = runtime or Clock()
     kept = store or MemoryStore(clock)
     await kept.open()
     try:
-        yield World(kept, clock)
+        yield World(kept, clock, ids)
     finally:
         await kept.close()

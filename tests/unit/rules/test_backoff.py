@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import inf, nan
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poolhand.errors import UsageError
-from poolhand.rules.backoff import NO_RETRY, Retry, delay
+from poolhand.rules.backoff import NO_RETRY, Retry, delay, name_of_error, recorded
 
 
 def test_the_waits_grow_by_the_factor_up_to_the_cap() -> None:
@@ -78,3 +79,49 @@ def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Retry(attempts=0, jitter=5, first=-1)
     assert all(name in str(caught.value) for name in ("attempts=0", "jitter=5", "first=-1"))
+
+
+class Broken(ValueError):
+    """An error of our own."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(ValueError,), ("ValueError",), (KeyError, "ValueError"), (name_of_error(Broken),), (Broken,)],
+    ids=["class", "name", "one of two", "full name", "own class"],
+)
+def test_an_error_is_given_up_on_by_its_class_or_by_its_name(given: tuple[Any, ...]) -> None:
+    policy = Retry(give_up_on=given)
+    assert policy.gives_up_on(Broken())
+    assert not policy.gives_up_on(OSError())
+
+
+def test_a_name_means_the_error_and_those_derived_from_it() -> None:
+    policy = Retry(give_up_on=(name_of_error(Broken),))
+    assert not policy.gives_up_on(ValueError())
+    assert Retry(give_up_on=("LookupError",)).gives_up_on(KeyError())
+    assert not Retry(give_up_on=("Error",)).gives_up_on(KeyError())
+    assert not Retry(give_up_on=("Broken",)).gives_up_on(Broken())
+
+
+def test_only_errors_count_as_what_an_error_is() -> None:
+    assert not Retry(give_up_on=("object",)).gives_up_on(OSError())
+
+
+def test_an_error_is_named_by_its_module_unless_it_is_pythons_own() -> None:
+    assert name_of_error(KeyError) == "KeyError"
+    assert name_of_error(Broken) == f"{__name__}.Broken"
+
+
+def test_a_rule_that_was_kept_is_the_rule_it_was() -> None:
+    policy = Retry(
+        attempts=7, first=1, factor=3, cap=9, jitter=0.25, give_up_on=(Broken, "KeyError")
+    )
+    record = recorded(policy)
+    assert record.give_up_on == (name_of_error(Broken), "KeyError")
+    kept = msgspec.json.decode(msgspec.json.encode(record), type=type(record)).retry()
+    for attempts in range(1, 9):
+        assert delay(kept, attempts, 0.5) == delay(policy, attempts, 0.5)
+    assert kept.attempts == 7
+    for error in (Broken(), KeyError(), OSError()):
+        assert kept.gives_up_on(error) is policy.gives_up_on(error)

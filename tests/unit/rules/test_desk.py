@@ -204,6 +204,18 @@ def test_a_dropping_policy_pushes_the_oldest_waiting_job_out(policy: Policy) -> 
     assert floor.serve() == ["e", "f"]
 
 
+def test_the_newest_goes_first_whether_or_not_it_belongs_to_a_session() -> None:
+    floor = Floor(lifo())
+    first = floor.submit("first", session="s")
+    floor.start()
+    floor.submit("second", session="s")
+    floor.submit("third")
+    floor.submit("fourth", session="t")
+    floor.submit("fifth")
+    floor.complete(first)
+    assert floor.serve() == ["fifth", "fourth", "third", "second"]
+
+
 @pytest.mark.parametrize("policy", DROPPING, ids=str)
 @pytest.mark.parametrize("strategy", [fifo(), lifo(), priority()], ids=str)
 def test_the_victim_is_the_oldest_whatever_its_rank_and_wherever_it_waits(

@@ -231,3 +231,23 @@ def test_a_job_without_a_key_asks_for_nothing() -> None:
     keys.release(entry)
     assert keys.find(entry.job, 0.0) is None
     assert len(keys) == 0
+
+
+def test_another_time_and_number_hold_from_now_on() -> None:
+    keys: Keys[Entry] = Keys(100.0, 100)
+    entries = [finished(keys, key, 0.0) for key in "abc"]
+    keys.limit(5.0, 2, 0.0)
+    assert [keys.stands_for(entry, 0.0) for entry in entries] == [False, True, True]
+    last = finished(keys, "d", 10.0)
+    assert keys.stands_for(last, 14.0)
+    assert [keys.stands_for(entry, 100.0) for entry in (*entries, last)] == [False] * 4
+
+
+def test_a_key_stands_for_the_last_job_that_held_it() -> None:
+    keys: Keys[Entry] = Keys(10.0, 100)
+    old, new = finished(keys, "k", 0.0), new_entry("new", idempotency_key="k")
+    assert keys.stands_for(old, 9.0)
+    keys.hold(new)
+    assert not keys.stands_for(old, 9.0)
+    assert keys.stands_for(new, 900.0)
+    assert not keys.stands_for(new_entry("none"), 0.0)

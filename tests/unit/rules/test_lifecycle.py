@@ -186,3 +186,61 @@ def test_who_and_what_a_job_is_never_changes() -> None:
     for name, value in fields.items():
         assert getattr(job, name) == value
     assert (job.id, job.pool_id, job.submitted_at) == ("job", "pool-1", AT)
+
+
+def test_a_job_that_is_handed_back_in_good_order_has_used_no_attempt() -> None:
+    job = lifecycle.hand_back(running(2))
+    assert (job.status, job.attempts, job.crashes) == (Status.QUEUED, 1, 0)
+    assert job.finished_at is None
+
+
+def crashed(job: Job, policy: Retry | None = None, proven: bool = False, rerun: bool = True) -> Job:
+    return lifecycle.crash(job, policy, rerun, LATER, proven)
+
+
+def test_a_crash_costs_an_attempt_and_is_counted() -> None:
+    job = crashed(running())
+    assert (job.status, job.attempts, job.crashes) == (Status.QUEUED, 1, 1)
+    assert job.finished_at is None
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_crash_in_company_is_never_the_last(proven: bool) -> None:
+    job = new_job()
+    for _ in range(lifecycle.CRASHES_IN_COMPANY):
+        assert not lifecycle.runs_alone(job)
+        job = crashed(started(job), Retry(attempts=1), proven)
+        assert job.status is Status.QUEUED
+    assert lifecycle.runs_alone(job)
+
+
+def test_a_proven_crash_alone_is_the_last_when_the_attempts_are_used_up() -> None:
+    job = crashed(crashed(started(new_job())))
+    again = crashed(started(job), Retry(attempts=3), proven=True)
+    assert (again.status, again.attempts) == (Status.QUEUED, 2)
+    last = crashed(started(again), Retry(attempts=3), proven=True)
+    assert (last.status, last.finished_at, last.crashes) == (Status.FAILED, LATER, 4)
+
+
+def test_without_a_policy_the_first_proven_crash_alone_is_the_last() -> None:
+    job = crashed(started(crashed(started(new_job()))))
+    assert crashed(started(job), proven=True).status is Status.FAILED
+
+
+def test_a_job_that_loses_every_process_is_given_up_at_last_though_nothing_is_proven() -> None:
+    job, crashes = new_job(), 0
+    while job.status is Status.QUEUED:
+        job = crashed(started(job), Retry(attempts=4), proven=False)
+        crashes += 1
+    assert job.status is Status.FAILED
+    assert crashes == 4 + lifecycle.MOST_CRASHES_UNPROVEN
+
+
+def test_a_job_that_must_not_repeat_fails_with_its_first_crash() -> None:
+    job = crashed(running(), Retry(), rerun=False)
+    assert (job.status, job.finished_at, job.crashes) == (Status.FAILED, LATER, 1)
+
+
+def test_an_orderly_stop_leaves_the_crashes_as_they_are() -> None:
+    job = lifecycle.hand_back(started(crashed(running())))
+    assert (job.attempts, job.crashes) == (1, 1)

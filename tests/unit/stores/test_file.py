@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -44,8 +45,8 @@ class Machine(Runtime):
         self.up += seconds
         self.time += timedelta(seconds=seconds)
 
-    def restart(self, boot: str) -> None:
-        self.boot, self.up = boot, 0.5
+    def restart(self, boot: str, up: float = 0.5) -> None:
+        self.boot, self.up = boot, up
 
 
 @asynccontextmanager
@@ -258,6 +259,23 @@ async def test_closing_writes_what_waits_and_refuses_what_comes_later(tmp_path: 
         assert file.read(noted) == ["just in time"]
 
 
+async def test_a_write_that_came_before_the_end_is_made(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        length, _ = await asyncio.gather(file.write(note("abc")), file.close())
+        assert length == 3
+        await file.open()
+        assert file.read(noted) == ["abc"]
+
+
+async def test_who_leaves_works_the_log_off_for_those_who_stay(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a.db") as stays:
+        async with notes(tmp_path) as file:
+            await file.write(note("abc"))
+            assert log_size(stays) > 0
+        assert log_size(stays) == 0
+        assert stays.read(noted) == ["abc"]
+
+
 async def test_a_closed_file_leaves_nothing_but_itself_and_its_locks(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         await file.write(note("a"))
@@ -321,12 +339,13 @@ async def test_the_wall_clock_moves_nothing_within_one_boot(tmp_path: Path) -> N
         assert file.now() - began == pytest.approx(20)
 
 
-async def test_after_a_boot_time_goes_on_by_the_wall_clock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("up", [0.5, 9000.0])
+async def test_after_a_boot_time_goes_on_by_the_wall_clock(tmp_path: Path, up: float) -> None:
     machine = Machine()
     async with opened(tmp_path / "a.db", machine) as file:
         before = file.now()
     machine.wait(3600)
-    machine.restart("second boot")
+    machine.restart("second boot", up)
     async with opened(tmp_path / "a.db", machine) as file:
         assert file.now() - before == pytest.approx(3600)
 
@@ -383,6 +402,8 @@ def test_a_lock_held_too_long_is_told_and_gone_on_from(tmp_path: Path) -> None:
                 assert isinstance(error, Unavailable)
                 assert f"{file.path}: another process has held {file.path}-lock" in str(error)
             assert refused[0] is not refused[1]
+            lock.close()
+            lock = hold(file.path)
             assert file.read(noted) == [], "reading needs no lock"
             waiting = asyncio.create_task(file.write(note("c")))
             await asyncio.sleep(1)
@@ -496,6 +517,13 @@ async def fill(path: Path) -> bytes:
     return contents(path) or b""
 
 
+def tear(path: Path, whole: bytes) -> None:
+    """Spoil half a page of the notes."""
+    with path.open("r+b") as raw:
+        raw.seek(whole.index(b"2020202020") // 4096 * 4096)
+        raw.write(b"\x5a" * 2048)
+
+
 async def refused(path: Path) -> StoreError:
     """Try to open a file, see that it and what is beside it stay, and return what was said."""
     before = contents(path)
@@ -514,22 +542,24 @@ async def test_random_bytes_are_no_store(tmp_path: Path) -> None:
     assert "none of a SQLite database; nothing was changed" in str(error)
 
 
+@pytest.mark.parametrize("log", [0, 32, 10**6], ids=["alone", "empty log", "log"])
 @pytest.mark.parametrize("left", [0.3, 0.9])
-async def test_a_file_cut_off_is_damaged(tmp_path: Path, left: float) -> None:
-    path = tmp_path / "a.db"
+async def test_a_file_cut_off_is_damaged(tmp_path: Path, left: float, log: int) -> None:
+    path, cut = tmp_path / "a.db", tmp_path / "b.db"
     whole = await fill(path)
-    path.write_bytes(whole[: int(len(whole) * left)])
-    error = await refused(path)
+    cut.write_bytes(whole[: int(len(whole) * left)])
+    async with opened(path) as file:
+        await file.write(note("in the log"))
+        whole = contents(tmp_path / "a.db-wal") or b""
+        (tmp_path / "b.db-wal").write_bytes(whole[:log])
+    error = await refused(cut)
     assert isinstance(error, Corrupt)
     assert ".recover" in str(error)
 
 
 async def test_a_torn_page_is_found_and_what_can_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    whole = bytearray(await fill(path))
-    at = whole.index(b"2020202020") // 4096 * 4096
-    whole[at : at + 2048] = b"\x5a" * 2048
-    path.write_bytes(whole)
+    tear(path, await fill(path))
     error = await refused(path)
     assert isinstance(error, Corrupt)
     text = str(error)
@@ -545,16 +575,44 @@ async def test_damage_met_at_work_is_told_to_readers_and_writers(
     # As with a file too large to be looked through when it is opened.
     monkeypatch.setattr(faults, "QUICK_BYTES", 0)
     path = tmp_path / "a.db"
-    whole = bytearray(await fill(path))
+    whole = await fill(path)
     async with opened(path) as file:
-        at = whole.index(b"2020202020") // 4096 * 4096
-        with path.open("r+b") as raw:
-            raw.seek(at)
-            raw.write(b"\x5a" * 2048)
+        tear(path, whole)
         with pytest.raises(Corrupt, match="that cannot: note"):
             file.read(noted)
         with pytest.raises(Corrupt, match="that cannot: note"):
+            await file.check()
+        assert file.read(lambda c: c.execute("SELECT a FROM good").fetchone()) == (1,)
+
+
+async def test_damage_met_in_a_write_is_told_and_the_log_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "QUICK_BYTES", 0)
+    path, log = tmp_path / "a.db", tmp_path / "a.db-wal"
+    whole = await fill(path)
+    async with opened(path) as file:
+        await file.write(note("in the log"))
+        tear(path, whole)
+        with pytest.raises(Corrupt, match="that cannot: note"):
             await file.write(lambda connection: connection.execute("DELETE FROM note"))
+        before = contents(path), contents(log)
+    assert (contents(path), contents(log)) == before
+
+
+async def test_a_damaged_file_is_left_with_its_log_as_they_are(tmp_path: Path) -> None:
+    path, log = tmp_path / "a.db", tmp_path / "a.db-wal"
+    whole = await fill(path)
+    async with opened(path) as file:
+        await file.write(note("in the log"))
+        # As a crash leaves them.
+        shutil.copy(path, tmp_path / "b.db")
+        shutil.copy(log, tmp_path / "b.db-wal")
+    tear(tmp_path / "b.db", whole)
+    before = contents(tmp_path / "b.db-wal")
+    error = await refused(tmp_path / "b.db")
+    assert isinstance(error, Corrupt)
+    assert contents(tmp_path / "b.db-wal") == before
 
 
 @pytest.mark.parametrize("how", ["missing", "empty"])

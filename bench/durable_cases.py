@@ -1,0 +1,140 @@
+"""What the sections of the durable benchmark share: cases, samples, scales, clocks, medians."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+from goals import MISSED, figure
+
+BATCH = 100
+SLOTS = 100
+POOL = "bench"
+MICRO, MILLI = 1e6, 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One sample to take: `jobs` of them, by one contestant of a section.
+
+    `amount` is what a section varies: how many jobs are queued, over, or how many workers there are.
+    """
+
+    section: str
+    contestant: str
+    jobs: int
+    amount: int = 0
+    keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Figures by their names; a contestant that is missing or broken has a problem instead."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much work one run is."""
+
+    jobs: int = 10_000
+    steps: int = 1_000
+    finished: int = 1_000_000
+    claimed: int = 3_000
+    short: int = 1_000
+    long: int = 50_000
+    drained: int = 5_000
+    starts: int = 300
+    idle: float = 20.0
+    shared: int = 10_000
+
+
+QUICK = Scale(
+    jobs=400,
+    steps=40,
+    finished=2_000,
+    claimed=300,
+    short=200,
+    long=1_000,
+    drained=400,
+    starts=10,
+    idle=2.5,
+    shared=400,
+)
+
+Figures = dict[Case, list[Sample]]
+Take = Callable[[Case, str], dict[str, float]]
+
+
+class Span:
+    """Seconds of CPU, of all threads, and of wall time; stretches add up."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        yield
+        self.cpu += time.process_time() - cpu
+        self.wall += time.perf_counter() - wall
+
+    def per(self, count: int, name: str) -> dict[str, float]:
+        """Return both in µs for one of so many."""
+        return {
+            f"{name}_wall": self.wall * MICRO / count,
+            f"{name}_cpu": self.cpu * MICRO / count,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A lower bound on a figure."""
+
+    least: float
+    of: str
+
+    def judge(self, actual: float) -> str:
+        verdict = "pass" if actual >= self.least else MISSED
+        return f"{verdict}: {figure(actual)} (≥ {figure(self.least)} {self.of})"
+
+
+def problem(samples: Sequence[Sample]) -> str:
+    """Why there is no figure, if there is none."""
+    return next((sample.problem for sample in samples if sample.problem), "")
+
+
+def middle(samples: Sequence[Sample], *names: str) -> float:
+    """The median over the repeats of the sum of these figures."""
+    return median(added(sample, names) for sample in samples)
+
+
+def ratio(above: Sequence[Sample], below: Sequence[Sample], *names: str) -> float | None:
+    """The median of the ratios within each repeat, None where a side has no figure.
+
+    Both samples of a ratio are taken within seconds, so that a slow minute of the machine cancels.
+    """
+    if not above or not below or problem(above) or problem(below):
+        return None
+    pairs = zip(above, below, strict=False)
+    return median(added(one, names) / added(other, names) for one, other in pairs)
+
+
+def added(sample: Sample, names: Sequence[str]) -> float:
+    return sum(sample.figures[name] for name in names)
+
+
+def shown(value: float | None, unit: str = "") -> str:
+    """A figure as text, or nothing."""
+    return "" if value is None else f"{figure(value)} {unit}".rstrip()
+
+
+def batches(count: int) -> Iterator[range]:
+    """Numbers up to `count`, a batch at a time."""
+    for start in range(0, count, BATCH):
+        yield range(start, min(start + BATCH, count))

@@ -1,0 +1,125 @@
+"""What can be seen of the jobs in a SQLite store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import Any
+
+from poolhand.contract import Filter, Page, Stored
+from poolhand.rules.job import TERMINAL, WAITING, Status
+from poolhand.stores.sqlite_rows import ENDS, FACTS, LOT, PLACED, Facts, lots
+
+BY_IDS = f"{FACTS}, j.id FROM jobs j {PLACED} WHERE j.id IN ({', '.join('?' * LOT)})"
+BRIEF = "SELECT brief FROM jobs WHERE id = ?"
+# From which table on a search goes, newest first; the order of the joins is meant as it stands.
+FROM_JOBS = f"jobs j {PLACED}"
+FROM_WAITS = """
+waits w CROSS JOIN jobs j ON j.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq AND c.stuck = 0
+LEFT JOIN ends e ON e.seq = w.seq
+"""
+FROM_CLAIMS = """
+claims c CROSS JOIN jobs j ON j.seq = c.seq LEFT JOIN waits w ON w.seq = c.seq
+LEFT JOIN ends e ON e.seq = c.seq
+"""
+FROM_ENDS = """
+ends e CROSS JOIN jobs j ON j.seq = e.seq LEFT JOIN waits w ON w.seq = e.seq
+LEFT JOIN claims c ON c.seq = e.seq AND c.stuck = 0
+"""
+# A number for each status: places as they are, ends behind them.
+CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
+CODES = (
+    Status.QUEUED,
+    Status.SCHEDULED,
+    Status.BLOCKED,
+    Status.BLOCKED,
+    Status.QUEUED,
+    Status.QUEUED,
+    Status.RUNNING,
+    *ENDS,
+)
+TALLIES = """
+SELECT queued, scheduled, waiting - queued - scheduled,
+    running - (SELECT count(*) FROM claims WHERE pool = pools.no AND stuck = 1),
+    completed, failed, cancelled, expired, rejected
+FROM pools WHERE ?1 IS NULL OR name = ?1
+"""
+TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
+
+
+def get(connection: Connection, ids: Sequence[str]) -> list[Stored | None]:
+    """Return jobs by their ids, None for those that are not kept."""
+    found: dict[str, Stored] = {}
+    for lot in lots(ids):
+        for row in connection.execute(BY_IDS, lot):
+            found[row[-1]] = Facts._make(row[:-1]).stored()
+    return [found.get(id) for id in ids]
+
+
+def brief(connection: Connection, id: str) -> bytes | None:
+    """Return what a job was ordered with."""
+    row: tuple[bytes] | None = connection.execute(BRIEF, (id,)).fetchone()
+    return None if row is None else row[0]
+
+
+def find(connection: Connection, which: Filter, after: int | None, limit: int) -> Page:
+    """Return a page of jobs, newest first."""
+    tables, order = _tables(which)
+    clauses, values = _clauses(which)
+    if after is not None:
+        clauses.append(f"{order} < ?")
+        values.append(after)
+    where = " AND ".join(clauses)
+    text = f"{FACTS} FROM {tables} WHERE {where} ORDER BY {order} DESC LIMIT ?"
+    rows = [Facts._make(row) for row in connection.execute(text, (*values, limit + 1))]
+    last = rows[limit - 1].seq if len(rows) > limit else None
+    return Page(tuple([row.stored() for row in rows[:limit]]), last)
+
+
+def count(connection: Connection, which: Filter) -> dict[Status, int]:
+    """Count jobs by status; what pools tally by themselves is not counted again."""
+    counts = dict.fromkeys(TALLIED, 0)
+    if which == Filter(which.pool, which.statuses):
+        for tallies in connection.execute(TALLIES, (which.pool,)):
+            for status, number in zip(TALLIED, tallies, strict=True):
+                counts[status] += number
+    else:
+        clauses, values = _clauses(which)
+        where = " AND ".join(clauses)
+        text = f"SELECT {CODE}, count(*) FROM {_tables(which)[0]} WHERE {where} GROUP BY 1"  # noqa: S608
+        for code, number in connection.execute(text, values):
+            counts[CODES[code]] += number
+    wanted = which.statuses or TALLIED
+    return {status: number for status, number in counts.items() if number and status in wanted}
+
+
+def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
+    """Return what has to hold of a job; only texts of our own become part of a statement."""
+    clauses = ["coalesce(w.place, 1) > 0"]
+    values: list[Any] = []
+    if which.pool is not None:
+        clauses.append("j.pool = (SELECT no FROM pools WHERE name = ?)")
+        values.append(which.pool)
+    for column in ("name", "key", "session", "tenant"):
+        value = getattr(which, column)
+        if value is not None:
+            clauses.append(f"j.{column} = ?")
+            values.append(value)
+    if which.dead is not None:
+        clauses.append("e.dead = 1" if which.dead else "coalesce(e.dead, 0) = 0")
+    if which.statuses:
+        codes = [str(code) for code, status in enumerate(CODES) if status in which.statuses]
+        clauses.append(f"{CODE} IN ({', '.join(codes)})")
+    return clauses, values
+
+
+def _tables(which: Filter) -> tuple[str, str]:
+    """Return the tables to look through, the smallest that holds all first, and their order."""
+    statuses = set(which.statuses)
+    if which.dead or (statuses and statuses <= TERMINAL):
+        return FROM_ENDS, "e.seq"
+    if statuses and statuses <= WAITING:
+        return FROM_WAITS, "w.seq"
+    if statuses == {Status.RUNNING}:
+        return FROM_CLAIMS, "c.seq"
+    return FROM_JOBS, "j.seq"

@@ -1,0 +1,305 @@
+"""Who runs what in a SQLite store: owners, their claims, and what becomes of those."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from sqlite3 import Connection
+from typing import Any
+
+import msgspec
+
+from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.job import Job, Status
+from poolhand.rules.turns import behind, deal
+from poolhand.stores import sqlite_documents, sqlite_log
+from poolhand.stores.sqlite_books import json
+from poolhand.stores.sqlite_places import Pick
+from poolhand.stores.sqlite_pools import StoredPool
+from poolhand.stores.sqlite_rows import LOT, RUNNING, Row, decode, encode, lots, moment, seconds
+from poolhand.stores.sqlite_steps import Steps
+
+_MARKS = ", ".join("?" * LOT)
+NAMES = "SELECT no, name FROM pools ORDER BY no"
+CLAIMED = f"""
+SELECT c.token, c.seq, c.pool, c.wished, j.id FROM claims c JOIN jobs j ON j.seq = c.seq
+WHERE c.token IN ({_MARKS}) AND c.stuck = 0
+"""  # noqa: S608 - place holders
+STUCK = """
+SELECT c.pool, j.key FROM claims c JOIN jobs j ON j.seq = c.seq WHERE c.token = ? AND c.stuck = 1
+"""
+STICK = "UPDATE claims SET stuck = 1 WHERE token = ?"
+END_CLAIM = "DELETE FROM claims WHERE token = ?"
+ENROLL = "INSERT OR IGNORE INTO owners (id, owner) VALUES (?, ?)"
+RENEW = "UPDATE owners SET renewal = renewal + 1 WHERE no = ?"
+RENEWED = f"SELECT token, wished AND NOT stuck FROM claims WHERE owner = ? AND token IN ({_MARKS})"  # noqa: S608
+FORGET_OWNERS = """
+DELETE FROM owners WHERE buried
+    AND NOT EXISTS (SELECT 1 FROM claims WHERE owner = owners.no)
+    AND NOT EXISTS (SELECT 1 FROM waits WHERE place = 0 AND owner = owners.no)
+"""
+LEASES = """
+SELECT owner, renewal, buried, (SELECT count(*) FROM claims WHERE owner = owners.no)
+    + (SELECT count(*) FROM waits WHERE place = 0 AND owner = owners.no)
+FROM owners ORDER BY no
+"""
+BURY = "UPDATE owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
+PARKED_BY = "SELECT seq FROM waits WHERE place = 0 AND owner = ? ORDER BY seq"
+STUCK_OF = "SELECT token FROM claims WHERE owner = ? AND stuck = 1 ORDER BY token"
+RUN_BY = """
+SELECT c.token, c.slot, c.started, c.waited, c.record, j.record, j.brief
+FROM claims c JOIN jobs j ON j.seq = c.seq WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token
+"""
+RETOKEN = "UPDATE claims SET token = ? WHERE token = ?"
+
+_encode_owner = msgspec.msgpack.Encoder().encode
+_decode_owner = msgspec.msgpack.Decoder(Owner).decode
+
+
+class Leases:
+    """Hands out jobs under tokens and takes them back."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._books = steps.books
+        self._execute = steps.books.connection.execute
+        self._good: dict[int, tuple[Any, ...]] = {}
+
+    # Claiming
+
+    def claim(self, wanted: Wanted) -> list[Claim]:
+        owner = self._steps.owner(wanted.owner)
+        if owner is None or not wanted.slots:
+            return []
+        names: dict[int, str] = dict(self._execute(NAMES).fetchall())
+        numbers = behind(list(names), self._books.last_pool or None)
+        if wanted.pools is not None:
+            numbers = [no for no in numbers if names[no] in wanted.pools]
+        if not numbers:
+            return []
+        self._steps.expire(None)
+        busy = self._steps.pools.busy()
+        pools = [busy[no] for no in numbers if no in busy]
+        starter = _Starter(self._steps, owner)
+        take = starter.take if all(pool.in_lots for pool in pools) else starter.take_one
+        claims = take(pools, wanted.slots)
+        if claims:
+            self._books.last_pool = starter.last
+        return claims
+
+    # What becomes of claims
+
+    def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
+        """Write what became of claimed jobs, each if its token is good."""
+        for lot in lots([change.token for change in changes]):
+            for row in self._execute(CLAIMED, lot):
+                self._good[row[0]] = row
+        made = tuple([self._change(change) for change in changes])
+        self.forget_owners()
+        return made
+
+    def _change(self, change: Change) -> bool:
+        books, job = self._books, change.job
+        claim = self._good.get(change.token)
+        if claim is None or claim[4] != job.id:
+            return False
+        documents = change.documents
+        if documents and not sqlite_documents.put(books.connection, documents, books.now):
+            return False
+        if change.log:
+            self._append(change)
+        del self._good[change.token]
+        token, seq, no, wished, _ = claim
+        pool = self._steps.pools.no(no)
+        if (
+            pool.in_lots
+            and not change.stuck
+            and job.session is job.idempotency_key is None
+            and (wished or job.status.terminal)
+        ):
+            self._end(pool, seq, token, job, bool(wished))
+        else:
+            self._settle(pool, books.row(seq), change)
+        return True
+
+    def _append(self, change: Change) -> None:
+        # Its lines may be for the stream of the audit, where some already wait to be written.
+        books = self._books
+        books.close()
+        sqlite_log.append(books.connection, change.log, books.at)
+
+    def _end(self, pool: StoredPool, seq: int, token: int, job: Job, wished: bool) -> None:
+        """End a job at which no gate looks."""
+        books = self._books
+        if not job.status.terminal:
+            job = lifecycle.cancel(job, books.at)
+        books.lines.append((audit.OUTCOME, json(audit.ended(job))))
+        books.topics.add("over")
+        books.ended_claims.append((token,))
+        self._steps.tell_end(pool, seq, job, wished)
+        pool.running -= 1
+        self._steps.freed.add(pool.no)
+
+    def _settle(self, pool: StoredPool, row: Row, change: Change) -> None:
+        steps, books, job = self._steps, self._books, change.job
+        key, token = row.job.key, row.token
+        if job.status.terminal:
+            steps.end(row, job, audit.ended(job))
+        elif row.wished:
+            job = lifecycle.cancel(job, books.at)
+            steps.end(row, job, audit.ended(job))
+        else:
+            self._give_back(pool, row, change)
+        # The permit of its key is counted by the row of the claim, which therefore goes last.
+        if change.stuck:
+            steps.welcome(pool)
+            self._execute(STICK, (token,))
+        else:
+            steps.vacate(pool, key)
+            self._execute(END_CLAIM, (token,))
+
+    def _give_back(self, pool: StoredPool, row: Row, change: Change) -> None:
+        """Let a job wait for its next attempt."""
+        books, job = self._books, change.job
+        books.note(audit.retried(job, books.at))
+        row.since = books.now
+        row.by_wall = change.wait is None and job.status is Status.SCHEDULED
+        wait = change.wait or 0.0
+        if row.by_wall and job.run_at is not None:
+            wait = seconds(job.run_at) - books.stamp
+        row.job = lifecycle.place(job, Status.SCHEDULED if wait > 0 else Status.QUEUED)
+        row.record = encode(row.job)
+        pool.give_back(row, books.now + wait, books.now)
+
+    def release(self, tokens: Sequence[int]) -> None:
+        """Take back the slots of jobs that were stuck."""
+        for token in tokens:
+            claim = self._execute(STUCK, (token,)).fetchone()
+            if claim is not None:
+                self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
+                self._execute(END_CLAIM, (token,))
+        self.forget_owners()
+
+    # Owners
+
+    def enroll(self, owner: Owner) -> None:
+        self._execute(ENROLL, (owner.id, _encode_owner(owner)))
+
+    def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        no = self._steps.owner(owner)
+        if no is None:
+            return Extended(False, tuple(tokens))
+        self._execute(RENEW, (no,))
+        wished: dict[int, int] = {}
+        for lot in lots(tokens):
+            wished.update(self._execute(RENEWED, (no, *lot)).fetchall())
+        lost = tuple([token for token in tokens if token not in wished])
+        return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
+
+    def bury(self, owner: str, renewal: int) -> list[Claim]:
+        """End the leases of an owner; what it ran goes on under new tokens.
+
+        New, so that nothing the dead may still send can be taken for good.
+        """
+        books = self._books
+        buried = self._execute(BURY, (owner, renewal)).fetchone()
+        if buried is None:
+            return []
+        for (seq,) in self._execute(PARKED_BY, buried).fetchall():
+            self._steps.unpark(books.row(seq))
+        self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
+        claims = []
+        for token, slot, started, waited, record, ordered, brief in self._execute(
+            RUN_BY, buried
+        ).fetchall():
+            books.tokens += 1
+            self._execute(RETOKEN, (books.tokens, token))
+            job = lifecycle.start(decode(record or ordered), moment(started), waited)
+            claims.append(Claim(job, brief, books.tokens, slot))
+        self.forget_owners()
+        return claims
+
+    def forget_owners(self) -> None:
+        """Forget the owners that are dead and hold nothing any more."""
+        self._books.write()
+        self._execute(FORGET_OWNERS)
+
+
+class _Starter:
+    """Starts jobs for one owner, pool by pool in turn; `last` is the pool that gave the last."""
+
+    def __init__(self, steps: Steps, owner: int) -> None:
+        self.last = 0
+        self._steps = steps
+        self._books = steps.books
+        self._owner = owner
+
+    def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
+        """Take many at once from pools where nothing changes by taking one."""
+        left = {pool: _claimable(pool) for pool in pools}
+
+        def count(pool: StoredPool) -> bool | None:
+            left[pool] -= 1
+            return True if left[pool] >= 0 else None
+
+        turns = [pool for pool, _ in islice(deal(pools, count), len(slots))]
+        given: dict[StoredPool, Iterator[Pick]] = {}
+        for pool, limit in Counter(turns).items():
+            given[pool] = iter(pool.queue.take_lot(limit))
+            pool.waiting -= limit
+            pool.running += limit
+        if turns:
+            self.last = turns[-1].no
+        claims = []
+        for slot, pool in zip(slots, turns, strict=False):
+            seq, since, ordered, returned, brief = next(given[pool])
+            job = decode(returned or ordered)
+            claim = self._start(job, brief, slot, self._books.now - since)
+            self._note(claim, pool, seq, None, returned)
+            claims.append(claim)
+        return claims
+
+    def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
+        """Take one after the other: each may open a gate, or let somebody in."""
+        claims = []
+        for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
+            self.last = pool.no
+            claim = self._start(row.job, row.brief, slot, self._books.now - row.since)
+            self._note(claim, pool, row.seq, row.gate, row.record)
+            self._books.put(row, RUNNING)
+            self._steps.welcome(pool)
+            claims.append(claim)
+        return claims
+
+    def _next(self, pool: StoredPool) -> Row | None:
+        self._steps.expire(None)
+        return pool.next(self._books.now)
+
+    def _start(self, job: Job, brief: bytes, slot: int, waited: float) -> Claim:
+        books = self._books
+        books.tokens += 1
+        job = lifecycle.start(job, books.at, waited)
+        books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
+        return Claim(job, brief, books.tokens, slot)
+
+    def _note(
+        self, claim: Claim, pool: StoredPool, seq: int, gate: str | None, record: bytes | None
+    ) -> None:
+        """Write a claim down."""
+        run = (self._owner, claim.slot, self._books.stamp, claim.job.waited)
+        self._books.new_claims.append((claim.token, seq, pool.no, *run, gate, record))
+
+
+def _claimable(pool: StoredPool) -> int:
+    """Count the jobs that a pool could start now."""
+    return 0 if pool.paused else int(max(0, min(pool.queued, pool.limit - pool.running)))
+
+
+def all_leases(connection: Connection) -> list[Lease]:
+    """Return all owners."""
+    return [
+        Lease(_decode_owner(owner), renewal, holds, bool(buried))
+        for owner, renewal, buried, holds in connection.execute(LEASES)
+    ]

@@ -1,0 +1,102 @@
+"""Aiming: when in a run its process is killed, and in the middle of what.
+
+Nothing of poolhand is imported here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Event
+
+from tests.faults import outside
+from tests.faults.crew import Life, until
+from tests.faults.load import Item, Plan
+
+PHASES = ("add", "claim", "run", "settle")
+AIM_SECONDS = 2.0  # a phase that does not come within that is not waited for
+AIM_PAUSE = 0.0002
+BLIND = 0.4  # seconds that a kill without an aim comes late, at most: it may hit a start
+
+
+class Progress:
+    """How much of a plan is done, as the files outside tell it."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._acks = outside.Tail(folder / outside.ACKS)
+        self._effects = outside.Tail(folder / outside.EFFECTS)
+        self._items: dict[int, Item] = {item.number: item for item in plan.items}
+        self.acked: dict[int, str] = {}
+        self.running: dict[str, set[int]] = {}  # numbers of items, by the life they run in
+        self.ended: set[str] = set()
+
+    def look(self) -> float:
+        """Return how much is done, from 0 to 1: half for what came in, half for what ended."""
+        for line in self._acks.news():
+            if line["what"] == "ack":
+                self.acked[line["number"]] = line["job"]
+        for line in self._effects.news():
+            running = self.running.setdefault(line["life"], set())
+            if line["what"] == "begin":
+                running.add(line["number"])
+            else:
+                running.discard(line["number"])
+                if self._is_last(line):
+                    self.ended.add(line["job"])
+        jobs = set(self.acked.values())
+        open_jobs = len(jobs - self.ended) + len(self._items) - len(self.acked)
+        done = len(self.acked) + len(self._items) - open_jobs
+        return done / (2 * len(self._items))
+
+    def until_runs(self, count: int, *lives: str) -> None:
+        """Wait until so many jobs run in each of these lives."""
+
+        def run() -> bool:
+            self.look()
+            return all(len(self.running.get(life, ())) >= count for life in lives)
+
+        until(f"{count} jobs run in {lives}", run)
+
+    def _is_last(self, line: outside.Line) -> bool:
+        item = self._items[line["number"]]
+        how = line["how"]
+        return how == "returned" or (item.ends == "failed" and line["attempt"] >= item.attempts)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A kill at a share of the run: aimed at a phase, or blind after some seconds."""
+
+    at: float
+    phase: str | None
+    delay: float
+
+    def fire(self, life: Life, progress: Progress) -> frozenset[str]:
+        """Wait for the moment, kill, and return what was hit."""
+        until(f"{self.at:.0%} of the run", lambda: progress.look() >= self.at or not life.alive)
+        if self.phase is None:
+            Event().wait(self.delay)
+        else:
+            self._wait_for(life)
+        return life.kill()
+
+    def _wait_for(self, life: Life) -> None:
+        rest, deadline = Event(), time.monotonic() + AIM_SECONDS
+        while self.phase not in life.marks.now() and time.monotonic() < deadline:
+            rest.wait(AIM_PAUSE)
+        # Somewhere within the phase, not always at its first step.
+        rest.wait(self.delay / 100)
+
+
+def shots(seed: int, kills: int, phases: tuple[str, ...] = PHASES) -> list[Shot]:
+    """Return kills spread over the whole run; every phase is aimed at, one in three at none."""
+    random = Random(f"shots {seed}")
+    moments = sorted(random.random() for _ in range(kills))
+    aims: list[str | None] = [None] * (kills - kills * 2 // 3)
+    aims += [phases[number % len(phases)] for number in range(kills * 2 // 3)]
+    random.shuffle(aims)
+    return [
+        Shot(at, aim, random.uniform(0.0, BLIND)) for at, aim in zip(moments, aims, strict=True)
+    ]

@@ -1,0 +1,213 @@
+"""The processes of a run, as the harness sees them: started, killed, stopped, let go on.
+
+Every blow is written down with its moment, for the checker. Waiting is done on what the kernel and
+the files outside tell, with a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any, Self
+
+from tests.faults import outside
+from tests.faults.marks import Marks
+
+REPOSITORY = Path(__file__).parents[2]
+LIMIT = 60.0  # seconds after which what should have happened is not waited for any more
+PAUSE = 0.002
+STRAY_SECONDS = 10.0
+
+
+class RunFailed(Exception):
+    """The run did not come to where it could be judged."""
+
+
+def until(what: str, holds: Callable[[], Any], limit: float = LIMIT, pause: float = PAUSE) -> None:
+    """Wait until something holds, or say that it never did."""
+    rest, deadline = Event(), time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RunFailed(f"waited {limit:g} s in vain until {what}")
+        rest.wait(pause)
+
+
+def pass_time(since: float, seconds: float) -> None:
+    """Wait until so many seconds are over."""
+    Event().wait(max(0.0, since + seconds - time.monotonic()))
+
+
+def import_path() -> str:
+    """Return where the processes find what this one finds."""
+    return os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+
+
+class Life:
+    """One process under test, from its start to its end."""
+
+    def __init__(self, crew: Crew, name: str, role: dict[str, Any]) -> None:
+        self.name = name
+        self._crew = crew
+        self._log = crew.folder / f"log-{name}.txt"
+        self.marks = Marks(crew.folder / f"marks-{name}")
+        environment = {**os.environ, **crew.environment, "FAULTS_LIFE": name}
+        crew.blows.write("started", life=name)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.runner", json.dumps(role)],
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> frozenset[str]:
+        """Kill it; return what it was in the middle of."""
+        at = time.monotonic()
+        self._process.kill()
+        code = self._process.wait(LIMIT)
+        phases = self.marks.now()
+        if code != -signal.SIGKILL:
+            self._note_end()
+        else:
+            self._crew.blows.write("kill", at=at, life=self.name, phases=sorted(phases))
+        return phases
+
+    def stop(self) -> frozenset[str]:
+        """Stop it where it stands; return what it is in the middle of."""
+        at = time.monotonic()
+        self._process.send_signal(signal.SIGSTOP)
+        until(f"{self.name} stands still", lambda: self._state() == "T")
+        phases = self.marks.now()
+        self._crew.blows.write("stop", at=at, life=self.name, phases=sorted(phases))
+        return phases
+
+    def go_on(self) -> None:
+        self._crew.blows.write("cont", life=self.name)
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self, limit: float = LIMIT) -> float:
+        """Ask it to end in good order; return the seconds that took."""
+        at = time.monotonic()
+        self._crew.blows.write("term", life=self.name)
+        self._process.terminate()
+        self.wait(limit)
+        return time.monotonic() - at
+
+    def wait(self, limit: float = LIMIT) -> int:
+        """Wait for its end, which is written down unless all is well, and return its exit code."""
+        try:
+            code = self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"{self.name} has not come to an end in {limit:g} s") from None
+        if code:
+            self._note_end()
+        return code
+
+    def _note_end(self) -> None:
+        """Write down that it ended without our doing."""
+        said = self._log.read_text(errors="replace")[-2000:]
+        code = self._process.returncode
+        self._crew.blows.write("died", life=self.name, code=code, said=said)
+
+    def _state(self) -> str:
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0]
+
+
+class Crew:
+    """All processes of one run; leaving it ends them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.blows = outside.Lines(folder / outside.BLOWS)
+        self.environment = {
+            "FAULTS_FOLDER": str(folder),
+            "FAULTS_HARNESS": str(os.getpid()),
+            "PYTHONPATH": import_path(),
+        }
+        self.lives: list[Life] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for life in self.lives:
+            if life.alive:
+                life.kill()
+        for pid in self._strays():
+            os.kill(pid, signal.SIGKILL)
+
+    def start(self, name: str = "runner", **role: Any) -> Life:
+        """Start a process under test; its role is that of the runner."""
+        number = sum(life.name.startswith(f"{name}-") for life in self.lives)
+        life = Life(self, f"{name}-{number}", role)
+        self.lives.append(life)
+        return life
+
+    def finish(self, limit: float = 2 * LIMIT) -> None:
+        """Let the living do what is left, see them end, and have what they left written down."""
+        self.allow_end()
+        for life in self.lives:
+            if life.alive:
+                life.wait(limit)
+        try:
+            until("all processes are gone", lambda: not self._strays(), STRAY_SECONDS, 0.1)
+        except RunFailed:
+            self.blows.write("stray", pids=self._strays())
+        self._export()
+
+    def allow_end(self) -> None:
+        """Let processes end when nothing is left to be done."""
+        (self.folder / "finish").touch()
+
+    def _export(self) -> None:
+        """Have the store read by a process of its own."""
+        subprocess.run(
+            [sys.executable, "-m", "tests.faults.export", str(self.folder)],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment},
+            check=True,
+            timeout=2 * LIMIT,
+        )
+
+    def shift_wall(self, seconds: float) -> None:
+        """Move the wall clock of all processes to so many seconds from the true one."""
+        new = self.folder / "wall.new"
+        new.write_text(str(seconds))
+        new.replace(self.folder / "wall")
+        self.blows.write("wall", shift=seconds)
+
+    def _strays(self) -> list[int]:
+        """Return the processes that this run has started, and their children, if they live."""
+        mark = f"FAULTS_FOLDER={self.folder}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+            except OSError:
+                continue
+        return found

@@ -1,0 +1,56 @@
+"""The row of the poison: jobs that kill the process they run in, among many good ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from tests.faults.checker import Verdict, check
+from tests.faults.crew import RunFailed
+from tests.faults.history import History
+from tests.faults.load import LANES, Item, Plan
+from tests.faults.row_kills import SLOTS, begin
+from tests.faults.rows import Settings
+
+POISONS = 3
+MOST_DEATHS = 2 * POISONS  # in company; from then on a poison has a process of its own
+
+
+def poison(folder: Path, settings: Settings) -> Verdict:
+    """Start the process again whenever a poison has killed it, until all is over."""
+    plan = some_poisoned(settings.seed, max(20, settings.jobs // 5))
+    deaths = 0
+    with begin(folder, plan) as crew:
+        crew.allow_end()
+        while crew.start(lanes=list(range(LANES)), pause=0.02, slots=SLOTS).wait():
+            deaths += 1
+            settings.say(f"the process died {deaths} times")
+            if deaths > MOST_DEATHS:
+                raise RunFailed(f"{POISONS} poisons killed the process {deaths} times")
+        crew.finish()
+    verdict = check(folder)
+    dead = [job for job in History(folder).jobs.values() if job["dead"]]
+    if len(dead) != POISONS:
+        verdict.faults.append(f"wrong_end: {len(dead)} jobs are dead, not {POISONS}")
+    verdict.figures |= {"deaths": deaths, "dead": len(dead)}
+    return verdict
+
+
+def some_poisoned(seed: int, good: int) -> Plan:
+    """Return good jobs with poisons spread among them."""
+    random = Random(f"poison {seed}")
+    places = {(one + 1) * good // (POISONS + 1) for one in range(POISONS)}
+    return Plan(
+        tuple(
+            # With a key: it may kill the process before its acknowledgement is written.
+            Item(number, "poison", lane=number % LANES, idempotency_key=f"poison-{number}")
+            if number in places
+            else Item(
+                number,
+                random.choice(("brief", "brief", "threaded")),
+                random.uniform(0.005, 0.05),
+                lane=number % LANES,
+            )
+            for number in range(good + POISONS)
+        )
+    )

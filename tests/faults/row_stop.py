@@ -1,0 +1,98 @@
+"""Rows that stop a process for a minute, as a laptop or a debugger does, and let it go on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.faults.aim import Progress
+from tests.faults.checker import Verdict, check, rerun_seconds
+from tests.faults.crew import Life, pass_time, until
+from tests.faults.history import History
+from tests.faults.load import Item, Plan
+from tests.faults.row_kills import begin
+from tests.faults.rows import Settings
+
+STOPPED = 60.0
+MOVED_SECONDS = 36.5  # a lease of 30 s last renewed up to 5 s ago, seen by a look once a second
+REFUSED_SECONDS = 11.0
+SLOTS = 5
+LONG = 6.0
+LATER = 1  # the lane that is handed in when the stopped process is back
+
+
+def stop(folder: Path, settings: Settings) -> Verdict:
+    """Stop a worker that holds no lock: its jobs move, and what it says later is refused."""
+    plan = Plan(
+        tuple(Item(number, "brief", LONG) for number in range(2 * SLOTS))
+        + tuple(Item(2 * SLOTS + number, "brief", 0.3, lane=LATER) for number in range(40))
+    )
+    with begin(folder, plan) as crew:
+        progress = Progress(folder, plan)
+        one, other = (crew.start(name, slots=SLOTS) for name in ("one", "other"))
+        crew.start("door", lanes=[0], slots=0)
+        progress.until_runs(SLOTS, one.name, other.name)
+        stopped = stop_in(one, wants_lock=False)
+        settings.say("stopped; waiting for its jobs to move")
+        pass_time(stopped, STOPPED)
+        one.go_on()
+        crew.start("door", lanes=[LATER], slots=0)
+        crew.finish()
+    verdict = check(folder)
+    history = History(folder)
+    moved = rerun_seconds(history)
+    late = [run for run in history.attempts if run.ended and run.ended > stopped + STOPPED]
+    late = [run for run in late if run.life == one.name and run.began < stopped]
+    again = [run for run in history.attempts if run.life == one.name and run.began > stopped]
+    if len(moved) != SLOTS or max(moved) > MOVED_SECONDS:
+        verdict.faults.append(f"late: {len(moved)} of {SLOTS} jobs moved, after {moved} s")
+    if not late or not again:
+        verdict.faults.append(f"missed: {len(late)} late results, {len(again)} jobs afterwards")
+    verdict.figures |= {"moved_s": max(moved, default=0.0), "late_results": len(late)}
+    return verdict
+
+
+def stop_locked(folder: Path, settings: Settings) -> Verdict:
+    """Stop a process that holds the lock of the file: others are refused until it goes on."""
+    busy = range(1200)
+    plan = Plan(
+        tuple(Item(number, "brief", 0.02) for number in busy)
+        + tuple(Item(len(busy) + number, "brief", 0.02, lane=LATER) for number in range(120))
+    )
+    with begin(folder, plan) as crew:
+        progress = Progress(folder, plan)
+        one = crew.start("one", lanes=[0], pause=0.02, slots=SLOTS)
+        other = crew.start("other", lanes=[LATER], pause=0.5, slots=SLOTS, persists=False)
+        until(
+            "both work", lambda: progress.look() and {one.name, other.name} <= set(progress.running)
+        )
+        stopped = stop_in(one, wants_lock=True)
+        settings.say("stopped inside a write; others are refused")
+        pass_time(stopped, STOPPED)
+        one.go_on()
+        went_on = time.monotonic()
+        crew.finish()
+    verdict = check(folder)
+    history = History(folder)
+    refused = [line for line in history.submits if line["what"] == "refused"]
+    slowest = max((line["took"] for line in refused), default=0.0)
+    if not refused or slowest > REFUSED_SECONDS:
+        verdict.faults.append(f"late: {len(refused)} refusals, the slowest took {slowest:.1f} s")
+    errors = {line["error"] for line in refused}
+    if errors - {"Unavailable"}:
+        verdict.faults.append(f"refused: with {sorted(errors)}")
+    if taken := [line for line in history.acks if stopped + 1.0 < line["at"] < went_on]:
+        verdict.faults.append(f"refused: {taken} was accepted while nothing could be written")
+    verdict.figures |= {"refused": len(refused), "refused_s": slowest}
+    return verdict
+
+
+def stop_in(life: Life, wants_lock: bool) -> float:
+    """Stop a process while it holds the lock of the file, or while it does not; return when."""
+    while True:
+        if wants_lock:
+            until("it holds the lock", lambda: "lock" in life.marks.now(), pause=0.0001)
+        at = time.monotonic()
+        if ("lock" in life.stop()) is wants_lock:
+            return at
+        life.go_on()

@@ -1,0 +1,366 @@
+"""Two stores in step: the same verbs at the same times give the same answers and the same state.
+
+The memory store asks the desk; whatever another store answers must be what the desk would say.
+Nothing is worked out here: every answer and all that can be seen is compared, bytes included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from poolhand.contract import Batch, Change, Claim, Filter, Line, Order, Put, Store, Wanted
+from poolhand.rules import lifecycle
+from poolhand.rules.audit import STREAM
+from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
+from poolhand.rules.job import Status
+from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
+from poolhand.rules.spec import PoolSpec
+from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite import SqliteStore
+from tests.contract.support import Clock, order, owner, spec
+
+T = TypeVar("T")
+
+STRATEGIES = [
+    fifo(),
+    lifo(),
+    priority(),
+    priority(aging=2.0),
+    fair_round_robin(),
+    fair_round_robin(weights={"A": 2.0}),
+]
+POLICIES = [
+    unbounded(),
+    fail_fast(),
+    ring_buffer(2),
+    *[bounded(depth, how) for depth in (1, 3) for how in OnFull],
+    bounded(2),
+]
+RULES = st.fixed_dictionaries(
+    {
+        "queue": st.sampled_from(STRATEGIES),
+        "backpressure": st.sampled_from(POLICIES),
+        "slots": st.sampled_from([None, 1, 2, 3]),
+        "max_per_key": st.sampled_from([None, None, 1, 2]),
+    }
+)
+TERMS = st.fixed_dictionaries(
+    {"key": st.sampled_from("ABC")},
+    optional={
+        "priority": st.integers(0, 2),
+        "session": st.sampled_from("st"),
+        "tenant": st.just("acme"),
+        "idempotency_key": st.sampled_from("kl"),
+        "delay": st.sampled_from([0.0, 1.0, 4.0]),
+        "run_in": st.sampled_from([-1.0, 2.0, 5.0]),
+        "expires": st.sampled_from([1.0, 3.0, 6.0]),
+        "rerun_failed": st.booleans(),
+    },
+)
+PLAIN = st.fixed_dictionaries({"key": st.sampled_from("ABC"), "priority": st.integers(0, 2)})
+POOL = st.sampled_from(["one", "one", "two", "free"])
+OWNER = st.sampled_from(["x", "x", "y"])
+WHICH = st.integers(0, 40)
+ENDS = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+STATUSES = [(status,) for status in Status]
+
+
+class StoresMachine(RuleBasedStateMachine):
+    """Drives two stores with one clock and one hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.loop = asyncio.new_event_loop()
+        self.clock = Clock()
+        path = Path(self.folder.name) / "jobs.db"
+        self.stores: list[Store] = [MemoryStore(self.clock), SqliteStore(path, self.clock)]
+        self.names: list[str] = []
+        self.claims: list[Claim] = []
+        self.stuck: list[int] = []
+        self.rules: dict[str, PoolSpec] = {}
+        self.read_until = 0
+        self.both(lambda store: store.open())
+
+    def teardown(self) -> None:
+        self.both(lambda store: store.close())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def both(self, verb: Callable[[Store], Awaitable[T]]) -> T:
+        """Ask both stores and return what they agree on."""
+
+        async def ask() -> list[T]:
+            return [await verb(store) for store in self.stores]
+
+        ours, theirs = self.loop.run_until_complete(ask())
+        assert ours == theirs
+        return ours
+
+    # Pools
+
+    @initialize(one=RULES, two=RULES)
+    def open(self, one: dict[str, Any], two: dict[str, Any]) -> None:
+        for name, rules in (("one", one), ("two", two)):
+            self.put_in_force(name, rules)
+        for name in ("x", "y"):
+            self.both(lambda store, name=name: store.enroll(owner(name)))
+
+    def put_in_force(self, name: str, rules: dict[str, Any]) -> None:
+        made = self.rules[name] = spec(name, key_ttl=6.0, max_keys=2, **rules)
+        self.both(lambda store: store.declare(made))
+
+    @rule(name=st.sampled_from(["one", "two", "free"]), rules=RULES)
+    def declare(self, name: str, rules: dict[str, Any]) -> None:
+        self.put_in_force(name, rules)
+
+    @rule(slots=st.sampled_from([None, 1, 2, 4]), name=st.sampled_from(["one", "two"]))
+    def resize(self, slots: int | None, name: str) -> None:
+        self.both(lambda store: store.resize(name, slots, "me"))
+
+    @rule(paused=st.sampled_from([True, False, False]), name=st.sampled_from(["one", "two"]))
+    def pause(self, paused: bool, name: str) -> None:
+        self.both(lambda store: store.pause(name, paused, "me"))
+
+    # Coming in
+
+    def order(self, pool: str, terms: dict[str, Any], **more: Any) -> Order:
+        terms = dict(terms)
+        run_in = terms.pop("run_in", None)
+        if run_in is not None and "delay" not in terms:
+            terms["run_at"] = self.clock.date + timedelta(seconds=run_in)
+        name = f"job-{len(self.names):03}"
+        self.names.append(name)
+        return order(name, pool, **terms, **more)
+
+    def add(self, *batches: Batch) -> None:
+        self.both(lambda store: store.add(batches))
+
+    @rule(pool=POOL, terms=TERMS, who=st.sampled_from([None, "x", "y"]))
+    def submit(self, pool: str, terms: dict[str, Any], who: str | None) -> None:
+        self.add(Batch((self.order(pool, terms),), who))
+
+    @rule(pool=POOL, jobs=st.lists(PLAIN, max_size=4), who=OWNER)
+    def submit_some(self, pool: str, jobs: list[dict[str, Any]], who: str) -> None:
+        """Bring several that want nothing but a slot, so that there is always something to do."""
+        self.add(*[Batch((self.order(pool, terms),), who) for terms in jobs])
+
+    @rule(
+        batch=st.lists(st.tuples(POOL, TERMS), min_size=2, max_size=4),
+        who=st.sampled_from([None, "x"]),
+    )
+    def submit_batch(self, batch: list[tuple[str, dict[str, Any]]], who: str | None) -> None:
+        self.add(Batch(tuple([self.order(pool, terms) for pool, terms in batch]), who))
+
+    @precondition(lambda self: self.names)
+    @rule(which=WHICH, pool=POOL, who=st.sampled_from([None, "x"]))
+    def revive(self, which: int, pool: str, who: str | None) -> None:
+        dead = self.both(lambda store: store.find(Filter(dead=True))).jobs
+        name = dead[which % len(dead)].job.id if dead else self.name(which)
+        again = self.order(pool, {"key": "A"}, revives=name, rerun_failed=True)
+        self.add(Batch((again,), who))
+
+    def name(self, which: int) -> str:
+        """Choose a job, one of the newest most of the time."""
+        return self.names[-1 - which % len(self.names)]
+
+    @precondition(lambda self: self.names)
+    @rule(which=st.lists(WHICH, min_size=1, max_size=3))
+    def unpark(self, which: list[int]) -> None:
+        names = [self.name(one) for one in which]
+        self.both(lambda store: store.unpark(names))
+
+    # Being run
+
+    def wanted(self, who: str, count: int, pools: tuple[str, ...] | None) -> Wanted:
+        return Wanted(who, tuple(range(count)), pools)
+
+    @rule(
+        who=OWNER,
+        count=st.sampled_from([1, 2, 3, 10]),
+        pools=st.sampled_from([None, None, ("one",), ("two", "free"), ("free", "none", "one")]),
+    )
+    def claim(self, who: str, count: int, pools: tuple[str, ...] | None) -> None:
+        self.claims += self.both(lambda store: store.claim(self.wanted(who, count, pools)))
+
+    def take(self, which: int) -> Claim:
+        """Choose a claim; some were lost meanwhile."""
+        return self.claims.pop(which % len(self.claims))
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        which=st.lists(WHICH, min_size=1, max_size=3),
+        status=ENDS,
+        stuck=st.sampled_from([False, False, False, True]),
+        put=st.sampled_from([None, None, Put("d", b"v", expect=1), Put("d", b"w")]),
+        who=st.sampled_from([None, "x"]),
+    )
+    def end(
+        self, which: list[int], status: Status, stuck: bool, put: Put | None, who: str | None
+    ) -> None:
+        changes = []
+        for one in which[: len(self.claims)]:
+            claim = self.take(one)
+            job = replace(claim.job, status=status, finished_at=self.clock.date, result=b"value")
+            documents = () if put is None else (put,)
+            line = Line(f"log of {claim.job.pool}", "end", claim.job.id.encode())
+            changes.append(Change(job, claim.token, None, stuck, documents, (line,)))
+            if stuck:
+                self.stuck.append(claim.token)
+        self.replace(changes, who)
+
+    def replace(self, changes: list[Change], who: str | None) -> None:
+        wanted = None if who is None else self.wanted(who, 2, None)
+        self.claims += self.both(lambda store: store.replace(changes, wanted)).claims
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        which=WHICH,
+        wait=st.sampled_from([None, None, 0.0, 1.0, 4.0]),
+        run_in=st.sampled_from([None, -1.0, 3.0]),
+        stuck=st.sampled_from([False, False, False, True]),
+        who=st.sampled_from([None, "x"]),
+    )
+    def retry(
+        self, which: int, wait: float | None, run_in: float | None, stuck: bool, who: str | None
+    ) -> None:
+        claim = self.take(which)
+        job = lifecycle.hand_back(claim.job)
+        if run_in is not None:
+            run_at = self.clock.date + timedelta(seconds=run_in)
+            job = replace(job, status=Status.SCHEDULED, run_at=run_at)
+        if stuck:
+            self.stuck.append(claim.token)
+        self.replace([Change(job, claim.token, wait, stuck)], who)
+
+    @precondition(lambda self: self.stuck)
+    @rule(which=WHICH)
+    def release(self, which: int) -> None:
+        token = self.stuck.pop(which % len(self.stuck))
+        self.both(lambda store: store.release([token, 12345]))
+
+    @precondition(lambda self: self.names)
+    @rule(which=st.lists(WHICH, min_size=1, max_size=2))
+    def cancel(self, which: list[int]) -> None:
+        names = [self.name(one) for one in which]
+        self.both(lambda store: store.cancel(names, "me"))
+
+    # Owners
+
+    @rule(who=OWNER)
+    def extend(self, who: str) -> None:
+        tokens = [claim.token for claim in self.claims] + self.stuck
+        self.both(lambda store: store.extend(who, tokens))
+
+    @rule(who=OWNER, behind=st.sampled_from([0, 0, 0, 1]), heir=st.booleans())
+    def bury(self, who: str, behind: int, heir: bool) -> None:
+        renewals = {one.owner.id: one.renewal for one in self.both(lambda store: store.leases())}
+        renewal = renewals.get(who, 0) + behind
+        found = self.both(lambda store: store.bury(who, renewal))
+        changes = [
+            Change(lifecycle.crash(one.job, None, True, self.clock.date, False), one.token)
+            for one in found
+        ]
+        if heir:
+            self.replace(changes, "x")
+        else:
+            self.claims += found
+        self.both(lambda store: store.enroll(owner(who)))
+
+    # Time
+
+    @rule(seconds=st.sampled_from([1.0, 1.0, 2.0, 5.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.wait(seconds)
+
+    @rule(seconds=st.sampled_from([-3.0, 2.0]))
+    def set_date(self, seconds: float) -> None:
+        self.clock.set_date(seconds)
+
+    @rule(limit=st.sampled_from([1000, 1000, 1, 2]))
+    def promote(self, limit: int) -> None:
+        self.both(lambda store: store.promote(limit))
+
+    @rule(keep=st.sampled_from([0.0, 3.0, 10.0]), limit=st.sampled_from([1000, 1]))
+    def prune(self, keep: float, limit: int) -> None:
+        self.both(lambda store: store.prune(keep, limit))
+
+    # Documents and log
+
+    @rule(
+        puts=st.lists(
+            st.builds(
+                Put,
+                st.sampled_from(["d", "e", "f"]),
+                st.just(b"p"),
+                st.sampled_from([None, None, 0, 1]),
+                st.sampled_from([None, 2.0]),
+            ),
+            max_size=3,
+        )
+    )
+    def put(self, puts: list[Put]) -> None:
+        self.both(lambda store: store.put(puts))
+
+    @rule(key=st.sampled_from("def"), expect=st.sampled_from([None, 0, 1]))
+    def delete(self, key: str, expect: int | None) -> None:
+        self.both(lambda store: store.delete(key, expect))
+
+    @rule(token=st.sampled_from([None, 0]), which=WHICH)
+    def append(self, token: int | None, which: int) -> None:
+        if token is not None and self.claims:
+            token = self.claims[which % len(self.claims)].token
+        lines = [Line("s", "a", b"1"), Line("t", "b", b"2"), Line("s", "c", b"3")]
+        self.both(lambda store: store.append(lines, token))
+
+    @rule(before=st.integers(0, 12), stream=st.sampled_from(["s", "t", STREAM]))
+    def trim(self, before: int, stream: str) -> None:
+        self.both(lambda store: store.trim(stream, before))
+
+    # What can be seen
+
+    @invariant()
+    def everything_looks_the_same(self) -> None:
+        self.both(lambda store: store.pools())
+        self.both(lambda store: store.leases())
+        self.both(lambda store: store.get(self.names))
+        told = self.both(lambda store: store.read(STREAM, self.read_until))
+        self.read_until = told[-1].number if told else self.read_until
+
+    @precondition(lambda self: self.names)
+    @rule(which=WHICH, pool=st.sampled_from([None, "one"]), limit=st.integers(1, 5))
+    def look(self, which: int, pool: str | None, limit: int) -> None:
+        seen = Filter(pool=pool, statuses=STATUSES[which % len(STATUSES)] if which % 2 else ())
+        self.both(lambda store: store.count(seen))
+        self.both(lambda store: self.pages(store, seen, limit))
+        self.both(lambda store: store.brief(self.name(which)))
+        self.both(lambda store: store.scan("", "", 10))
+        self.both(lambda store: store.get_document("d"))
+        for stream in ("s", "log of one"):
+            self.both(lambda store, stream=stream: store.read(stream, which % 5, limit))
+
+    async def pages(self, store: Store, which: Filter, limit: int) -> list[str]:
+        """Return all jobs of a filter; what a cursor looks like is the store's own."""
+        page = await store.find(which, limit=limit)
+        found = list(page.jobs)
+        while page.after is not None:
+            page = await store.find(which, page.after, limit)
+            assert page.jobs
+            found += page.jobs
+        return [f"{one.job.id} {one.job.status} {one.dead}" for one in found]
+
+
+TestStores = pytest.mark.slow(pytest.mark.timeout(300)(StoresMachine.TestCase))
+TestStores.settings = settings(max_examples=60, stateful_step_count=40)

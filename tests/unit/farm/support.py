@@ -1,0 +1,200 @@
+"""What the tests of the farm share: apps over stores that a test brings, machines, troubles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from poolhand.app import App
+from poolhand.contract import (
+    Added,
+    Batch,
+    Change,
+    Claim,
+    Extended,
+    Filter,
+    Lease,
+    Promoted,
+    Put,
+    Refusal,
+    Replaced,
+    Store,
+    Stored,
+    Wanted,
+)
+from poolhand.errors import Unavailable
+from poolhand.farm.station import Station
+from poolhand.observe.events import Event, Events
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+from poolhand.stores.memory import MemoryStore
+from poolhand.testing import SeededRuntime
+from tests.unit.pool.support import Heard, seeded, until
+
+__all__ = ["Heard", "Machine", "SharedStore", "StoreApp", "busy", "seeded", "until"]
+
+
+class StoreApp(App):
+    """An app over a store that somebody else has made."""
+
+    def __init__(
+        self, store: Store, runtime: Runtime, *, events: Events | None = None, **options: Any
+    ) -> None:
+        super().__init__("memory://", runtime=runtime, events=events, **options)
+        self.store = store
+
+    def _station(self) -> Station:
+        return Station(self.store, self.runtime, self.events, self._keep)
+
+
+class Machine(SeededRuntime):
+    """Another computer on the same virtual clock: its processes cannot be looked at from here."""
+
+    def __init__(self, runtime: SeededRuntime, host: str) -> None:
+        super().__init__(runtime.loop)
+        # One source for all: from the same seed, two would give the same names.
+        self.random = runtime.random
+        self.host = host
+
+    def identity(self) -> tuple[str, str, int, str]:
+        return self.host, f"boot of {self.host}", 1, "0"
+
+
+class SharedStore(MemoryStore):
+    """A memory store that outlives its apps, as a file does, and can be away for a while.
+
+    While it is `down` every verb says so; what came to it before is done.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.down = False
+        self.adds = 0
+
+    def _check(self) -> None:
+        if self.down:
+            raise Unavailable("the store is away")
+
+    async def open(self) -> None:
+        self._check()
+        await super().open()
+
+    async def close(self) -> None:
+        """Stay open for the others."""
+
+    async def check(self) -> None:
+        self._check()
+
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        self._check()
+        self.adds += 1
+        return await super().add(batches)
+
+    async def unpark(self, ids: Sequence[str]) -> list[str]:
+        self._check()
+        return await super().unpark(ids)
+
+    async def claim(self, wanted: Wanted) -> list[Claim]:
+        self._check()
+        return await super().claim(wanted)
+
+    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+        self._check()
+        return await super().replace(changes, wanted)
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        self._check()
+        await super().release(tokens)
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+        self._check()
+        return await super().cancel(ids, by)
+
+    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        self._check()
+        return await super().extend(owner, tokens)
+
+    async def leases(self) -> list[Lease]:
+        self._check()
+        return await super().leases()
+
+    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+        self._check()
+        return await super().bury(owner, renewal)
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        self._check()
+        return await super().get(ids)
+
+    async def count(self, which: Filter) -> Mapping[Status, int]:
+        self._check()
+        return await super().count(which)
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        self._check()
+        return await super().promote(limit)
+
+    async def prune(self, keep: float, limit: int = 1000) -> int:
+        self._check()
+        return await super().prune(keep, limit)
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        self._check()
+        return await super().get_document(key)
+
+    async def put(self, puts: Sequence[Put]) -> bool:
+        self._check()
+        return await super().put(puts)
+
+
+@asynccontextmanager
+async def busy(app: App, slots: int = 1, **options: Any) -> AsyncIterator[None]:
+    """An app with one worker for the time of a block."""
+    async with app, app.worker(slots, **options):
+        yield
+
+
+async def stored(app: App, id: str) -> Stored:
+    """Return what the store of an app keeps of a job."""
+    station = await app.station()
+    found = (await station.keeper.ask(lambda: station.store.get([id])))[0]
+    assert found is not None
+    return found
+
+
+async def bury_all(app: App) -> list[Claim]:
+    """End all leases in the store of an app, as a reaper that takes it for dead does."""
+    station = await app.station()
+
+    async def bury() -> list[Claim]:
+        leases = await station.store.leases()
+        return [
+            claim
+            for lease in leases
+            for claim in await station.store.bury(lease.owner.id, lease.renewal)
+        ]
+
+    return await station.keeper.ask(bury)
+
+
+class Gate:
+    """A job that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.opened = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        self.entered += 1
+        await self.opened.wait()
+
+
+def kinds(heard: Heard) -> list[str]:
+    """Return the names of the events that were heard."""
+    return [type(event).__name__ for event in heard.all]
+
+
+def of(events: list[Event], *kinds: type[Event]) -> list[Any]:
+    return [event for event in events if type(event) in kinds]

@@ -1,0 +1,190 @@
+"""The desk of a kept pool: asked before, and under rules that change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer, unbounded
+from poolhand.rules.desk import Admitted, Joined
+from poolhand.rules.entry import Entry, Window
+from poolhand.rules.job import Status
+from poolhand.rules.kept import KeptDesk, Trial, may_refuse
+from poolhand.rules.keys import Keys
+from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from tests.unit.rules.floor import Floor, names, new_entry
+
+FAIL = OnFull.FAIL_SUBMITTER
+REFUSING = st.sampled_from([fail_fast(), *[bounded(n, how) for n in (1, 2, 4) for how in OnFull]])
+NEWCOMER = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from("AB"),
+        "priority": st.integers(0, 2),
+        "session": st.sampled_from([None, None, "s", "t"]),
+        "idempotency_key": st.sampled_from([None, None, "k", "l"]),
+        "opens_in": st.sampled_from([None, None, 0.0, 5.0]),
+    }
+)
+
+
+def floor(strategy: Strategy, policy: Policy, **options: Any) -> Floor:
+    """Return a floor with the desk of a kept pool."""
+    made = Floor(strategy, policy, **options)
+    keys: Keys[Entry] = Keys(1000.0, 1000)
+    slots, cap = options.get("slots", 1), options.get("max_per_key")
+    made.desk = KeptDesk(strategy, policy, slots, keys, cap)
+    return made
+
+
+def kept(floor: Floor) -> KeptDesk[Entry]:
+    assert isinstance(floor.desk, KeptDesk)
+    return floor.desk
+
+
+def newcomer(name: str, now: float, opens_in: float | None = None, **fields: Any) -> Entry:
+    entry = new_entry(name, **fields)
+    if opens_in is not None:
+        entry.window = Window(now + opens_in)
+    return entry
+
+
+@given(
+    strategy=st.sampled_from([fifo(), lifo(), priority(), fair_round_robin()]),
+    policy=REFUSING,
+    slots=st.sampled_from([1, 2, 3, None]),
+    cap=st.sampled_from([None, 1, 2]),
+    before=st.lists(NEWCOMER, max_size=5),
+    started=st.booleans(),
+    batch=st.lists(NEWCOMER, max_size=5),
+)
+def test_a_trial_tells_who_will_be_refused(
+    strategy: Strategy,
+    policy: Policy,
+    slots: int | None,
+    cap: int | None,
+    before: list[dict[str, Any]],
+    started: bool,
+    batch: list[dict[str, Any]],
+) -> None:
+    if not may_refuse(policy, may_park=False):
+        return
+    made = floor(strategy, policy, slots=slots, max_per_key=cap)
+    for number, fields in enumerate(before):
+        entry = newcomer(f"before {number}", made.now, **fields)
+        if not isinstance(made.offer(entry), Admitted | Joined) and made.desk.parked.size:
+            made.desk.unpark(entry, made.now)
+        if started:
+            made.start()
+    trial = Trial(kept(made), made.now)
+    entries = [newcomer(f"{number}", made.now, **fields) for number, fields in enumerate(batch)]
+    told = []
+    for entry in entries:
+        told.append(trial.refuses(entry, rerun=False))
+        if told[-1]:
+            break
+    taken = [isinstance(made.offer(entry), Admitted | Joined) for entry in entries[: len(told)]]
+    assert told == [not one for one in taken]
+    assert trial.waiting == made.desk.waiting
+
+
+def test_a_trial_leaves_no_trace() -> None:
+    made = floor(fifo(), bounded(2, FAIL))
+    made.occupy()
+    entry = newcomer("a", made.now, key="A", session="s", idempotency_key="k")
+    assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
+    assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
+    assert (made.desk.waiting, list(made.desk)) == (0, [])
+    assert not kept(made).joins(entry.job, False, made.now)
+
+
+@pytest.mark.parametrize(
+    ("policy", "without", "parking"),
+    [
+        (unbounded(), False, False),
+        (ring_buffer(1), False, False),
+        (bounded(1, OnFull.DROP_NEWEST), False, False),
+        (bounded(1, OnFull.DROP_OLDEST), False, False),
+        (bounded(1), True, False),
+        (bounded(1, FAIL), True, True),
+        (fail_fast(), True, True),
+    ],
+    ids=str,
+)
+def test_who_can_park_is_refused_by_fewer(policy: Policy, without: bool, parking: bool) -> None:
+    assert may_refuse(policy, may_park=False) is without
+    assert may_refuse(policy, may_park=True) is parking
+
+
+def succeed(made: Floor, strategy: Strategy, policy: Policy, cap: int | None = None) -> None:
+    """Let the pool of a floor go on under other rules."""
+    old = kept(made)
+    entries = sorted({*old, *old.parked, *made.running}, key=lambda one: one.job.id)
+    desk = KeptDesk(strategy, policy, old.slots, old._keys, cap)
+    desk.succeed(old, entries, [entry.job.key for entry in made.running])
+    made.desk = desk
+
+
+@given(
+    before=st.sampled_from([fifo(), lifo(), priority(), fair_round_robin()]),
+    after=st.sampled_from([fifo(), lifo(), priority(), fair_round_robin()]),
+    caps=st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from([None, 1, 2])),
+    jobs=st.lists(NEWCOMER, max_size=8),
+    started=st.booleans(),
+)
+def test_nobody_is_lost_when_the_rules_change(
+    before: Strategy,
+    after: Strategy,
+    caps: tuple[int | None, int | None],
+    jobs: list[dict[str, Any]],
+    started: bool,
+) -> None:
+    made = floor(before, unbounded(), slots=2, max_per_key=caps[0])
+    for number, fields in enumerate(jobs):
+        fields = {**fields, "idempotency_key": None}
+        made.offer(newcomer(f"{number:02}", made.now, **fields))
+        if started:
+            made.start()
+    succeed(made, after, bounded(3, OnFull.DROP_OLDEST), caps[1])
+    desk = made.desk
+    assert desk.waiting == len(list(desk)) == len(jobs) - len(made.running)
+    made.now = 10.0
+    for entry in [one for one in desk if one.job.status is Status.SCHEDULED]:
+        kept(made).promote(entry, made.now)
+    running = names(made.running)
+    assert sorted([*running, *made.serve()]) == [f"{number:02}" for number in range(len(jobs))]
+    assert (desk.waiting, desk.running) == (0, 0)
+
+
+def test_under_the_same_order_nobody_changes_place() -> None:
+    made = floor(fair_round_robin(), unbounded())
+    for name in ("A1", "A2", "A3", "B1", "B2"):
+        made.submit(name, key=name[0])
+    made.complete(made.start()[0])
+    succeed(made, fair_round_robin(), ring_buffer(3))
+    assert made.serve() == ["B1", "A2", "B2", "A3"]
+
+
+def test_a_lowered_key_cap_holds_as_those_that_run_end() -> None:
+    made = floor(fifo(), unbounded(), slots=None, max_per_key=3)
+    for name in ("a1", "a2", "a3", "a4", "a5"):
+        made.submit(name, key="A")
+    one, two, three = made.start()
+    succeed(made, fifo(), unbounded(), cap=1)
+    for entry in (one, two):
+        made.complete(entry)
+        assert made.start() == []
+    made.complete(three)
+    assert names(made.start()) == ["a4"]
+
+
+def test_what_is_led_into_the_queue_is_news() -> None:
+    made = floor(fifo(), unbounded())
+    first = made.submit("a", session="s")
+    made.submit("b", session="s")
+    made.start()
+    kept(made).news.clear()
+    made.complete(first)
+    assert kept(made).news == {"ready"}
