@@ -29,6 +29,7 @@ def opened(folder: str) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{folder}/floor.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = OFF")
     connection.executescript(SCHEMA)
     return connection
 

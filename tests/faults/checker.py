@@ -378,6 +378,8 @@ def damaged(history: History) -> Faults:
     connection = sqlite3.connect(path)
     try:
         (answer,) = connection.execute("PRAGMA integrity_check").fetchone()
+    except sqlite3.DatabaseError as error:
+        answer = error
     finally:
         connection.close()
     if answer != "ok":

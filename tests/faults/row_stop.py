@@ -10,6 +10,7 @@ from tests.faults.checker import Verdict, check, rerun_seconds
 from tests.faults.crew import Life, pass_time, until
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
+from tests.faults.outside import Line
 from tests.faults.row_kills import begin
 from tests.faults.rows import Settings
 
@@ -74,7 +75,8 @@ def stop_locked(folder: Path, settings: Settings) -> Verdict:
         crew.finish()
     verdict = check(folder)
     history = History(folder)
-    refused = [line for line in history.submits if line["what"] == "refused"]
+    # Not those of the stopped process itself: while it stands still it can tell nobody.
+    refused = [line for line in history.submits if is_refusal(line, other)]
     slowest = max((line["took"] for line in refused), default=0.0)
     if not refused or slowest > REFUSED_SECONDS:
         verdict.faults.append(f"late: {len(refused)} refusals, the slowest took {slowest:.1f} s")
@@ -85,6 +87,11 @@ def stop_locked(folder: Path, settings: Settings) -> Verdict:
         verdict.faults.append(f"refused: {taken} was accepted while nothing could be written")
     verdict.figures |= {"refused": len(refused), "refused_s": slowest}
     return verdict
+
+
+def is_refusal(line: Line, life: Life) -> bool:
+    """Tell whether a line says that a submit of this process was refused."""
+    return line["what"] == "refused" and str(line["mark"]).startswith(f"{life.name}/")
 
 
 def stop_in(life: Life, wants_lock: bool) -> float:

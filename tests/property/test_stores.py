@@ -25,7 +25,6 @@ from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
-from poolhand.rules.spec import PoolSpec
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Clock, order, owner, spec
@@ -70,10 +69,14 @@ TERMS = st.fixed_dictionaries(
 )
 PLAIN = st.fixed_dictionaries({"key": st.sampled_from("ABC"), "priority": st.integers(0, 2)})
 POOL = st.sampled_from(["one", "one", "two", "free"])
+POOLS = st.sampled_from([None, None, ("one",), ("two", "free"), ("free", "none", "one")])
 OWNER = st.sampled_from(["x", "x", "y"])
 WHICH = st.integers(0, 40)
 ENDS = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 STATUSES = [(status,) for status in Status]
+VERSION = st.sampled_from([None, None, 0, 1])
+TTL = st.sampled_from([None, 2.0])
+PUT = st.builds(Put, st.sampled_from("def"), st.just(b"p"), VERSION, TTL)
 
 
 class StoresMachine(RuleBasedStateMachine):
@@ -89,7 +92,8 @@ class StoresMachine(RuleBasedStateMachine):
         self.names: list[str] = []
         self.claims: list[Claim] = []
         self.stuck: list[int] = []
-        self.rules: dict[str, PoolSpec] = {}
+        self.owners = {"x": "x", "y": "y"}
+        self.burials = 0
         self.read_until = 0
         self.both(lambda store: store.open())
 
@@ -112,27 +116,32 @@ class StoresMachine(RuleBasedStateMachine):
     # Pools
 
     @initialize(one=RULES, two=RULES)
-    def open(self, one: dict[str, Any], two: dict[str, Any]) -> None:
-        for name, rules in (("one", one), ("two", two)):
-            self.put_in_force(name, rules)
-        for name in ("x", "y"):
-            self.both(lambda store, name=name: store.enroll(owner(name)))
+    def begin(self, one: dict[str, Any], two: dict[str, Any]) -> None:
+        self.declare("one", one)
+        self.declare("two", two)
+        for name in self.owners:
+            self.enroll(name)
 
-    def put_in_force(self, name: str, rules: dict[str, Any]) -> None:
-        made = self.rules[name] = spec(name, key_ttl=6.0, max_keys=2, **rules)
+    def declare(self, name: str, rules: dict[str, Any]) -> None:
+        made = spec(name, key_ttl=6.0, max_keys=2, **rules)
         self.both(lambda store: store.declare(made))
 
-    @rule(name=st.sampled_from(["one", "two", "free"]), rules=RULES)
-    def declare(self, name: str, rules: dict[str, Any]) -> None:
-        self.put_in_force(name, rules)
+    @rule(
+        act=st.sampled_from(["declare", "resize", "resize", "pause", "resume", "resume"]),
+        name=st.sampled_from(["one", "two"]),
+        rules=RULES,
+    )
+    def operate(self, act: str, name: str, rules: dict[str, Any]) -> None:
+        if act == "declare":
+            self.declare(name, rules)
+        elif act == "resize":
+            self.both(lambda store: store.resize(name, rules["slots"], "me"))
+        else:
+            self.both(lambda store: store.pause(name, act == "pause", "me"))
 
-    @rule(slots=st.sampled_from([None, 1, 2, 4]), name=st.sampled_from(["one", "two"]))
-    def resize(self, slots: int | None, name: str) -> None:
-        self.both(lambda store: store.resize(name, slots, "me"))
-
-    @rule(paused=st.sampled_from([True, False, False]), name=st.sampled_from(["one", "two"]))
-    def pause(self, paused: bool, name: str) -> None:
-        self.both(lambda store: store.pause(name, paused, "me"))
+    @rule(rules=RULES)
+    def declare_what_was_not(self, rules: dict[str, Any]) -> None:
+        self.declare("free", rules)
 
     # Coming in
 
@@ -145,24 +154,25 @@ class StoresMachine(RuleBasedStateMachine):
         self.names.append(name)
         return order(name, pool, **terms, **more)
 
-    def add(self, *batches: Batch) -> None:
-        self.both(lambda store: store.add(batches))
+    def add(self, who: str | None, *batches: tuple[Order, ...]) -> None:
+        made = [Batch(orders, None if who is None else self.owners[who]) for orders in batches]
+        self.both(lambda store: store.add(made))
 
     @rule(pool=POOL, terms=TERMS, who=st.sampled_from([None, "x", "y"]))
     def submit(self, pool: str, terms: dict[str, Any], who: str | None) -> None:
-        self.add(Batch((self.order(pool, terms),), who))
+        self.add(who, (self.order(pool, terms),))
 
-    @rule(pool=POOL, jobs=st.lists(PLAIN, max_size=4), who=OWNER)
+    @rule(pool=POOL, jobs=st.lists(PLAIN, min_size=2, max_size=5), who=OWNER)
     def submit_some(self, pool: str, jobs: list[dict[str, Any]], who: str) -> None:
         """Bring several that want nothing but a slot, so that there is always something to do."""
-        self.add(*[Batch((self.order(pool, terms),), who) for terms in jobs])
+        self.add(who, *[(self.order(pool, terms),) for terms in jobs])
 
     @rule(
         batch=st.lists(st.tuples(POOL, TERMS), min_size=2, max_size=4),
         who=st.sampled_from([None, "x"]),
     )
     def submit_batch(self, batch: list[tuple[str, dict[str, Any]]], who: str | None) -> None:
-        self.add(Batch(tuple([self.order(pool, terms) for pool, terms in batch]), who))
+        self.add(who, tuple([self.order(pool, terms) for pool, terms in batch]))
 
     @precondition(lambda self: self.names)
     @rule(which=WHICH, pool=POOL, who=st.sampled_from([None, "x"]))
@@ -170,7 +180,7 @@ class StoresMachine(RuleBasedStateMachine):
         dead = self.both(lambda store: store.find(Filter(dead=True))).jobs
         name = dead[which % len(dead)].job.id if dead else self.name(which)
         again = self.order(pool, {"key": "A"}, revives=name, rerun_failed=True)
-        self.add(Batch((again,), who))
+        self.add(who, (again,))
 
     def name(self, which: int) -> str:
         """Choose a job, one of the newest most of the time."""
@@ -184,16 +194,32 @@ class StoresMachine(RuleBasedStateMachine):
 
     # Being run
 
-    def wanted(self, who: str, count: int, pools: tuple[str, ...] | None) -> Wanted:
-        return Wanted(who, tuple(range(count)), pools)
+    def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> Wanted:
+        return Wanted(self.owners[who], tuple(range(count)), pools)
 
-    @rule(
-        who=OWNER,
-        count=st.sampled_from([1, 2, 3, 10]),
-        pools=st.sampled_from([None, None, ("one",), ("two", "free"), ("free", "none", "one")]),
-    )
+    @rule(who=OWNER, count=st.sampled_from([1, 2, 3, 10]), pools=POOLS)
     def claim(self, who: str, count: int, pools: tuple[str, ...] | None) -> None:
         self.claims += self.both(lambda store: store.claim(self.wanted(who, count, pools)))
+
+    @rule(who=OWNER, count=st.integers(1, 3), pools=POOLS, rounds=st.integers(1, 4), status=ENDS)
+    def work(
+        self, who: str, count: int, pools: tuple[str, ...] | None, rounds: int, status: Status
+    ) -> None:
+        """Run jobs one lot after the other, as a worker does."""
+        wanted = self.wanted(who, count, pools)
+        claims = tuple(self.both(lambda store: store.claim(wanted)))
+        for _ in range(rounds):
+            self.clock.wait(0.5)
+            changes = [self.ended(claim, status) for claim in claims]
+            claims = self.replace(changes, wanted)
+        self.claims += claims
+
+    def ended(self, claim: Claim, status: Status, **options: Any) -> Change:
+        job = replace(claim.job, status=status, finished_at=self.clock.date, result=b"value")
+        return Change(job, claim.token, **options)
+
+    def replace(self, changes: list[Change], wanted: Wanted | None) -> tuple[Claim, ...]:
+        return self.both(lambda store: store.replace(changes, wanted)).claims
 
     def take(self, which: int) -> Claim:
         """Choose a claim; some were lost meanwhile."""
@@ -210,20 +236,16 @@ class StoresMachine(RuleBasedStateMachine):
     def end(
         self, which: list[int], status: Status, stuck: bool, put: Put | None, who: str | None
     ) -> None:
+        documents = () if put is None else (put,)
         changes = []
         for one in which[: len(self.claims)]:
             claim = self.take(one)
-            job = replace(claim.job, status=status, finished_at=self.clock.date, result=b"value")
-            documents = () if put is None else (put,)
             line = Line(f"log of {claim.job.pool}", "end", claim.job.id.encode())
-            changes.append(Change(job, claim.token, None, stuck, documents, (line,)))
+            more = {"stuck": stuck, "documents": documents, "log": (line,)}
+            changes.append(self.ended(claim, status, **more))
             if stuck:
                 self.stuck.append(claim.token)
-        self.replace(changes, who)
-
-    def replace(self, changes: list[Change], who: str | None) -> None:
-        wanted = None if who is None else self.wanted(who, 2, None)
-        self.claims += self.both(lambda store: store.replace(changes, wanted)).claims
+        self.claims += self.replace(changes, None if who is None else self.wanted(who, 2))
 
     @precondition(lambda self: self.claims)
     @rule(
@@ -243,7 +265,8 @@ class StoresMachine(RuleBasedStateMachine):
             job = replace(job, status=Status.SCHEDULED, run_at=run_at)
         if stuck:
             self.stuck.append(claim.token)
-        self.replace([Change(job, claim.token, wait, stuck)], who)
+        wanted = None if who is None else self.wanted(who, 2)
+        self.claims += self.replace([Change(job, claim.token, wait, stuck)], wanted)
 
     @precondition(lambda self: self.stuck)
     @rule(which=WHICH)
@@ -259,39 +282,45 @@ class StoresMachine(RuleBasedStateMachine):
 
     # Owners
 
+    def enroll(self, name: str) -> None:
+        self.both(lambda store: store.enroll(owner(name)))
+
     @rule(who=OWNER)
     def extend(self, who: str) -> None:
         tokens = [claim.token for claim in self.claims] + self.stuck
-        self.both(lambda store: store.extend(who, tokens))
+        self.both(lambda store: store.extend(self.owners[who], tokens))
 
-    @rule(who=OWNER, behind=st.sampled_from([0, 0, 0, 1]), heir=st.booleans())
-    def bury(self, who: str, behind: int, heir: bool) -> None:
-        renewals = {one.owner.id: one.renewal for one in self.both(lambda store: store.leases())}
-        renewal = renewals.get(who, 0) + behind
-        found = self.both(lambda store: store.bury(who, renewal))
-        changes = [
-            Change(lifecycle.crash(one.job, None, True, self.clock.date, False), one.token)
-            for one in found
-        ]
-        if heir:
-            self.replace(changes, "x")
-        else:
+    @rule(which=WHICH, behind=st.sampled_from([0, 0, 0, 1]), heir=st.sampled_from([None, "x", "y"]))
+    def bury(self, which: int, behind: int, heir: str | None) -> None:
+        """Bury an owner, whose place another one takes; its jobs go on now or some time."""
+        leases = self.both(lambda store: store.leases())
+        lease = leases[which % len(leases)]
+        found = self.both(lambda store: store.bury(lease.owner.id, lease.renewal + behind))
+        for role, name in self.owners.items():
+            if name == lease.owner.id:
+                self.burials += 1
+                self.owners[role] = f"{role}{self.burials}"
+                self.enroll(self.owners[role])
+        if heir is None:
             self.claims += found
-        self.both(lambda store: store.enroll(owner(who)))
+        else:
+            at = self.clock.date
+            jobs = [lifecycle.crash(one.job, None, True, at, proven=False) for one in found]
+            changes = [Change(job, one.token) for job, one in zip(jobs, found, strict=True)]
+            self.claims += self.replace(changes, self.wanted(heir, 2))
 
     # Time
 
-    @rule(seconds=st.sampled_from([1.0, 1.0, 2.0, 5.0]))
-    def wait(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([1.0, 1.0, 2.0, 5.0]), limit=st.sampled_from([None, 1000, 2]))
+    def wait(self, seconds: float, limit: int | None) -> None:
         self.clock.wait(seconds)
+        if limit is not None:
+            self.both(lambda store: store.promote(limit))
 
     @rule(seconds=st.sampled_from([-3.0, 2.0]))
     def set_date(self, seconds: float) -> None:
         self.clock.set_date(seconds)
-
-    @rule(limit=st.sampled_from([1000, 1000, 1, 2]))
-    def promote(self, limit: int) -> None:
-        self.both(lambda store: store.promote(limit))
+        self.both(lambda store: store.promote())
 
     @rule(keep=st.sampled_from([0.0, 3.0, 10.0]), limit=st.sampled_from([1000, 1]))
     def prune(self, keep: float, limit: int) -> None:
@@ -299,34 +328,22 @@ class StoresMachine(RuleBasedStateMachine):
 
     # Documents and log
 
-    @rule(
-        puts=st.lists(
-            st.builds(
-                Put,
-                st.sampled_from(["d", "e", "f"]),
-                st.just(b"p"),
-                st.sampled_from([None, None, 0, 1]),
-                st.sampled_from([None, 2.0]),
-            ),
-            max_size=3,
-        )
-    )
-    def put(self, puts: list[Put]) -> None:
+    @rule(puts=st.lists(PUT, max_size=3), gone=st.sampled_from("def"), version=VERSION)
+    def write(self, puts: list[Put], gone: str, version: int | None) -> None:
         self.both(lambda store: store.put(puts))
+        self.both(lambda store: store.delete(gone, version))
 
-    @rule(key=st.sampled_from("def"), expect=st.sampled_from([None, 0, 1]))
-    def delete(self, key: str, expect: int | None) -> None:
-        self.both(lambda store: store.delete(key, expect))
-
-    @rule(token=st.sampled_from([None, 0]), which=WHICH)
-    def append(self, token: int | None, which: int) -> None:
+    @rule(
+        token=st.sampled_from([None, 0]),
+        which=WHICH,
+        before=st.integers(0, 12),
+        stream=st.sampled_from(["s", "t", STREAM]),
+    )
+    def append(self, token: int | None, which: int, before: int, stream: str) -> None:
         if token is not None and self.claims:
             token = self.claims[which % len(self.claims)].token
         lines = [Line("s", "a", b"1"), Line("t", "b", b"2"), Line("s", "c", b"3")]
         self.both(lambda store: store.append(lines, token))
-
-    @rule(before=st.integers(0, 12), stream=st.sampled_from(["s", "t", STREAM]))
-    def trim(self, before: int, stream: str) -> None:
         self.both(lambda store: store.trim(stream, before))
 
     # What can be seen
@@ -348,8 +365,8 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.brief(self.name(which)))
         self.both(lambda store: store.scan("", "", 10))
         self.both(lambda store: store.get_document("d"))
-        for stream in ("s", "log of one"):
-            self.both(lambda store, stream=stream: store.read(stream, which % 5, limit))
+        self.both(lambda store: store.read("s", which % 5, limit))
+        self.both(lambda store: store.read("log of one", which % 5, limit, "e"))
 
     async def pages(self, store: Store, which: Filter, limit: int) -> list[str]:
         """Return all jobs of a filter; what a cursor looks like is the store's own."""

@@ -55,12 +55,23 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 
 def existing(url: str, runtime: Runtime) -> Store:
     """Return the store of a URL, unless it is a file that is not there: looking makes none."""
-    store = store_of(url, runtime)
+    store = outside(url, runtime)
     path = getattr(store, "path", None)
     if isinstance(path, str | Path) and not Path(path).exists():
         raise Unavailable(
             f"there is no file {str(path)!r}; check the name, or make a new store there with "
             f"`poolhand migrate --store {url}`"
+        )
+    return store
+
+
+def outside(url: str, runtime: Runtime) -> Store:
+    """Return the store of a URL, unless nobody outside its own process can see it."""
+    store = store_of(url, runtime)
+    if url.startswith("memory:"):
+        raise UsageError(
+            f"store={url!r} lives inside the process that uses it and cannot be seen from here; "
+            "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db)"
         )
     return store
 

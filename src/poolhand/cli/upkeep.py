@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from poolhand import config
-from poolhand.app import store_of
 from poolhand.cli import exits, options, screen
-from poolhand.cli.door import existing, fail, named, opened, operate, told
+from poolhand.cli.door import existing, fail, named, opened, operate, outside, told
 from poolhand.errors import Unavailable
 from poolhand.operate.actions import Operator
 from poolhand.operate.findings import Finding, InFile, Level, examine
@@ -101,7 +100,7 @@ def migrate(
 async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
     """Return the number before, the newest, and the number after."""
     runtime = Runtime()
-    store = existing(url, runtime) if check else store_of(url, runtime)
+    store = existing(url, runtime) if check else outside(url, runtime)
     if not isinstance(store, InFile):
         raise fail(f"{config.masked(url)} has no schema: nothing to migrate", exits.USAGE)
     has, knows = await store.schema()

@@ -99,7 +99,9 @@ class Hand:
         self._keeper.post(self._wake.set)
 
     def hint(self) -> None:
-        if self._free and self._claiming:
+        # Also while no slot is free: those that are may be with a claim on its way, which was
+        # decided before what this hint tells of.
+        if self._claiming:
             self._wake.set()
 
     async def stop_claiming(self) -> None:

@@ -74,7 +74,7 @@ class Reruns:
                 if answer.reason in ("full", "no_slot", "rejected"):
                     full[one.job.pool] = answer
             tally.add([*answers, *left])
-            if tell is not None:
+            if tell is not None and page.jobs:
                 tell(Progress(tally.done, tally.not_done, max(total, tally.seen)))
             if page.after is None:
                 return tally.summary()

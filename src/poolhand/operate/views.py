@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.contract import PoolRow, Stored, Written
+from poolhand.rules.audit import RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
 
@@ -173,7 +174,7 @@ def audit_view(line: Written) -> AuditView:
         facts.get("pool"),
         facts.get("task_id"),
         facts.get("by") or facts.get("submitted_by"),
-        _told(facts),
+        _told(line.kind, facts),
         record,
     )
 
@@ -185,9 +186,13 @@ _SAME = tuple(
 )
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _told(kind: str, facts: dict[str, Any]) -> str:
     """Say in a few words what a record holds beside whom it is about."""
     match facts:
+        case {"detail": slots} if kind == RESIZE:
+            return f"{slots} slots" if slots else "as declared"
+        case {"detail": new_id} if kind == RERUN:
+            return f"as {new_id}"
         case {"detail": detail}:
             return str(detail)
         case {"replacement_task_id": other, "reason": reason, "policy": policy}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from poolhand.app import App
@@ -20,7 +21,6 @@ from poolhand.contract import (
     Put,
     Refusal,
     Replaced,
-    Store,
     Stored,
     Wanted,
 )
@@ -37,11 +37,14 @@ __all__ = ["Heard", "Machine", "SharedStore", "StoreApp", "busy", "seeded", "unt
 
 
 class StoreApp(App):
-    """An app over a store that somebody else has made."""
+    """An app over a store that somebody else has made; each is on a machine of its own."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, *, events: Events | None = None, **options: Any
+        self, store: SharedStore, runtime: Runtime, *, events: Events | None = None, **options: Any
     ) -> None:
+        if isinstance(runtime, SeededRuntime):
+            store.machines += 1
+            runtime = Machine(runtime, f"host-{store.machines}")
         super().__init__("memory://", runtime=runtime, events=events, **options)
         self.store = store
 
@@ -56,10 +59,14 @@ class Machine(SeededRuntime):
         super().__init__(runtime.loop)
         # One source for all: from the same seed, two would give the same names.
         self.random = runtime.random
-        self.host = host
+        self._origin = runtime
+        self._host = host
+
+    def wall(self) -> datetime:
+        return self._origin.wall()
 
     def identity(self) -> tuple[str, str, int, str]:
-        return self.host, f"boot of {self.host}", 1, "0"
+        return self._host, f"boot of {self._host}", 1, "0"
 
 
 class SharedStore(MemoryStore):
@@ -71,7 +78,7 @@ class SharedStore(MemoryStore):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
         self.down = False
-        self.adds = 0
+        self.adds = self.machines = 0
 
     def _check(self) -> None:
         if self.down:

@@ -43,7 +43,7 @@ async def test_the_old_job_is_no_dead_letter_any_more_and_the_audit_says_who(wor
     assert (await world.operator.jobs(Filter(dead=True))).jobs == ()
     assert (await world.get(old)).job.status is Status.FAILED
     (line,) = await world.operator.audit(0, kind=RERUN)
-    assert (line.job, line.by, line.text) == (old, "anna", answer.new_id)
+    assert (line.job, line.by, line.text) == (old, "anna", f"as {answer.new_id}")
 
 
 async def test_what_is_no_dead_letter_is_told_why(world: World) -> None:
@@ -152,8 +152,9 @@ async def test_a_retry_of_many_tells_how_far_it_is(world: World) -> None:
 
 
 async def test_nothing_to_retry_is_no_fault(world: World) -> None:
-    summary = await world.operator.retry_all(Filter(), "anna")
-    assert (summary.done, summary.not_done) == (0, 0)
+    told: list[Progress] = []
+    summary = await world.operator.retry_all(Filter(), "anna", told.append)
+    assert (summary.done, summary.not_done, told) == (0, 0, [])
 
 
 async def test_jobs_that_die_meanwhile_are_not_met(world: World) -> None:

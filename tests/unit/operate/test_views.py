@@ -34,9 +34,11 @@ def written(kind: str, body: bytes) -> Written:
         ),
         (audit.ended(cancel(JOB, AT)), None, "cancelled, attempt 0"),
         (audit.acted_on(audit.CANCEL, JOB, "anna", "", AT), "anna", ""),
-        (audit.acted(audit.RESIZE, ("pool-1", "p"), "anna", "5", AT), "anna", "5"),
+        (audit.acted(audit.RESIZE, ("pool-1", "p"), "anna", "5", AT), "anna", "5 slots"),
+        (audit.acted(audit.RESIZE, ("pool-1", "p"), "anna", "", AT), "anna", "as declared"),
+        (audit.acted_on(audit.RERUN, JOB, "anna", "j-2", AT), "anna", "as j-2"),
     ],
-    ids=["submit", "dequeue", "drop", "outcome", "cancel", "resize"],
+    ids=["submit", "dequeue", "drop", "outcome", "cancel", "resize", "declared", "rerun"],
 )
 def test_an_audit_line_says_who_and_what(record: audit.Audit, by: str | None, text: str) -> None:
     kind = audit.kind_of(record)

@@ -1,0 +1,73 @@
+"""Several worker processes on one file."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from durable_cases import MICRO, POOL, Case, Figures, Scale, batches, middle, problem, ratio, shown
+
+if TYPE_CHECKING:
+    from poolhand.operate.actions import Operator
+
+SECTION, TITLE = "workers", "Worker processes on one file"
+MOST = 3
+HEADER = ("worker processes", "jobs a second", "× one", "CPU of the workers, per job")
+LOOK_EVERY = 0.02
+
+
+def cases(scale: Scale) -> list[Case]:
+    return [Case(SECTION, "poolhand", scale.shared, amount) for amount in range(1, MOST + 1)]
+
+
+def take(case: Case, folder: str) -> dict[str, float]:
+    return asyncio.run(_take(case, folder))
+
+
+async def _take(case: Case, folder: str) -> dict[str, float]:
+    """Fill a paused pool, have the workers ready, let go; until the last job ran."""
+    from durable_ours import SQLITE, url_of
+    from durable_worker import make, workers
+
+    url = url_of(SQLITE, folder)
+    app, tell_when, _ = make(url)
+    async with app:
+        for batch in batches(case.jobs):
+            await tell_when.submit_many([(number,) for number in batch])
+        operator = app.operator()
+        await operator.pause(POOL, by="bench")
+        async with workers(url, case.amount) as crowd:
+            began = time.perf_counter()
+            await operator.resume(POOL, by="bench")
+            while await _left(operator):
+                await asyncio.sleep(LOOK_EVERY)
+            told = [one.stop() for one in crowd]
+    assert sum(one["jobs"] for one in told) == case.jobs
+    seconds = max(one["last"] for one in told) - began
+    return {
+        "rate": case.jobs / seconds,
+        "cpu": sum(one["cpu"] for one in told) * MICRO / case.jobs,
+    }
+
+
+async def _left(operator: Operator) -> int:
+    """How many jobs are not over."""
+    (pool,) = [one for one in await operator.pools() if one.name == POOL]
+    return pool.queued + pool.running
+
+
+def rows(figures: Figures) -> list[list[str]]:
+    """Jobs a second of all together."""
+    one = next((samples for case, samples in figures.items() if case.amount == 1), [])
+    return [
+        [str(case.amount), found, "", ""]
+        if (found := problem(samples))
+        else [
+            str(case.amount),
+            f"{middle(samples, 'rate'):,.0f}",
+            shown(ratio(samples, one, "rate")),
+            shown(middle(samples, "cpu"), "µs"),
+        ]
+        for case, samples in figures.items()
+    ]

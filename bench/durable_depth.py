@@ -1,0 +1,133 @@
+"""Whether what a store holds makes it slower: finished jobs, and queued ones.
+
+The bare verbs are measured, so that nothing else hides what grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from durable_cases import (
+    BATCH,
+    POOL,
+    Case,
+    Figures,
+    Sample,
+    Scale,
+    middle,
+    problem,
+    ratio,
+    shown,
+)
+from goals import Goal
+
+FULL_SECTION, FULL_TITLE = "finished", "What finished jobs in the store cost"
+DEPTH_SECTION, DEPTH_TITLE = "queued", "What queued jobs in the store cost"
+CLAIM_GOAL = Goal(1.5, "× a store without")
+VERBS = ("add", "claim", "replace")
+FULL_HEADER = ("finished jobs", *VERBS, "add, CPU", "claim, CPU", "replace, CPU", "× empty", "goal")
+DEPTH_HEADER = ("strategy", "queued", "wall", "CPU", "growth, by CPU")
+PLAIN = "fifo"
+
+
+def full_cases(scale: Scale) -> list[Case]:
+    """A store that is nearly empty, and one full of finished jobs."""
+    return [
+        Case(FULL_SECTION, POOL, scale.claimed, amount=amount) for amount in (0, scale.finished)
+    ]
+
+
+def take_full(case: Case, folder: str) -> dict[str, float]:
+    return asyncio.run(_full(case, folder))
+
+
+async def _full(case: Case, folder: str) -> dict[str, float]:
+    from durable_full import full_store
+    from durable_ours import SQLITE, url_of, verbs
+
+    # Beside the folder of the sample, so that it is made once for all repeats.
+    full = os.path.join(os.path.dirname(folder), "full.db")
+    url = await full_store(full, case.amount) if case.amount else url_of(SQLITE, folder)
+    async with verbs(url) as ours:
+        for _ in range(case.jobs // (2 * BATCH) or 1):
+            await ours.fill(2 * BATCH)
+            await ours.claim_apart(2 * BATCH)
+    spans = zip(VERBS, (ours.adding, ours.claiming, ours.replacing), strict=True)
+    return {name: one for verb, span in spans for name, one in span.per(case.jobs, verb).items()}
+
+
+def full_rows(figures: Figures) -> list[list[str]]:
+    """µs per job of each verb."""
+    empty = next((samples for case, samples in figures.items() if not case.amount), [])
+    return [_full_row(case, samples, empty) for case, samples in figures.items()]
+
+
+def _full_row(case: Case, samples: list[Sample], empty: list[Sample]) -> list[str]:
+    name = f"{case.amount:,}"
+    if found := problem(samples):
+        return [name, found, *[""] * (len(FULL_HEADER) - 2)]
+    kinds = [f"{verb}_{kind}" for kind in ("wall", "cpu") for verb in VERBS]
+    cells = [shown(middle(samples, kind), "µs") for kind in kinds]
+    by_time, by_cpu = (ratio(samples, empty, f"claim_{kind}") for kind in ("wall", "cpu"))
+    if not case.amount or by_time is None or by_cpu is None:
+        return [name, *cells, "", ""]
+    goal = f"{CLAIM_GOAL.judge(by_cpu)}, claims by CPU; {CLAIM_GOAL.judge(by_time)}, by time"
+    return [name, *cells, shown(by_cpu), goal]
+
+
+def depth_cases(scale: Scale) -> list[Case]:
+    """Short and long queues; the fair ones with few, some and many keys."""
+    return [
+        Case(DEPTH_SECTION, PLAIN if not keys else "fair", scale.drained, amount, keys)
+        for keys in (0, 2, 50, 5_000)
+        for amount in (scale.short, scale.long)
+    ]
+
+
+def take_depth(case: Case, folder: str) -> dict[str, float]:
+    return asyncio.run(_depth(case, folder))
+
+
+async def _depth(case: Case, folder: str) -> dict[str, float]:
+    from durable_ours import SQLITE, url_of, verbs
+
+    import poolhand
+    from poolhand.rules.spec import PoolSpec, pool_id
+
+    queue = poolhand.fair_round_robin() if case.keys else poolhand.fifo()
+    spec = PoolSpec(POOL, pool_id("app", "", POOL), queue=queue)
+    at_once = min(case.jobs, case.amount)
+    async with verbs(url_of(SQLITE, folder), spec) as ours:
+        await ours.fill(case.amount - at_once, case.keys)
+        for _ in range(case.jobs // at_once):
+            # Topped up each time: the queue is as long as it is said to be.
+            await ours.fill(at_once, case.keys)
+            await ours.drain(at_once)
+    span = ours.replacing
+    span.wall += ours.claiming.wall
+    span.cpu += ours.claiming.cpu
+    return span.per(case.jobs, "take")
+
+
+def depth_rows(figures: Figures) -> list[list[str]]:
+    """µs per job that is claimed and completed; growth is long against short."""
+    return [_depth_row(case, figures) for case in figures]
+
+
+def _depth_row(case: Case, figures: Figures) -> list[str]:
+    samples = figures[case]
+    name = case.contestant if not case.keys else f"fair, {case.keys:,} keys"
+    if found := problem(samples):
+        return [name, f"{case.amount:,}", found, "", ""]
+    walls, cpus = (shown(middle(samples, f"take_{kind}"), "µs") for kind in ("wall", "cpu"))
+    shorter = next(
+        (
+            other
+            for shorter, other in figures.items()
+            if (shorter.contestant, shorter.keys) == (case.contestant, case.keys)
+            and shorter.amount < case.amount
+        ),
+        [],
+    )
+    return [name, f"{case.amount:,}", walls, cpus, shown(ratio(samples, shorter, "take_cpu"))]

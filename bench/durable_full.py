@@ -1,0 +1,85 @@
+"""A SQLite store that remembers a million finished jobs, made in seconds.
+
+A thousand jobs are really run; then their rows are copied, with numbers and ids moved on. What the
+store says of itself afterwards is checked against the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from durable_cases import POOL
+from durable_ours import verbs
+
+from poolhand.contract import Filter
+from poolhand.rules.job import Status
+
+REAL = 1_000
+# Columns that have to differ in a copy: numbers go on, ids another beginning.
+NUMBERS = {
+    "jobs": ("seq",),
+    "ends": ("no", "seq"),
+    "log": ("no", "first", "last"),
+}
+
+
+async def full_store(path: str, finished: int) -> str:
+    """The URL of a file with so many finished jobs, made where it is missing."""
+    url = f"sqlite:///{path}"
+    if not os.path.exists(path):
+        # Warming up has run some jobs as well.
+        async with verbs(url) as ours:
+            await ours.fill(REAL)
+            await ours.drain(REAL)
+        copy_rows(path, finished)
+        async with verbs(url) as ours:
+            counts = await ours.store.count(Filter(POOL))
+        assert counts[Status.COMPLETED] >= finished
+    return url
+
+
+def copy_rows(path: str, finished: int) -> None:
+    """Copy what finished jobs left, until there are so many."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    # Whatever happens here, the file is thrown away: nothing has to survive a crash.
+    for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000"):
+        connection.execute(f"PRAGMA {setting}")
+    connection.execute("BEGIN")
+    real = _count(connection, "ends")
+    times = -(-finished // real)
+    for table, moved in NUMBERS.items():
+        _copy(connection, table, moved, times)
+    connection.execute(
+        "UPDATE counters SET jobs = (SELECT max(seq) FROM jobs), ends = (SELECT max(no) FROM ends)"
+    )
+    connection.execute("UPDATE pools SET completed = (SELECT count(*) FROM ends)")
+    connection.execute("COMMIT")
+    assert _count(connection, "ends") == _count(connection, "jobs") == real * times >= finished
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+
+
+def _copy(connection: sqlite3.Connection, table: str, moved: tuple[str, ...], times: int) -> None:
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    steps = {
+        name: connection.execute(f"SELECT max({name}) FROM {table}").fetchone()[0]  # noqa: S608
+        for name in moved
+    }
+    values = ", ".join(
+        f"{name} + {steps[name]} * :time"
+        if name in steps
+        else "printf('%06d-', :time) || id"
+        if name == "id"
+        else name
+        for name in columns
+    )
+    first = f"{moved[0]} <= {steps[moved[0]]}"
+    command = f"INSERT INTO {table} SELECT {values} FROM {table} WHERE {first}"  # noqa: S608
+    for time in range(1, times):
+        connection.execute(command, {"time": time})
+
+
+def _count(connection: sqlite3.Connection, table: str) -> int:
+    (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
+    return int(count)

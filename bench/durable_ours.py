@@ -1,0 +1,211 @@
+"""Ours: an app with a no-op task over any store, and the bare verbs of the same stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from durable_cases import BATCH, POOL, SLOTS, Span, batches
+
+from poolhand import App
+from poolhand.app import store_of
+from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
+from poolhand.rules import lifecycle
+from poolhand.rules.job import Job, Status
+from poolhand.rules.spec import PoolSpec, pool_id
+from poolhand.runtime import Runtime
+
+WARM_UP = 500
+MEMORY, SQLITE = "memory", "sqlite"
+BRIEF = b"x" * 150
+ME = "bench"
+
+
+def url_of(kind: str, folder: str) -> str:
+    """Where a store of this kind keeps its jobs."""
+    return "memory://" if kind == MEMORY else f"sqlite:///{folder}/jobs.db"
+
+
+class Countdown:
+    """Tells when so many jobs have run."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self.over = asyncio.Event()
+
+    def start(self, count: int) -> None:
+        self._left = count
+        self.over.clear()
+
+    def one(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.over.set()
+
+
+class Bench:
+    """An app with one task that does nothing but count itself."""
+
+    def __init__(self, url: str) -> None:
+        self.app = App(url)
+        self._countdown = Countdown()
+        countdown = self._countdown
+
+        @self.app.task(pool=POOL, name="no_op")
+        async def no_op(number: int) -> None:
+            countdown.one()
+
+        self._no_op = no_op
+
+    async def put_many(self, count: int) -> list[Any]:
+        """submit_many, a hundred at a time, one after the other."""
+        tickets: list[Any] = []
+        for batch in batches(count):
+            tickets += await self._no_op.submit_many([(number,) for number in batch])
+        return tickets
+
+    async def put_singly(self, count: int) -> list[Any]:
+        """A hundred callers, each with one submit after the other."""
+
+        async def caller(numbers: Iterable[int]) -> list[Any]:
+            return [await self._no_op.submit(number) for number in numbers]
+
+        turns = [range(first, count, BATCH) for first in range(BATCH)]
+        done = await asyncio.gather(*map(caller, turns))
+        return [ticket for tickets in done for ticket in tickets]
+
+    async def drain(self, count: int) -> None:
+        """Have a worker run that many jobs, and every outcome written."""
+        self._countdown.start(count)
+        async with self.app.worker(slots=SLOTS):
+            await self._countdown.over.wait()
+
+    async def await_all(self, tickets: list[Any]) -> None:
+        """The same, with somebody who awaits each result."""
+        async with self.app.worker(slots=SLOTS):
+            for ticket in tickets:
+                await ticket
+
+    async def completed(self) -> int:
+        counts = await self.app.operator().count(Filter(POOL))
+        return counts.get(Status.COMPLETED, 0)
+
+
+async def through_app(
+    jobs: int, folder: str, kind: str = SQLITE, singly: bool = False, awaited: bool = False
+) -> dict[str, float]:
+    """Everything that a user has: submits, a worker, audit and log."""
+    bench = Bench(url_of(kind, folder))
+    put = bench.put_singly if singly else bench.put_many
+    putting, taking = Span(), Span()
+    async with bench.app:
+        await put(WARM_UP)
+        await bench.drain(WARM_UP)
+        with putting.timed():
+            tickets = await put(jobs)
+        if not awaited:
+            # Whoever wants to know may ask for a job by its id.
+            tickets.clear()
+        with taking.timed():
+            await (bench.await_all(tickets) if awaited else bench.drain(jobs))
+        assert await bench.completed() == jobs + WARM_UP
+    return {**putting.per(jobs, "put"), **taking.per(jobs, "take")}
+
+
+class Verbs:
+    """A store used as a worker uses it: a hundred jobs to a write, settling and claiming in one."""
+
+    def __init__(self, store: Store, spec: PoolSpec | None = None) -> None:
+        self.store = store
+        self.spec = spec or PoolSpec(POOL, pool_id("app", "", POOL))
+        self.adding, self.claiming, self.replacing = Span(), Span(), Span()
+        self._made = 0
+        self._runtime = Runtime()
+        self._wanted = Wanted(ME, tuple(range(SLOTS)), (POOL,))
+
+    async def begin(self) -> None:
+        """Open the store, and do everything once, so that it is not measured."""
+        await self.store.open()
+        await self.store.declare(self.spec)
+        await self.store.enroll(Owner(ME, *self._runtime.identity()))
+        await self.fill(WARM_UP)
+        await self.drain(WARM_UP)
+        self.adding, self.claiming, self.replacing = Span(), Span(), Span()
+
+    async def fill(self, count: int, keys: int = 0) -> None:
+        """Put jobs in, whose keys take turns."""
+        for batch in batches(count):
+            lot = Batch(tuple(self._order(number % keys if keys else None) for number in batch))
+            with self.adding.timed():
+                (added,) = await self.store.add([lot])
+            assert not isinstance(added, Refusal)
+
+    async def drain(self, count: int) -> None:
+        """Settle what was claimed and claim the next, `count` in all."""
+        with self.claiming.timed():
+            claims = tuple(await self.store.claim(self._wanted))
+        done = len(claims)
+        while claims:
+            changes = [self._end(claim) for claim in claims]
+            wanted = self._wanted if done < count else None
+            with self.replacing.timed():
+                replaced = await self.store.replace(changes, wanted)
+            assert all(replaced.made)
+            claims = replaced.claims
+            done += len(claims)
+        assert done == count
+
+    async def claim_apart(self, count: int) -> None:
+        """Claim, then settle, each with a write of its own; `count` in all."""
+        for _ in batches(count):
+            with self.claiming.timed():
+                claims = await self.store.claim(self._wanted)
+            changes = [self._end(claim) for claim in claims]
+            with self.replacing.timed():
+                replaced = await self.store.replace(changes)
+            assert len(claims) == BATCH
+            assert all(replaced.made)
+
+    def _order(self, key: int | None) -> Order:
+        self._made += 1
+        job = Job(
+            id=f"{self._runtime.salt()}-{self._made}",
+            pool=POOL,
+            pool_id=self.spec.id,
+            status=Status.QUEUED,
+            submitted_at=datetime.now(UTC),
+            name="no_op",
+            key="" if key is None else f"key-{key}",
+        )
+        return Order(job, BRIEF)
+
+    def _end(self, claim: Claim) -> Change:
+        done = lifecycle.complete(claim.job, b"null", datetime.now(UTC), 0.0)
+        return Change(done, claim.token)
+
+
+@asynccontextmanager
+async def verbs(url: str, spec: PoolSpec | None = None) -> AsyncIterator[Verbs]:
+    """The verbs of the store that a URL names."""
+    ours = Verbs(store_of(url, Runtime()), spec)
+    await ours.begin()
+    try:
+        yield ours
+    finally:
+        await ours.store.close()
+
+
+async def by_verbs(jobs: int, folder: str, kind: str = SQLITE) -> dict[str, float]:
+    """The store alone: no tasks, no keeper, no slots; audit is written by the store."""
+    async with verbs(url_of(kind, folder)) as ours:
+        await ours.fill(jobs)
+        await ours.drain(jobs)
+        counts = await ours.store.count(Filter(POOL))
+        assert counts[Status.COMPLETED] == jobs + WARM_UP
+    taking = ours.replacing
+    taking.cpu += ours.claiming.cpu
+    taking.wall += ours.claiming.wall
+    return {**ours.adding.per(jobs, "put"), **taking.per(jobs, "take")}

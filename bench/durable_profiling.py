@@ -1,0 +1,55 @@
+"""Where the CPU time of our stored jobs goes, thread by thread."""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import sys
+from collections.abc import Awaitable, Callable
+
+from durable_cases import Scale
+
+PUT, TAKE = "submit_many", "worker"
+JOBS = Scale().jobs
+TOP = 30
+
+
+def profile(folder: str) -> None:
+    """Print what costs most itself: each phase, on the loop of the user and on the keeper.
+
+    One thread at a time: each pass is a run of its own. The profiler inflates small calls.
+    """
+    for number, phase in enumerate((PUT, TAKE)):
+        for keeper in (False, True):
+            where = "keeper" if keeper else "loop of the user"
+            print(f"{phase}, {where}: {JOBS:,} jobs", flush=True)
+            profiler = asyncio.run(_profiled(f"{folder}/{number}{keeper:d}.db", phase, keeper))
+            pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(TOP)
+
+
+async def _profiled(path: str, phase: str, keeper: bool) -> cProfile.Profile:
+    from durable_ours import WARM_UP, Bench
+
+    bench, profiler = Bench(f"sqlite:///{path}"), cProfile.Profile()
+    async with bench.app:
+        await bench.put_many(WARM_UP)
+        await bench.drain(WARM_UP)
+        station = await bench.app.station()
+
+        async def switch(act: Callable[[], None]) -> None:
+            async def on_keeper() -> None:
+                act()
+
+            await (station.keeper.ask(on_keeper) if keeper else on_keeper())
+
+        async def measured(wanted: str, work: Awaitable[object]) -> None:
+            if wanted == phase:
+                await switch(profiler.enable)
+            await work
+            if wanted == phase:
+                await switch(profiler.disable)
+
+        await measured(PUT, bench.put_many(JOBS))
+        await measured(TAKE, bench.drain(JOBS))
+    return profiler

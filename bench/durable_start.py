@@ -1,0 +1,147 @@
+"""How soon a job starts on a worker that has nothing to do, and what that worker costs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from durable_cases import MILLI, SLOTS, Case, Figures, Scale, middle, problem, shown
+from goals import Goal
+
+START_SECTION, START_TITLE = "start", "From submit to start, on an idle worker"
+IDLE_SECTION, IDLE_TITLE = "idle", "A worker with nothing to do"
+FLOOR = "floor: two commits of sqlite3"
+HERE, APART, MEMORY = (
+    "poolhand: worker in the same process",
+    "poolhand: worker in another process",
+    "poolhand: memory://",
+)
+START_HEADER = ("contestant", "p50", "p99")
+IDLE_HEADER = ("contestant", "CPU share", "calls of the store", "busiest loop", "goal")
+CPU_GOAL, LOOP_GOAL = Goal(1, "% of a core"), Goal(1.1, "turns a second")
+REST = 0.01  # between two submits, so that the worker has nothing to do again
+WARM_UP = 10
+# Calls of one loop that follow each other at once are one turn of it.
+ONE_TURN = 0.1
+PORTS = ("Jobs", "Documents", "Log")
+
+
+def start_cases(scale: Scale) -> list[Case]:
+    return [Case(START_SECTION, name, scale.starts) for name in (FLOOR, HERE, APART, MEMORY)]
+
+
+def take_start(case: Case, folder: str) -> dict[str, float]:
+    if case.contestant == FLOOR:
+        from durable_floor import starts
+
+        took = starts(case.jobs, folder)
+    else:
+        took = asyncio.run(_starts(case, folder))
+    took.sort()
+    return {"p50": took[len(took) // 2], "p99": took[int(0.99 * len(took))]}
+
+
+async def _starts(case: Case, folder: str) -> list[float]:
+    from durable_ours import url_of
+    from durable_worker import make, workers
+
+    url = url_of("memory" if case.contestant == MEMORY else "sqlite", folder)
+    app, tell_when, _ = make(url)
+    took = []
+    async with app:
+        here = app.worker(slots=SLOTS) if case.contestant != APART else workers(url, 1)
+        async with here:
+            for number in range(WARM_UP + case.jobs):
+                await asyncio.sleep(REST)
+                began = time.perf_counter()
+                started = await (await tell_when.submit(number))
+                took.append((started - began) * MILLI)
+    return took[WARM_UP:]
+
+
+def start_rows(figures: Figures) -> list[list[str]]:
+    """Milliseconds from the call of submit to the first line of the job."""
+    return [
+        [case.contestant, found, ""]
+        if (found := problem(samples))
+        else [
+            case.contestant,
+            *(shown(middle(samples, name), "ms") for name in ("p50", "p99")),
+        ]
+        for case, samples in figures.items()
+    ]
+
+
+def idle_cases(scale: Scale) -> list[Case]:
+    """The seconds to watch stand in place of a number of jobs, in thousandths."""
+    return [Case(IDLE_SECTION, "poolhand", round(scale.idle * MILLI))]
+
+
+def take_idle(case: Case, folder: str) -> dict[str, float]:
+    return asyncio.run(_idle(case.jobs / MILLI, folder))
+
+
+async def _idle(seconds: float, folder: str) -> dict[str, float]:
+    from durable_ours import SQLITE, Bench, url_of
+
+    bench = Bench(url_of(SQLITE, folder))
+    async with bench.app:
+        await bench.put_many(SLOTS)
+        await bench.drain(SLOTS)
+        async with bench.app.worker(slots=SLOTS):
+            await asyncio.sleep(1.0)
+            asked = Asked((await bench.app.station()).store)
+            cpu, wall = time.process_time(), time.perf_counter()
+            await asyncio.sleep(seconds)
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            return {
+                "share": 100 * cpu / wall,
+                "calls": asked.calls / wall,
+                "turns": max(asked.turns.values(), default=0) / wall,
+            }
+
+
+class Asked:
+    """Counts how often a store is asked, and by which loop of the keeper."""
+
+    def __init__(self, store: Any) -> None:
+        from poolhand import contract
+
+        self.calls = 0
+        self.turns: Counter[str] = Counter()
+        self._last: dict[str, float] = {}
+        for port in PORTS:
+            for name, verb in vars(getattr(contract, port)).items():
+                if asyncio.iscoroutinefunction(verb):
+                    setattr(store, name, self._counted(getattr(store, name)))
+
+    def _counted(
+        self, verb: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def counted(*args: Any, **options: Any) -> Any:
+            task, now = asyncio.current_task(), time.perf_counter()
+            loop = "" if task is None else task.get_name()
+            self.calls += 1
+            if now - self._last.get(loop, 0.0) > ONE_TURN:
+                self.turns[loop] += 1
+            self._last[loop] = now
+            return await verb(*args, **options)
+
+        return counted
+
+
+def idle_rows(figures: Figures) -> list[list[str]]:
+    """Shares of one core, and calls a second."""
+    rows = []
+    for case, samples in figures.items():
+        if found := problem(samples):
+            rows.append([case.contestant, found, "", "", ""])
+            continue
+        share, calls, turns = (middle(samples, name) for name in ("share", "calls", "turns"))
+        goal = f"{CPU_GOAL.judge(share)}; {LOOP_GOAL.judge(turns)}"
+        cells = [f"{share:.2f} %", f"{calls:.1f} a second", f"{turns:.2f} a second"]
+        rows.append([case.contestant, *cells, goal])
+    return rows

@@ -1,0 +1,358 @@
+"""Leases: what happens when they are lost, cannot be renewed, or their owner is dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from poolhand import JobLost, Retry, Status
+from poolhand.app import App
+from poolhand.contract import Claim, Extended
+from poolhand.execute.executor import crashed
+from poolhand.farm.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
+from poolhand.farm.maintenance import LEADER
+from poolhand.observe.events import JobEnded, LeaseLost, OwnerReaped, StoreTrouble
+from poolhand.testing import SeededRuntime
+from tests.unit.farm.support import Gate, Heard, SharedStore, StoreApp, bury_all, seeded, until
+
+FOREVER = 10_000.0
+
+
+class Farm:
+    """Two apps on one store with the same tasks, and what ran where."""
+
+    def __init__(self, runtime: SeededRuntime, store: SharedStore | None = None) -> None:
+        self.runtime = runtime
+        self.heard = Heard()
+        self.store = store or SharedStore(runtime)
+        self.apps: list[StoreApp] = []
+        self.ran: list[str] = []
+        self.stopped: list[str] = []
+        self.tasks = [self._hire("one"), self._hire("two")]
+
+    def _hire(self, where: str) -> Any:
+        app = StoreApp(self.store, self.runtime, events=self.heard.events)
+        self.apps.append(app)
+
+        async def work(seconds: float) -> str:
+            self.ran.append(where)
+            try:
+                await asyncio.sleep(seconds)
+            except asyncio.CancelledError:
+                self.stopped.append(where)
+                raise
+            return where
+
+        return app.task(name="work")(work)
+
+    async def kill(self, app: StoreApp) -> None:
+        """End an app as the death of its machine does: nothing is written any more."""
+        station = await app.station()
+        app._opening.abandon()
+        await until(lambda: station.keeper.closed)
+
+
+async def reap(app: App) -> list[Claim]:
+    """Take back everything that runs, as a reaper does that takes its owner for dead."""
+    claims = await bury_all(app)
+    station = await app.station()
+    changes = [crashed(claim, app.runtime.wall()) for claim in claims]
+    await station.keeper.ask(lambda: station.store.replace(changes))
+    return claims
+
+
+@seeded
+async def test_a_job_whose_lease_was_lost_is_stopped_and_run_by_another(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with one, two:
+        async with one.worker():
+            ticket = await farm.tasks[0].submit(60)
+            await until(lambda: farm.ran == ["one"])
+            claims = await reap(one)
+            assert len(claims) == 1
+            async with two.worker():
+                await asyncio.sleep(6)
+                assert farm.stopped == ["one"], "told at the next renewal"
+                (lost,) = farm.heard.of(LeaseLost)
+                assert lost.job.id == ticket.id
+                assert await ticket in ("one", "two")
+    job = ticket.snapshot()
+    assert (job.attempts, job.crashes) == (2, 1)
+
+
+@seeded
+async def test_a_result_under_a_lost_lease_is_refused(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with one, two:
+        async with one.worker():
+            ticket = await farm.tasks[0].submit(2)
+            await until(lambda: farm.ran == ["one"])
+            await reap(one)
+            # Before the next renewal: it ends by itself, and nobody wants its result.
+            async with two.worker():
+                await asyncio.sleep(3)
+                assert await ticket == "two"
+            assert farm.stopped == []
+    assert len(farm.heard.of(LeaseLost)) == 1
+    assert [event.job.id for event in farm.heard.of(JobEnded)] == [ticket.id]
+
+
+@seeded
+async def test_an_owner_that_was_buried_goes_on_under_another_name(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one = farm.apps[0]
+    async with one, one.worker():
+        station = await one.station()
+        before = station.heart.owner.id
+        await bury_all(one)
+        await asyncio.sleep(6)
+        assert station.heart.owner.id != before
+        assert [lease.owner.id for lease in await farm.store.leases()] == [station.heart.owner.id]
+        assert await (await farm.tasks[0].submit(1)) == "one"
+
+
+@seeded
+async def test_jobs_are_stopped_when_leases_could_not_be_renewed_for_20_seconds(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one = farm.apps[0]
+    async with one, one.worker():
+        ticket = await farm.tasks[0].submit(120)
+        await until(lambda: farm.ran == ["one"])
+        farm.store.down = True
+        await asyncio.sleep(GIVE_UP_AFTER - 5.5)
+        assert farm.stopped == []
+        await asyncio.sleep(6.5)
+        assert farm.stopped == ["one"]
+        assert len(farm.heard.of(LeaseLost)) == 1
+        farm.store.down = False
+        # Nobody took it meanwhile: it was given back, and runs again here.
+        assert await ticket.result(timeout=200) == "one"
+    assert farm.ran == ["one", "one"]
+    assert ticket.snapshot().attempts == 1
+
+
+@seeded
+async def test_jobs_are_stopped_when_a_renewal_does_not_even_fail(
+    runtime: SeededRuntime,
+) -> None:
+    class Silent(SharedStore):
+        silent = False
+
+        async def extend(self, owner: str, tokens: Any) -> Extended:
+            if self.silent:
+                await asyncio.sleep(FOREVER)
+            return await super().extend(owner, tokens)
+
+    store = Silent(runtime)
+    farm = Farm(runtime, store)
+    one = farm.apps[0]
+    async with one, one.worker():
+        await farm.tasks[0].submit(120)
+        await until(lambda: farm.ran == ["one"])
+        store.silent = True
+        await asyncio.sleep(GIVE_UP_AFTER + 1)
+        assert farm.stopped[:1] == ["one"]
+
+
+@seeded
+async def test_what_another_took_in_the_meantime_is_not_given_back(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with two:
+        async with one, one.worker():
+            ticket = await farm.tasks[0].submit(50)
+            await until(lambda: farm.ran == ["one"])
+            farm.store.down = True
+            await asyncio.sleep(GIVE_UP_AFTER + 1)
+            farm.store.down = False
+            await reap(two)
+            assert await ticket.result(timeout=200) == "one"
+    assert ticket.snapshot().attempts == 2
+
+
+@seeded
+async def test_the_jobs_of_a_machine_that_vanished_run_again_within_35_seconds(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    await farm.apps[0].station()
+    worker = one.worker()
+    await worker.start()
+    async with two, two.worker(2):
+        ticket = await farm.tasks[0].with_options(session="s").submit(FOREVER)
+        await until(lambda: len(farm.ran) == 1)
+        if farm.ran == ["two"]:
+            ticket = await farm.tasks[0].submit(FOREVER)
+            await until(lambda: farm.ran.count("one") == 1)
+        owner = (await one.station()).heart.owner
+        began = runtime.monotonic()
+        await farm.kill(one)
+        runs = len(farm.ran)
+        await asyncio.sleep(LEASE - 6)
+        assert len(farm.ran) == runs, "a lease is good for as long as it says"
+        await asyncio.sleep(12)
+        assert farm.ran[runs:] == ["two"]
+        assert runtime.monotonic() - began <= 37
+        (reaped,) = farm.heard.of(OwnerReaped)
+        assert (reaped.host, reaped.job_ids) == (owner.host, (ticket.id,))
+        found = await two.get(ticket.id)
+        assert found is not None
+        assert (await found.refresh()).crashes == 1
+        assert owner.id not in {lease.owner.id for lease in await farm.store.leases()}
+        await found.cancel()
+        await worker.drain(0)
+
+
+@seeded
+async def test_an_owner_that_renews_is_not_taken_for_dead(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with one, two, one.worker(1):
+        ticket = await farm.tasks[0].submit(300)
+        assert await ticket == "one"
+    assert farm.heard.of(OwnerReaped) == []
+    assert farm.ran == ["one"]
+
+
+@seeded
+async def test_what_must_not_run_twice_has_failed_when_its_machine_is_gone(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with two:
+        await one.station()
+        worker = one.worker()
+        await worker.start()
+        ticket = await farm.tasks[0].with_options(on_crash="fail").submit(FOREVER)
+        await until(lambda: farm.ran == ["one"])
+        await farm.kill(one)
+        found = await two.get(ticket.id)
+        assert found is not None
+        with pytest.raises(JobLost, match="on_crash='fail'"):
+            await found
+        await worker.drain(0)
+    assert farm.ran == ["one"]
+
+
+@seeded
+async def test_a_crash_in_company_is_never_the_last_attempt(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    gate = Gate()
+
+    @app.task(retry=Retry(attempts=1))
+    async def work() -> int:
+        await gate.pass_through()
+        return 1
+
+    async with app, app.worker():
+        ticket = await work.submit()
+        await until(lambda: gate.entered == 1)
+        await reap(app)
+        await asyncio.sleep(8)
+        assert gate.entered == 2, "it runs again although it has used up its attempts"
+        gate.opened.set()
+        assert await ticket == 1
+    assert ticket.snapshot().crashes == 1
+
+
+@seeded
+async def test_one_at_a_time_leads_and_another_follows(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with two:
+        async with one:
+            await asyncio.sleep(20)
+            found = await farm.store.get_document(LEADER)
+            assert found is not None
+            leader = found[0].decode()
+            stations = {app: await app.station() for app in (one, two)}
+            owners = {station.heart.owner.id: app for app, station in stations.items()}
+            first = owners[leader]
+            await asyncio.sleep(60)
+            found = await farm.store.get_document(LEADER)
+            assert found is not None
+            assert found[0].decode() == leader, "it goes on leading while it lives"
+            await first.close()
+            await asyncio.sleep(6)
+            found = await farm.store.get_document(LEADER)
+            assert found is not None
+            other = two if first is one else one
+            assert found[0].decode() == stations[other].heart.owner.id
+
+
+@seeded
+async def test_what_is_due_comes_although_the_leader_vanished(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    await one.station()
+    await asyncio.sleep(2)
+    async with two, two.worker():
+        ticket = await farm.tasks[1].with_options(delay=5).submit(0)
+        await farm.kill(one)
+        assert await ticket.result(timeout=LEASE + 10) == "two"
+
+
+@seeded
+async def test_an_app_that_was_closed_holds_nothing_and_is_forgotten(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with two:
+        async with one, one.worker():
+            owner = (await one.station()).heart.owner.id
+            assert await (await farm.tasks[0].submit(1)) == "one"
+            assert owner in {lease.owner.id for lease in await farm.store.leases()}
+        assert owner not in {lease.owner.id for lease in await farm.store.leases()}
+        assert owner not in OWNERS
+    assert await farm.store.leases() == []
+
+
+@seeded
+async def test_a_renewal_that_fails_is_told_once(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one = farm.apps[0]
+    async with one:
+        for _ in range(2):
+            farm.store.down = True
+            await asyncio.sleep(30)
+            farm.store.down = False
+            await asyncio.sleep(10)
+    told = [event.what for event in farm.heard.of(StoreTrouble)]
+    assert {what: told.count(what) for what in told} == {"heartbeat": 2, "reaper": 2, "leader": 2}
+
+
+@seeded
+async def test_two_reapers_take_a_dead_owner_s_jobs_back_once(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    three = StoreApp(farm.store, runtime, events=farm.heard.events)
+    await one.station()
+    worker = one.worker(5)
+    await worker.start()
+    async with two, three:
+        tickets = await farm.tasks[0].submit_many([(FOREVER,)] * 5)
+        await until(lambda: len(farm.ran) == 5)
+        await farm.kill(one)
+        await asyncio.sleep(LEASE + 8)
+        jobs = [(await farm.store.get([one.id]))[0] for one in tickets]
+        assert [one.job.crashes for one in jobs if one is not None] == [1] * 5
+        assert [one.job.status for one in jobs if one is not None] == [Status.QUEUED] * 5
+        reaped = [id for event in farm.heard.of(OwnerReaped) for id in event.job_ids]
+        assert sorted(reaped) == sorted(ticket.id for ticket in tickets)
+        await worker.drain(0)
