@@ -20,7 +20,7 @@ MICRO, MILLI = 1e6, 1e3
 class Case:
     """One sample to take: `jobs` of them, by one contestant of a section.
 
-    `amount` is what a section varies: how many jobs are queued, over, or how many workers there are.
+    `amount` is what a section varies: how many jobs are queued or over, how many workers there are.
     """
 
     section: str

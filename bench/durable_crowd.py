@@ -40,8 +40,7 @@ async def _take(case: Case, folder: str) -> dict[str, float]:
         async with workers(url, case.amount) as crowd:
             began = time.perf_counter()
             await operator.resume(POOL, by="bench")
-            while await _left(operator):
-                await asyncio.sleep(LOOK_EVERY)
+            await _all_over(operator)
             told = [one.stop() for one in crowd]
     assert sum(one["jobs"] for one in told) == case.jobs
     seconds = max(one["last"] for one in told) - began
@@ -51,10 +50,12 @@ async def _take(case: Case, folder: str) -> dict[str, float]:
     }
 
 
-async def _left(operator: Operator) -> int:
-    """How many jobs are not over."""
-    (pool,) = [one for one in await operator.pools() if one.name == POOL]
-    return pool.queued + pool.running
+async def _all_over(operator: Operator) -> None:
+    while True:
+        (pool,) = [one for one in await operator.pools() if one.name == POOL]
+        if not pool.queued + pool.running:
+            return
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def rows(figures: Figures) -> list[list[str]]:

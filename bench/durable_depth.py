@@ -39,16 +39,18 @@ def full_cases(scale: Scale) -> list[Case]:
 
 
 def take_full(case: Case, folder: str) -> dict[str, float]:
-    return asyncio.run(_full(case, folder))
-
-
-async def _full(case: Case, folder: str) -> dict[str, float]:
     from durable_full import full_store
-    from durable_ours import SQLITE, url_of, verbs
+    from durable_ours import SQLITE, url_of
 
     # Beside the folder of the sample, so that it is made once for all repeats.
     full = os.path.join(os.path.dirname(folder), "full.db")
-    url = await full_store(full, case.amount) if case.amount else url_of(SQLITE, folder)
+    url = full_store(full, case.amount) if case.amount else url_of(SQLITE, folder)
+    return asyncio.run(_full(case, url))
+
+
+async def _full(case: Case, url: str) -> dict[str, float]:
+    from durable_ours import verbs
+
     async with verbs(url) as ours:
         for _ in range(case.jobs // (2 * BATCH) or 1):
             await ours.fill(2 * BATCH)
@@ -90,9 +92,8 @@ def take_depth(case: Case, folder: str) -> dict[str, float]:
 
 
 async def _depth(case: Case, folder: str) -> dict[str, float]:
-    from durable_ours import SQLITE, url_of, verbs
-
     import poolhand
+    from durable_ours import SQLITE, url_of, verbs
     from poolhand.rules.spec import PoolSpec, pool_id
 
     queue = poolhand.fair_round_robin() if case.keys else poolhand.fifo()

@@ -6,12 +6,12 @@ store says of itself afterwards is checked against the tables.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 
 from durable_cases import POOL
 from durable_ours import verbs
-
 from poolhand.contract import Filter
 from poolhand.rules.job import Status
 
@@ -24,19 +24,25 @@ NUMBERS = {
 }
 
 
-async def full_store(path: str, finished: int) -> str:
+def full_store(path: str, finished: int) -> str:
     """The URL of a file with so many finished jobs, made where it is missing."""
     url = f"sqlite:///{path}"
     if not os.path.exists(path):
-        # Warming up has run some jobs as well.
-        async with verbs(url) as ours:
-            await ours.fill(REAL)
-            await ours.drain(REAL)
+        asyncio.run(_run_some(url))
         copy_rows(path, finished)
-        async with verbs(url) as ours:
-            counts = await ours.store.count(Filter(POOL))
-        assert counts[Status.COMPLETED] >= finished
+        assert asyncio.run(_completed(url)) >= finished
     return url
+
+
+async def _run_some(url: str) -> None:
+    async with verbs(url) as ours:
+        await ours.fill(REAL)
+        await ours.drain(REAL)
+
+
+async def _completed(url: str) -> int:
+    async with verbs(url) as ours:
+        return (await ours.store.count(Filter(POOL)))[Status.COMPLETED]
 
 
 def copy_rows(path: str, finished: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from durable_cases import BATCH, POOL, SLOTS, Span, batches
-
 from poolhand import App
 from poolhand.app import store_of
 from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
@@ -124,6 +124,7 @@ class Verbs:
         self.adding, self.claiming, self.replacing = Span(), Span(), Span()
         self._made = 0
         self._runtime = Runtime()
+        self._prefix = f"job-{time.time_ns():016x}"
         self._wanted = Wanted(ME, tuple(range(SLOTS)), (POOL,))
 
     async def begin(self) -> None:
@@ -172,7 +173,8 @@ class Verbs:
     def _order(self, key: int | None) -> Order:
         self._made += 1
         job = Job(
-            id=f"{self._runtime.salt()}-{self._made}",
+            # They grow, as real ones do: where a row comes to stand in an index costs something.
+            id=f"{self._prefix}-{self._made:016x}",
             pool=POOL,
             pool_id=self.spec.id,
             status=Status.QUEUED,

@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from durable_cases import POOL, SLOTS
-
 from poolhand import App
 from poolhand.farm.task import Task
 

@@ -1,4 +1,4 @@
-"""Watch a pool at work: offline agents of several tenants share one fair pool.
+"""Watch durable agents at work: many sessions, one SQLite file, two processes, one of them killed.
 
 `python examples/demo.py` goes on until Ctrl-C, then drains; with `--once` it ends by itself.
 """
@@ -17,14 +17,13 @@ def main() -> int:
         if missing.name is None or missing.name.partition(".")[0] not in NEEDS:
             raise
         print(
-            f"The demo needs {missing.name}, which is not installed here: "
-            "pip install 'poolhand[demo]'",
+            f"The demo needs {missing.name}, which is not installed here: pip install poolhand",
             file=sys.stderr,
         )
         return 1
     return run.run(flags.parse(sys.argv[1:]))
 
 
-# The processes of the pool import this file as well.
+# The processes of process jobs import this file as well.
 if __name__ == "__main__":
     sys.exit(main())

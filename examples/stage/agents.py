@@ -1,4 +1,8 @@
-"""The agents: they think in steps, call tools, fail, and hit limits, all without a network."""
+"""The agents: they think in steps, call tools, fail, and hit limits, all without a network.
+
+Plain functions, which `kept` makes tasks of. What an agent knows of its earlier attempts it asks
+of its job: they may have been made by another process.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,17 @@ import time
 from dataclasses import dataclass
 from zlib import crc32
 
-from poolhand import Autoscale, Retry, RetryLater, current_job
+from poolhand import GiveUp, Job, Retry, RetryLater, current_job
 from stage.plan import Habit, Turn
 
+OPERATOR = "operator"  # who runs dead letters again, when the cause is mended
 PASSAGES = 1_500
 DIMENSIONS = 64
-BLOCKS_FOR = 0.15
+BLOCKS_FOR = 0.3
 
 
 class ToolFailed(Exception):
     """A fault that may pass: worth another attempt."""
-
-
-class BadRequest(Exception):
-    """A fault of the question itself: no attempt will help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class Pace:
 
     @property
     def soft_timeout(self) -> float:
-        return max(0.3, self.seconds(1.2))
+        return max(0.5, self.seconds(1.4))
 
     @property
     def timeout(self) -> float:
-        return self.soft_timeout + max(0.1, self.seconds(0.4))
+        return self.soft_timeout + max(0.2, self.seconds(0.4))
 
     @property
     def patience(self) -> float:
@@ -48,33 +49,21 @@ class Pace:
 
     @property
     def retry(self) -> Retry:
-        return Retry(
-            attempts=3,
-            first=self.seconds(0.4),
-            cap=self.seconds(2.0),
-            give_up_on=(BadRequest,),
-        )
-
-    def autoscale(self, slots: int, most: int) -> Autoscale:
-        return Autoscale(
-            min=slots, max=most, interval=self.seconds(0.5), cooldown=self.seconds(1.0)
-        )
+        return Retry(attempts=3, first=self.seconds(0.4), cap=self.seconds(2.0))
 
 
 async def think(turn: Turn, pace: Pace) -> str:
     """Answer one turn: a job on the event loop."""
-    turn.attempts += 1
     for number, step in enumerate(turn.steps):
         await asyncio.sleep(pace.seconds(step))
         if number == 0:
-            await _act(turn, pace)
+            await _act(turn, pace, _me())
     return f"answer {turn.number}"
 
 
 def call_tool(turn: Turn, pace: Pace) -> str:
-    """Answer one turn by blocking code: a plain function, which the pool runs in a thread."""
-    turn.attempts += 1
-    if turn.habit is Habit.HANGS and turn.attempts == 1:
+    """Answer one turn by blocking code: a plain function, which a worker runs in a thread."""
+    if turn.habit is Habit.HANGS and _me().attempts == 1:
         # Nobody can interrupt this: the job times out, its slot is stuck until the tool returns.
         time.sleep(pace.timeout * 1.7)
     time.sleep(pace.seconds(sum(turn.steps)))
@@ -83,14 +72,19 @@ def call_tool(turn: Turn, pace: Pace) -> str:
 
 def rank(turn: Turn, pace: Pace) -> str:
     """Answer one turn from the nearest of many passages: CPU work, which runs in a process."""
-    job = current_job()
-    if turn.habit is Habit.KILLED and job is not None and job.attempts == 1:
+    if turn.habit is Habit.KILLED and _me().attempts == 1:
         # What the kernel does to a process when the machine runs out of memory.
         os.kill(os.getpid(), signal.SIGKILL)
     question = _embed(f"question {turn.number}")
     passages = range(max(1, round(pace.seconds(PASSAGES))))
     best = max(passages, key=lambda number: _likeness(question, _embed(f"passage {number}")))
     return f"answer {turn.number}, from passage {best}"
+
+
+def _me() -> Job:
+    job = current_job()
+    assert job is not None
+    return job
 
 
 def _embed(text: str) -> list[float]:
@@ -101,16 +95,17 @@ def _likeness(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-async def _act(turn: Turn, pace: Pace) -> None:
+async def _act(turn: Turn, pace: Pace, me: Job) -> None:
     """Do what is special about a turn."""
-    first = turn.attempts == 1
+    first = me.attempts == 1
+    mended = me.submitted_by == OPERATOR
     match turn.habit:
         case Habit.STUMBLES if first:
             raise ToolFailed("the search tool gave up")
-        case Habit.HOPELESS:
+        case Habit.HOPELESS if not mended:
             raise ToolFailed("[blink]the archive is gone[/blink]")
-        case Habit.BROKEN:
-            raise BadRequest("the prompt is empty")
+        case Habit.BROKEN if not mended:
+            raise GiveUp("the key to the archive has expired")
         case Habit.BLOCKS:
             _read_page()
         case Habit.LIMITED if first:
@@ -120,7 +115,7 @@ async def _act(turn: Turn, pace: Pace) -> None:
         case Habit.HURRIES:
             await _until_told(pace.timeout * 10)
         case Habit.ABANDONED:
-            await asyncio.sleep(pace.patience * 4)
+            await asyncio.sleep(pace.patience * 8)
         case _:
             pass
 

@@ -10,23 +10,30 @@ from typing import TypeVar
 N = TypeVar("N", int, float)
 
 MOST_TENANTS = 12
+SCHEME = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the user asked for, checked."""
+    """What the user asked for, checked; without a store, one is made in a temporary folder."""
 
     once: bool = False
+    store: str = ""
     seconds: float = 16.0
-    sessions: int = 320
+    sessions: int = 240
     tenants: int = 5
     slots: int = 12
     seed: int = 1984
     speed: float = 1.0
 
     @property
-    def most_slots(self) -> int:
-        return 2 * self.slots
+    def second_slots(self) -> int:
+        """How many of the slots the second process has."""
+        return self.slots // 2
+
+    @property
+    def own_slots(self) -> int:
+        return self.slots - self.second_slots
 
 
 def parse(words: Sequence[str]) -> Flags:
@@ -34,11 +41,20 @@ def parse(words: Sequence[str]) -> Flags:
     default = Flags()
     parser = argparse.ArgumentParser(
         prog="demo.py",
-        description="Offline agents of several tenants work in one fair pool. No network is used.",
-        epilog="Ctrl-C drains the pool and ends with a summary; a second Ctrl-C stops at once.",
+        description="Offline agents of several tenants, kept in one SQLite file, worked through by "
+        "two processes, one of which is killed. No network is used.",
+        epilog="Ctrl-C drains and ends with a summary; what waits stays in the file, and the demo "
+        "goes on with it when it is given that --store again. A second Ctrl-C stops at once.",
     )
     parser.add_argument(
-        "--once", action="store_true", help="end after one round, with a summary (about 20 s)"
+        "--once", action="store_true", help="end after one round, with a summary (about 25 s)"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        type=_store,
+        default=argparse.SUPPRESS,
+        help="where jobs are kept: sqlite:///file.db (default: a new file in a temporary folder)",
     )
     parser.add_argument(
         "--seconds",
@@ -83,11 +99,19 @@ def _add_counts(parser: argparse.ArgumentParser, default: Flags) -> None:
     parser.add_argument(
         "--slots",
         metavar="N",
-        type=_between(1, 256, int),
+        type=_between(2, 256, int),
         default=default.slots,
-        help="slots to begin with; under load the pool grows to twice as many"
-        " (default: %(default)s)",
+        help="how many jobs run at once, half of them in each process (default: %(default)s)",
     )
+
+
+def _store(word: str) -> str:
+    if not word.startswith(SCHEME) or len(word) == len(SCHEME):
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not allowed; give {SCHEME}file.db (a relative path) or "
+            f"{SCHEME}/absolute/file.db: both processes have to see it"
+        )
+    return word
 
 
 def _between(low: N, high: N, kind: Callable[[str], N]) -> Callable[[str], N]:

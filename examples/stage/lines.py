@@ -44,17 +44,18 @@ class Lines:
     def paint(self) -> None:
         self._headlines()
         state = self._state
-        line = f"{state.ledger.elapsed:6.1f} s  {state.progress()}"
-        if not state.draining:
-            now = state.pool.snapshot()
+        line = f"{state.newsroom.elapsed:6.1f} s  {state.progress()}"
+        if not state.draining and state.pool is not None:
+            now = state.pool
+            paused = " (PAUSED)" if now.paused else ""
             line += (
-                f"; {state.health()}; {now.queued} queued, {now.blocked} blocked,"
-                f" {now.scheduled} scheduled, {now.failed} failed"
+                f"; {now.running} running, {now.queued} queued, {now.blocked} blocked,"
+                f" {now.scheduled} scheduled{paused}; {state.health()}"
             )
         say(line)
 
     def _headlines(self) -> None:
-        headlines = self._state.ledger.headlines
+        headlines = self._state.newsroom.headlines
         while headlines:
             news = headlines.popleft()
             say(f"{news.at:6.1f} s  * {printable(f'{news.tenant} {news.text}'.strip())}")

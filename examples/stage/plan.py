@@ -51,7 +51,7 @@ class Habit(StrEnum):
     ANSWERS = "thinks, then answers"
     TOOL = "calls a blocking tool in a thread"
     RANKS = "ranks passages, CPU work, in a process"
-    KILLED = "ranks passages; its process is killed once"
+    KILLED = "ranks passages; the process of this job alone is killed once"
     BLOCKS = "blocks the event loop by mistake"
     STUMBLES = "fails once, then answers"
     LIMITED = "hits the rate limit once, then answers"
@@ -59,8 +59,8 @@ class Habit(StrEnum):
     ABANDONED = "is cancelled by its user"
     DAWDLES = "runs past its soft timeout once, then answers"
     HURRIES = "gives a short answer when its soft timeout comes"
-    BROKEN = "fails for good at once"
-    HOPELESS = "fails as often as it is tried"
+    BROKEN = "gives up at once, until somebody has mended the cause"
+    HOPELESS = "fails as often as it is tried, until somebody has mended the cause"
     HANGS = "calls a tool once that outlives its hard timeout"
 
 
@@ -82,15 +82,14 @@ SHARES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """One question to an agent. `attempts` is counted by the agent as it runs."""
+    """One question to an agent, as it is kept: all that the agent has to know."""
 
     number: int
     habit: Habit
     steps: tuple[float, ...]
     pause: float
-    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ def _deal_turns(sessions: list[Session], random: Random) -> None:
     for session, length in zip(sessions, lengths, strict=True):
         for number in range(1, length + 1):
             steps = tuple(random.uniform(0.02, 0.08) for _ in range(random.randint(2, 4)))
-            pause = random.uniform(0.2, 0.8)
+            pause = random.uniform(0.4, 1.2)
             session.turns.append(Turn(number, deck.pop(), steps, pause))
 
 

@@ -1,32 +1,49 @@
-"""One run of the demo: the pool, its traffic, somebody who watches, and the end."""
+"""One run of the demo: the app, its workers, the traffic, somebody who watches, and the end."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import signal
 import sys
-from asyncio import Task
+import tempfile
+from asyncio import AbstractEventLoop, Task
+from contextlib import suppress
+from dataclasses import replace
+from threading import current_thread
 from types import FrameType
 from typing import Protocol
 
 from rich.console import Console
 
-from poolhand import DrainReport, Event, Pool, bounded, fair_round_robin, subscribe
-from poolhand.observe.events import PoolResized
-from stage import summary
-from stage.agents import Pace
-from stage.flags import Flags
-from stage.ledger import Ledger
+from poolhand import Event, PoolhandError, Shift, ShiftReport, Status, StoreError, subscribe
+from poolhand.contract import Filter
+from poolhand.observe.events import OwnerReaped
+from stage import commands, summary
+from stage.agents import OPERATOR
+from stage.crew import Crew
+from stage.flags import SCHEME, Flags
+from stage.kept import POOL, Kept
+from stage.ledger import Ledger, Origin
 from stage.lines import Lines, say
+from stage.news import BAD, GOOD, Newsroom, jobs
 from stage.plan import tenants
+from stage.process import Process
 from stage.screen import Screen
 from stage.state import State
+from stage.summary import Books
 from stage.traffic import Traffic
 
 DRAIN_SECONDS = 10.0
-QUEUE_PER_SLOT = 5
+LOOK_EVERY = 0.2
+MOST_RERUNS = 3  # of what is dead at the end: under a heavy load a job may time out for good again
 STOPPED_NOW = 130
-LULL = 30.0  # seconds at most; an idle pool is back at its first size after a few
+OURS = Filter(pool=POOL)
+DEAD = Filter(pool=POOL, dead=True)
+UNFINISHED = Filter(
+    pool=POOL, statuses=(Status.SCHEDULED, Status.BLOCKED, Status.QUEUED, Status.RUNNING)
+)
 
 
 class View(Protocol):
@@ -38,58 +55,122 @@ class View(Protocol):
 
 
 class Run:
-    """Everything between the first submit and the drained pool."""
+    """Everything between the first submit and the last process that ends."""
 
-    def __init__(self, flags: Flags, pool: Pool) -> None:
-        self.ledger = Ledger(tenants(flags.tenants))
-        self.state = State(pool, self.ledger, flags)
-        self.traffic = Traffic(pool, self.ledger, flags)
-        self._pool = pool
+    def __init__(self, flags: Flags, kept: Kept, loop: AbstractEventLoop) -> None:
+        mark = secrets.token_hex(4)
+        self.operator = kept.app.operator()
+        self.newsroom = Newsroom()
+        self.ledger = Ledger(tenants(flags.tenants), self.newsroom, mark)
+        self.traffic = Traffic(kept, self.ledger, flags, mark)
+        self.crew = Crew(flags, self.newsroom, self._hear_from)
+        self.here = Process("worker 1", os.getpid(), flags.own_slots)
+        self.state = State(flags, self.newsroom, self.ledger, self.here, self.crew)
+        self.shift: Shift = kept.app.worker(flags.own_slots, [POOL], DRAIN_SECONDS)
+        self._loop = loop
+        self._thread = current_thread()
         self._interrupted = asyncio.Event()
-        self._small = asyncio.Event()
-        self._small.set()
-        self._hurry: Task[DrainReport] | None = None
+        self._hurry: Task[ShiftReport] | None = None
 
     def hear(self, event: Event) -> None:
-        """Take in one event of the pool."""
-        self.ledger.hear(event)
-        if isinstance(event, PoolResized):
-            is_small = event.after == self.state.flags.slots
-            (self._small.set if is_small else self._small.clear)()
+        """Take in one event of this process, from any of its threads."""
+        if current_thread() is self._thread:
+            self._hear_from(event, self.here)
+            return
+        with suppress(RuntimeError):
+            # The loop is closed: nobody is left who would show it.
+            self._loop.call_soon_threadsafe(self._hear_from, event, self.here)
 
     def interrupt(self) -> None:
         """Drain; when told again, stop now."""
         if not self._interrupted.is_set():
             self._interrupted.set()
-        elif self._hurry is None:
+        elif self._hurry is None and self.state.draining:
             self.state.stopping_now = True
-            self._hurry = asyncio.create_task(self._pool.drain(0))
+            self.crew.hurry()
+            self._hurry = asyncio.create_task(self.shift.drain(0))
 
-    async def watched_by(self, view: View) -> DrainReport:
+    async def prepare(self) -> None:
+        """Find what an earlier run has left in the file."""
+        await self.ledger.begin(self.operator)
+        after: int | None = None
+        while True:
+            page = await self.operator.jobs(UNFINISHED, after)
+            for job in page:
+                self.ledger.find(job)
+            after = page.after
+            if after is None:
+                break
+        if self.ledger.found:
+            text = f"{jobs(self.ledger.found)} of an earlier run waited in the file: they go on"
+            self.newsroom.headline("", text, GOOD)
+
+    async def watched_by(self, view: View) -> ShiftReport:
         """Work until the load is done or somebody interrupts, then drain."""
         async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(self.traffic.run())
-            painter = tasks.create_task(_paint(view))
+            watchers = [tasks.create_task(_paint(view)), tasks.create_task(self._look())]
+            await self.shift.start()
+            self.crew.begin()
+            show = tasks.create_task(self._perform())
             interrupted = tasks.create_task(self._interrupted.wait())
-            await asyncio.wait({work, interrupted}, return_when=asyncio.FIRST_COMPLETED)
-            await self._until_small(interrupted)
+            await asyncio.wait({show, interrupted}, return_when=asyncio.FIRST_COMPLETED)
             interrupted.cancel()
-            self.traffic.stop()
             if self._interrupted.is_set():
                 self.state.begin_drain(DRAIN_SECONDS)
                 view.paint()
-            report = await self._pool.drain(DRAIN_SECONDS)
-            await work
-            painter.cancel()
+                show.cancel()
+                await asyncio.wait({show})
+            _, report = await asyncio.gather(self.crew.stop(), self.shift.drain(DRAIN_SECONDS))
+            for watcher in watchers:
+                watcher.cancel()
         return report
 
-    async def _until_small(self, interrupted: Task[bool]) -> None:
-        """Wait until a pool that has grown has shrunk again, unless somebody interrupts."""
-        small = asyncio.create_task(self._small.wait())
-        most = max(LULL, Pace(self.state.flags.speed).seconds(LULL))
-        either = {small, interrupted}
-        await asyncio.wait(either, timeout=most, return_when=asyncio.FIRST_COMPLETED)
-        small.cancel()
+    async def close_books(self, report: ShiftReport) -> Books:
+        """Put together what everybody knows, now that nothing runs any more."""
+        await self.state.look(self.operator)
+        await self.traffic.settle(self.operator)
+        left = sum((await self.operator.count(UNFINISHED)).values())
+        dead = await self.dead()
+        return Books(self.traffic, self.ledger, self.crew.falls, report, left, dead)
+
+    async def dead(self) -> int:
+        """Count the dead letters."""
+        return sum((await self.operator.count(DEAD)).values())
+
+    async def _perform(self) -> None:
+        """Let everything happen, in one round to its end."""
+        await self.crew.up.wait()
+        await self.traffic.run(self._rerun_dead)
+        await self.crew.stop()
+        for _ in range(MOST_RERUNS):
+            await self._rerun_dead()
+            while self.ledger.alive(Origin.RERUN):
+                self.state.looked.clear()
+                await self.state.looked.wait()
+            if not await self.dead():
+                break
+
+    async def _rerun_dead(self) -> None:
+        """Run the dead letters again, as an operator does who has mended the cause."""
+        done = (await self.operator.retry_all(OURS, by=OPERATOR)).done
+        await self.state.look(self.operator)
+        if done:
+            letters = "1 dead letter" if done == 1 else f"{done} dead letters"
+            self.newsroom.headline("", f"the cause is mended: {letters} run again", GOOD)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self.state.look(self.operator)
+            except StoreError as error:
+                self.newsroom.headline("", f"the store does not answer: {error}", BAD)
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _hear_from(self, event: Event, process: Process) -> None:
+        process.hear(event)
+        self.newsroom.hear(event)
+        if isinstance(event, OwnerReaped):
+            self.crew.taken_back(event.pid, len(event.job_ids))
 
 
 async def _paint(view: View) -> None:
@@ -100,41 +181,62 @@ async def _paint(view: View) -> None:
 
 def run(flags: Flags) -> int:
     """Run the demo; returns the exit code."""
-    return asyncio.run(_run(flags))
+    try:
+        return asyncio.run(_run(flags))
+    except PoolhandError as error:
+        print(f"demo.py: {error}", file=sys.stderr)
+        return 1
 
 
 async def _run(flags: Flags) -> int:
-    say(
-        f"{flags.sessions} sessions of {flags.tenants} tenants in one fair pool of {flags.slots} "
-        f"slots.\nUnder load it grows to {flags.most_slots} by itself. Offline; Ctrl-C drains."
-    )
-    pace = Pace(flags.speed)
-    pool = Pool(
-        "demo",
-        max_concurrent=flags.slots,
-        queue=fair_round_robin("tenant_id"),
-        backpressure=bounded(QUEUE_PER_SLOT * flags.slots),
-        soft_timeout=pace.soft_timeout,
-        timeout=pace.timeout,
-        retry=pace.retry,
-        autoscale=pace.autoscale(flags.slots, flags.most_slots),
-    )
-    run = Run(flags, pool)
-    unsubscribe = subscribe(run.hear)
-    _on_signals(run)
-    try:
-        async with pool:
+    flags = _with_store(flags)
+    kept = Kept(flags)
+    async with kept.app:
+        run = Run(flags, kept, asyncio.get_running_loop())
+        say(_intro(flags, run.state))
+        await run.prepare()
+        unsubscribe = subscribe(run.hear)
+        _on_signals(run)
+        try:
             report = await _watch(run)
-    finally:
-        unsubscribe()
-    summary.show(report, run.traffic, run.ledger)
-    say("What to read next: README.md")
-    if not summary.conserved(report, run.traffic, run.ledger):
+        finally:
+            unsubscribe()
+        books = await run.close_books(report)
+    summary.show(books)
+    _say_what_is_next(flags, books)
+    if not summary.conserved(books):
         return 1
     return STOPPED_NOW if run.state.stopping_now else 0
 
 
-async def _watch(run: Run) -> DrainReport:
+def _with_store(flags: Flags) -> Flags:
+    """Return the flags with a store: a new file, in a folder of its own, unless one is given."""
+    if flags.store:
+        return flags
+    folder = tempfile.mkdtemp(prefix="poolhand-demo-")
+    return replace(flags, store=f"{SCHEME}{folder}/agents.db")
+
+
+def _intro(flags: Flags, state: State) -> str:
+    return (
+        f"{flags.sessions} sessions of {flags.tenants} tenants, kept in {state.file}: one fair "
+        f"pool of {flags.slots} slots,\nin two processes, one of which will be killed. Offline; "
+        "Ctrl-C drains."
+    )
+
+
+def _say_what_is_next(flags: Flags, books: Books) -> None:
+    say("")
+    if books.left:
+        say(f"{jobs(books.left)} stay in the file. To go on with them:")
+        say(f"  {commands.again(flags)}")
+    say("The file is still there; try:")
+    for command in commands.afterwards(flags, books.dead):
+        say(f"  {command}")
+    say("What to read next: README.md, docs/durable.md")
+
+
+async def _watch(run: Run) -> ShiftReport:
     console = Console()
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         with Screen(run.state, console) as screen:

@@ -2,60 +2,67 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from poolhand import DrainReport, Status
-from stage.ledger import Figures, Incidents, Ledger
+from poolhand import ShiftReport, Status
+from stage.crew import Fall
+from stage.ledger import Figures, Ledger, Origin
+from stage.news import jobs
 from stage.plan import NOISY
 from stage.printable import printable, seconds
 from stage.traffic import Traffic
 
 TABLE_WIDTH = 80
-COLUMNS = ("sessions", "turns", "ok", "retried", "failed", "rejected", "cancelled")
+COLUMNS = ("sessions", "turns", "ok", "retried", "failed", "rerun", "cancelled")
 ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED)
 
 
-def conserved(report: DrainReport, traffic: Traffic, ledger: Ledger) -> bool:
-    """Tell whether pool, callers and events agree on what became of every job."""
-    told: Counter[Status] = Counter()
-    for figures in ledger.tenants.values():
-        told += figures.ended
-    ends = _ends(report)
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What callers, audit log and store say; `left` and `dead` are counted in the store."""
+
+    traffic: Traffic
+    ledger: Ledger
+    falls: Sequence[Fall]
+    report: ShiftReport
+    left: int
+    dead: int
+
+
+def conserved(books: Books) -> bool:
+    """Tell whether callers, audit log and store agree on what became of every job.
+
+    A submit that was broken off may have been taken or not; all others must be in the log, and what
+    their callers heard as well.
+    """
+    traffic, ledger = books.traffic, books.ledger
+    unclaimed = ledger.submitted - traffic.accepted
+    unheard = ledger.ended - traffic.heard
     return (
-        report.submitted == traffic.accepted == sum(ends.values())
-        and +traffic.heard == +ends
-        and told == +ends
+        not traffic.lost
+        and traffic.accepted == traffic.heard.total() + traffic.left
+        and not traffic.heard - ledger.ended
+        and 0 <= unclaimed <= traffic.unknown
+        and unheard.total() <= unclaimed
+        and ledger.submitted == ledger.ended.total() + ledger.alive(Origin.TURN)
+        and books.left == len(ledger.live)
     )
 
 
-def show(report: DrainReport, traffic: Traffic, ledger: Ledger) -> None:
+def show(books: Books) -> None:
     """Print the table, the totals and the check."""
     # In a narrow terminal the lines wrap; a table that fits would have to leave figures out.
     console = Console(width=max(Console().width, TABLE_WIDTH))
-    console.print(_table(ledger))
-    ends = _ends(report)
-    parts = " + ".join(f"{status.value} {ends[status]}" for status in ENDS)
-    lost = traffic.accepted - traffic.heard.total()
-    _say(console, f"accepted {report.submitted} = {parts}, lost {lost}")
-    if not conserved(report, traffic, ledger):
-        _say(
-            console,
-            f"NOT CONSERVED: callers were given {traffic.accepted} tickets and heard "
-            f"{dict(traffic.heard)}; the pool says {report}",
-        )
-    _say(
-        console,
-        f"drained in {seconds(report.seconds)}: {report.rejected} turned away at the deadline, "
-        f"{report.stuck} stuck",
-    )
-    for remark in _remarks(ledger):
-        _say(console, remark)
+    console.print(_table(books.ledger))
+    for line in (*_balance(books), *_deaths(books), *_remarks(books)):
+        # Wrapped by the terminal, if at all: whoever searches the output finds whole lines.
+        console.print(Text(line), soft_wrap=True)
 
 
 def _table(ledger: Ledger) -> Table:
@@ -78,7 +85,7 @@ def _row(figures: Figures) -> list[Text]:
         ended[Status.COMPLETED],
         figures.retried,
         ended[Status.FAILED],
-        ended[Status.REJECTED],
+        figures.rerun,
         ended[Status.CANCELLED],
     )
     waits = (figures.wait(0.50), figures.wait(0.95))
@@ -91,56 +98,60 @@ def _sum(ledger: Ledger) -> Figures:
         total.sessions += figures.sessions
         total.turns += figures.turns
         total.retried += figures.retried
+        total.rerun += figures.rerun
         total.doubled += figures.doubled
-        total.refused += figures.refused
         total.ended += figures.ended
         total.waits.extend(figures.waits)
     return total
 
 
-def _remarks(ledger: Ledger) -> Iterator[str]:
-    total = _sum(ledger)
+def _balance(books: Books) -> Iterator[str]:
+    traffic, ledger = books.traffic, books.ledger
+    counts = {status.value: ledger.ended[status] for status in ENDS}
+    counts["waiting"] = ledger.alive(Origin.TURN)
+    parts = " + ".join(f"{name} {count}" for name, count in counts.items() if count) or "0"
+    yield f"accepted {ledger.submitted} = {parts}, lost {traffic.lost}"
+    if not conserved(books):
+        yield (
+            f"NOT CONSERVED: callers were given {traffic.accepted} tickets, {traffic.unknown} "
+            f"submits were broken off, they heard {dict(traffic.heard)}; the audit log has "
+            f"{ledger.submitted} and {dict(ledger.ended)}, the store {books.left} unfinished"
+        )
+    if ledger.found:
+        left = ledger.alive(Origin.FOUND)
+        yield f"of an earlier run: found {ledger.found}, ended {ledger.found - left}"
+
+
+def _deaths(books: Books) -> Iterator[str]:
+    ledger = books.ledger
+    yield f"recovered {ledger.recovered}, of which ended {ledger.recovered_over}"
+    for fall in books.falls:
+        after = fall.taken_back_after
+        how = "nothing to take back" if after is None else f"taken back after {seconds(after)}"
+        yield f"  pid {fall.pid} was killed while it ran {jobs(fall.jobs)}, {how}"
+    yield (
+        f"dead letters: failed {ledger.ended[Status.FAILED]}, run again "
+        f"{ledger.reruns.total() + ledger.alive(Origin.RERUN)}, dead now {books.dead}"
+    )
+
+
+def _remarks(books: Books) -> Iterator[str]:
+    ledger, newsroom, report = books.ledger, books.ledger.newsroom, books.report
+    yield f"sent twice, run once: {_sum(ledger).doubled} turns"
+    if newsroom.blocked:
+        yield f"event loop blocked: {newsroom.blocked}, the last time by {newsroom.blocker}"
+    noisy = ledger.tenants[NOISY].wait(0.95)
     quiet = [
         wait
         for name, figures in ledger.tenants.items()
         if name != NOISY and (wait := figures.wait(0.95)) is not None
     ]
-    yield f"sent twice, run once: {total.doubled} turns"
-    yield from _incidents(ledger.incidents)
-    if total.refused:
-        yield f"refused while draining: {total.refused} submits, of which nothing is left"
-    noisy = ledger.tenants[NOISY].wait(0.95)
     if quiet and noisy is not None:
         yield (
             f"{NOISY} sent everything at once and waited up to {seconds(noisy)} (p95), "
             f"the others up to {seconds(max(quiet))}"
         )
-
-
-def _incidents(incidents: Incidents) -> Iterator[str]:
-    if incidents.grown:
-        yield (
-            f"changes of size: {incidents.grown} up, to {incidents.most_slots} slots, "
-            f"{incidents.shrunk} down"
-        )
-    if incidents.blocked:
-        yield f"event loop blocked: {incidents.blocked}, the last time by {incidents.blocker}"
-    if incidents.killed:
-        yield f"processes killed: {incidents.killed}, their jobs completed: {incidents.recovered}"
-
-
-def _ends(report: DrainReport) -> Counter[Status]:
-    return Counter(
-        {
-            Status.COMPLETED: report.completed,
-            Status.FAILED: report.failed,
-            Status.CANCELLED: report.cancelled,
-            Status.REJECTED: report.rejected,
-            Status.EXPIRED: report.expired,
-        }
+    yield (
+        f"drained in {seconds(report.seconds)}: {report.handed_back} given back, "
+        f"{report.stuck} stuck"
     )
-
-
-def _say(console: Console, text: str) -> None:
-    # Wrapped by the terminal, if at all: whoever searches the output finds whole lines.
-    console.print(Text(text), soft_wrap=True)

@@ -66,6 +66,7 @@ from poolhand.rules.sizing import Autoscale, suggest_workers
 
 if TYPE_CHECKING:
     from poolhand.app import App
+    from poolhand.contract import Filter
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
     from poolhand.wire.limits import Limits
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 _LATER = {
     "AllowPickle": "poolhand.wire.pickling",
     "App": "poolhand.app",
+    "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
     "Shift": "poolhand.farm.shift",
@@ -118,6 +120,7 @@ __all__ = [
     "Explanation",
     "FanoutResult",
     "Fault",
+    "Filter",
     "GiveUp",
     "Job",
     "JobCancelled",

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
+from poolhand.config import masked
 from poolhand.contract import Order, Store
 from poolhand.errors import StoreError, Unsupported, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
@@ -79,7 +80,7 @@ class App:
         self._submissions = Submissions(self, self.events)
 
     def __repr__(self) -> str:
-        return f"<App {shown(self.url)}>"
+        return f"<App {masked(self.url)}>"
 
     async def __aenter__(self) -> Self:
         await self.station()
@@ -282,14 +283,6 @@ def _check_keep(seconds: object) -> None:
         raise UsageError(f"keep_results={seconds!r} is not allowed; give seconds above 0")
 
 
-def shown(url: str) -> str:
-    """Return a URL without the password that may stand in it."""
-    head, at, tail = url.rpartition("@")
-    scheme, separator, login = head.partition("://")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}{separator}{user}:***@{tail}" if at and colon else url
-
-
 def store_of(url: str, runtime: Runtime) -> Store:
     """Return the store, not yet open, that a URL names."""
     scheme, separator, rest = str(url).partition("://")
@@ -305,7 +298,9 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
             return SqliteStore(_path(url, rest), runtime)
         case _:
-            raise Unsupported(f"store={shown(url)!r} is not supported by this version; use {KINDS}")
+            raise Unsupported(
+                f"store={masked(url)!r} is not supported by this version; use {KINDS}"
+            )
 
 
 def _path(url: str, rest: str) -> str:

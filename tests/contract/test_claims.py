@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Claim, Line, Put, Wanted
+from poolhand.contract import Change, Claim, Filter, Line, Put, Wanted
 from poolhand.rules.job import Status
 from poolhand.rules.rank import lifo, priority
 from tests.contract.support import START, Another, Hand, ids, owner, spec
@@ -293,6 +293,23 @@ async def test_a_stuck_job_is_over_but_keeps_its_slot(hand: Hand) -> None:
     await hand.store.release([claim.token, 10_000])
     assert (await hand.store.leases())[0].holds == 0
     assert ids(await hand.claim()) == ["b"]
+
+
+async def test_a_job_that_runs_again_beside_its_stuck_code_is_one_job(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=2))
+    stuck = await hand.start("a")
+    assert await hand.retry(stuck, stuck=True)
+    assert (await hand.pool()).running == 1
+    (again,) = await hand.claim()
+    assert (await hand.pool()).running == 2
+    for statuses in ((), (Status.RUNNING,)):
+        assert ids((await hand.store.find(Filter(statuses=statuses))).jobs) == ["a"]
+    assert await hand.store.count(Filter()) == {Status.RUNNING: 1}
+    assert (await hand.store.extend("hand", [stuck.token, again.token])).lost == ()
+    await hand.finish(again)
+    assert (await hand.pool()).running == 1
+    await hand.store.release([stuck.token])
+    assert (await hand.pool()).running == 0
 
 
 async def test_a_slot_is_released_once(hand: Hand) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Change, Filter
 from poolhand.rules import lifecycle
-from poolhand.rules.backpressure import fail_fast
+from poolhand.rules.audit import STREAM
+from poolhand.rules.backpressure import OnFull, bounded, fail_fast
 from poolhand.rules.job import Status
 from tests.contract.support import Hand, entries, ids, order, refused, spec
 
@@ -105,6 +107,37 @@ async def test_a_revival_that_is_refused_leaves_the_dead_as_they_are(hand: Hand)
     await hand.start("running")
     assert refused(await hand.submit("b", revives="a")).reason == "no_slot"
     assert (await hand.get("a")).dead
+
+
+async def test_a_revival_that_is_dropped_leaves_the_dead_as_they_are(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, OnFull.DROP_NEWEST), slots=1))
+    await hand.finish(await hand.start("a"), status=Status.FAILED)
+    await hand.start("running")
+    await hand.take_in("waiting")
+    assert entries(await hand.add(order("b", revives="a"))) == ["rejected"]
+    assert (await hand.get("a")).dead
+    assert await hand.audited("rerun") == []
+
+
+async def test_a_revival_does_not_wait_for_a_place(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.finish(await hand.start("a"), status=Status.FAILED)
+    await hand.start("running")
+    await hand.take_in("waiting")
+    assert refused(await hand.add(order("b", revives="a"))).reason == "full"
+    assert refused(await hand.add(order("c", "other"), order("b", revives="a"))).reason == "full"
+    assert (await hand.get("a")).dead
+    assert (await hand.pool()).parked == 0
+
+
+async def test_a_dead_job_gives_way_to_the_one_its_key_stands_for(hand: Hand) -> None:
+    await hand.finish(await hand.start("a", idempotency_key="k"), status=Status.FAILED)
+    await hand.take_in("b", idempotency_key="k", rerun_failed=True)
+    revival = order("c", idempotency_key="k", revives="a", rerun_failed=True)
+    assert entries(await hand.add(revival)) == ["joined"]
+    assert not (await hand.get("a")).dead
+    (line,) = await hand.store.read(STREAM, kind="pool_rerun")
+    assert msgspec.json.decode(line.body)["detail"] == "b"
 
 
 async def test_a_dead_key_is_revived_with_its_key(hand: Hand) -> None:

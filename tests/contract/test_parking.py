@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from poolhand.contract import Added, Batch, Filter
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from tests.contract.support import Another, Hand, entries, order, owner, refused, spec
+from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
 
 
 @pytest.fixture
@@ -136,6 +137,18 @@ async def test_a_dead_owner_takes_its_parked_orders_along(full: Hand) -> None:
     assert [lease.owner.id for lease in await full.store.leases()] == ["hand"]
 
 
+async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.store.enroll(owner("other"))
+    await hand.take_in("later", delay=100.0)
+    # "a" cannot start at once, and nobody behind it may overtake it.
+    for name, delay, who in [("a", 50.0, "other"), ("b", None, "other"), ("c", None, "hand")]:
+        assert entries(await hand.add(order(name, delay=delay), owner=who)) == ["parked"]
+    await hand.store.bury("other", 0)
+    assert await hand.store.get(["a", "b"]) == [None, None]
+    assert [(await hand.get("c")).parked, await hand.status("c")] == [False, "queued"]
+
+
 async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Another) -> None:
     other = await another()
     await other.enroll(owner("other"))
@@ -193,6 +206,21 @@ async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) ->
     await hand.store.promote()
     assert not (await hand.get("b")).parked
     assert await hand.status("b") == "queued"
+
+
+async def test_a_parked_order_with_a_date_follows_the_calendar(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.take_in("later", delay=100.0)
+    await park(hand, "b", run_at=START + timedelta(seconds=60))
+    await park(hand, "c", run_at=START + timedelta(seconds=7200))
+    hand.clock.set_date(60)
+    await hand.store.promote()
+    assert [(await hand.get(name)).parked for name in "bc"] == [False, True]
+    assert await hand.status("b") == "queued"
+    hand.clock.set_date(-60)
+    await hand.store.cancel(["later", "b"], "me")
+    assert await hand.status("c") == "scheduled"
+    assert (await hand.store.promote()).next_in == 7200.0
 
 
 async def test_a_parked_order_keeps_its_moments(full: Hand) -> None:

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from tests.faults.checker import Verdict
 from tests.faults.report import Played, table, write_history
-from tests.faults.row_clock import long_clock
+from tests.faults.row_clock import timed_clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import timed_drain
 from tests.faults.row_fence import fence
 from tests.faults.row_kills import kills, restart, workers
+from tests.faults.row_planted import planted_bugs
 from tests.faults.row_poison import poison
 from tests.faults.row_stop import stop, stop_locked
 from tests.faults.rows import Row, Settings
@@ -36,9 +37,10 @@ ROWS: dict[str, Row] = {
     "poison": poison,
     "drain": timed_drain,
     "fence": fence,
-    "clock": long_clock,
+    "clock": timed_clock,
     "stop": stop,
     "stop-locked": stop_locked,
+    "planted": planted_bugs,
 }
 MOST_TOLD = 20
 

@@ -6,18 +6,20 @@ Nothing of poolhand is imported here.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import Event
 
 from tests.faults import outside
-from tests.faults.crew import Life, until
+from tests.faults.crew import PAUSE, Life, RunFailed, until
 from tests.faults.load import Item, Plan
 
 PHASES = ("add", "claim", "run", "settle")
 AIM_SECONDS = 2.0  # a phase that does not come within that is not waited for
 AIM_PAUSE = 0.0002
+STALLED = 30.0  # seconds without any progress after which none is waited for
 BLIND = 0.4  # seconds that a kill without an aim comes late, at most: it may hit a start
 
 
@@ -31,6 +33,7 @@ class Progress:
         self.acked: dict[int, str] = {}
         self.running: dict[str, set[int]] = {}  # numbers of items, by the life they run in
         self.ended: set[str] = set()
+        self._done: set[int] = set()
 
     def look(self) -> float:
         """Return how much is done, from 0 to 1: half for what came in, half for what ended."""
@@ -45,10 +48,31 @@ class Progress:
                 running.discard(line["number"])
                 if self._is_last(line):
                     self.ended.add(line["job"])
+                    self._done.add(line["number"])
         jobs = set(self.acked.values())
         open_jobs = len(jobs - self.ended) + len(self._items) - len(self.acked)
         done = len(self.acked) + len(self._items) - open_jobs
         return done / (2 * len(self._items))
+
+    def until_at(self, share: float, life: Life) -> None:
+        """Wait until so much is done, or nothing happens any more: what is lost never will."""
+        rest, done, since = Event(), 0.0, time.monotonic()
+        while done < share and life.alive and time.monotonic() < since + STALLED:
+            before, done = done, self.look()
+            if done > before:
+                since = time.monotonic()
+            rest.wait(PAUSE)
+
+    def until_rested(self, life: Life) -> None:
+        """Wait until what was cut short in other lives has come to its end."""
+
+        def is_rested() -> bool:
+            self.look()
+            others = [numbers for name, numbers in self.running.items() if name != life.name]
+            return all(numbers <= self._done for numbers in others) or not life.alive
+
+        with suppress(RunFailed):
+            until("what was cut short has ended", is_rested, STALLED)
 
     def until_runs(self, count: int, *lives: str) -> None:
         """Wait until so many jobs run in each of these lives."""
@@ -75,7 +99,7 @@ class Shot:
 
     def fire(self, life: Life, progress: Progress) -> frozenset[str]:
         """Wait for the moment, kill, and return what was hit."""
-        until(f"{self.at:.0%} of the run", lambda: progress.look() >= self.at or not life.alive)
+        progress.until_at(self.at, life)
         if self.phase is None:
             Event().wait(self.delay)
         else:

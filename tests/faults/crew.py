@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -24,6 +25,7 @@ from tests.faults.marks import Marks
 REPOSITORY = Path(__file__).parents[2]
 LIMIT = 60.0  # seconds after which what should have happened is not waited for any more
 PAUSE = 0.002
+RUN = "from tests.faults.runner import run; run()"
 STRAY_SECONDS = 10.0
 
 
@@ -62,7 +64,8 @@ class Life:
         crew.blows.write("started", life=name)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.runner", json.dumps(role)],
+                # Not as a module: each child of it would import that again.
+                [sys.executable, "-c", RUN, json.dumps(role)],
                 cwd=REPOSITORY,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -86,8 +89,8 @@ class Life:
         phases = self.marks.now()
         if code != -signal.SIGKILL:
             self._note_end()
-        else:
-            self._crew.blows.write("kill", at=at, life=self.name, phases=sorted(phases))
+            raise RunFailed(f"{self.name} ended by itself with {code}: {self._said()}")
+        self._crew.blows.write("kill", at=at, life=self.name, phases=sorted(phases))
         return phases
 
     def stop(self) -> frozenset[str]:
@@ -123,9 +126,11 @@ class Life:
 
     def _note_end(self) -> None:
         """Write down that it ended without our doing."""
-        said = self._log.read_text(errors="replace")[-2000:]
         code = self._process.returncode
-        self._crew.blows.write("died", life=self.name, code=code, said=said)
+        self._crew.blows.write("died", life=self.name, code=code, said=self._said())
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
 
     def _state(self) -> str:
         stat = Path(f"/proc/{self.pid}/stat").read_text()
@@ -156,7 +161,8 @@ class Crew:
     ) -> None:
         for life in self.lives:
             if life.alive:
-                life.kill()
+                with suppress(RunFailed):
+                    life.kill()
         for pid in self._strays():
             os.kill(pid, signal.SIGKILL)
 

@@ -18,8 +18,9 @@ from tests.faults.rows import Settings
 HOUR = 3600.0
 DELAY = 4.0
 LATE_SECONDS = 2.0  # a second by promise; another one for a busy machine
+BACK_SECONDS = 4.0
 EARLY_SECONDS = 24.0  # a lease that was renewed a moment ago lives at least so long
-SLOTS = 6
+SLOTS = 5  # fewer than long jobs, so that each of two workers has one
 RUNNING, DELAYED, HALF_HOUR, SOON = range(6), range(6, 10), range(10, 13), range(13, 16)
 SECOND = 1  # the lane that is handed in while the clock is an hour ahead
 
@@ -42,7 +43,7 @@ def clock(folder: Path, settings: Settings) -> Verdict:
     return _judged(folder, moves)
 
 
-def long_clock(folder: Path, settings: Settings) -> Verdict:
+def timed_clock(folder: Path, settings: Settings) -> Verdict:
     """The same, and then a worker is stopped while the clock goes back: its lease ends in time."""
     plan = plan_of(seconds=30.0)
     with begin(folder, plan) as crew:
@@ -56,6 +57,9 @@ def long_clock(folder: Path, settings: Settings) -> Verdict:
         one.go_on()
         crew.finish()
     verdict = _judged(folder, moves)
+    late = max(verdict.figures["delayed_late_s"], verdict.figures["run_at_late_s"])
+    if late > LATE_SECONDS:
+        verdict.faults.append(f"late: a job began {late:.1f} s after its time")
     moved = rerun_seconds(History(folder))
     if not moved or max(moved) > MOVED_SECONDS or min(moved) < EARLY_SECONDS:
         verdict.faults.append(f"late: leases of a stopped worker moved after {moved} s")
@@ -78,7 +82,7 @@ def _to_and_fro(crew: Crew, progress: Progress, settings: Settings) -> tuple[flo
     until("all is handed in", lambda: progress.look() and set(SOON) <= progress.acked.keys())
     crew.shift_wall(0.0)
     settings.say("the clock is back")
-    Event().wait(2 * LATE_SECONDS)
+    Event().wait(BACK_SECONDS)
     second = time.monotonic()
     crew.shift_wall(HOUR)
     until("the last are over", lambda: progress.look() and _ended(progress, SOON))
@@ -104,8 +108,8 @@ def _judged(folder: Path, moves: tuple[float, float]) -> Verdict:
         + [began[number] - moves[1] for number in SOON],
     }
     for what, seconds in late.items():
-        if min(seconds) < 0.0 or max(seconds) > LATE_SECONDS:
-            verdict.faults.append(f"late: {what} jobs began {seconds} s after their time")
+        if min(seconds) < 0.0 or max(seconds) > HOUR / 4:
+            verdict.faults.append(f"moved: {what} jobs began {seconds} s after their time")
         verdict.figures[f"{what}_late_s"] = max(seconds)
     stopped = {blow["life"] for blow in history.blows if blow["what"] == "stop"}
     for id, runs in history.attempts_of.items():

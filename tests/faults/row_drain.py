@@ -12,7 +12,7 @@ from tests.faults.row_kills import SLOTS, begin
 from tests.faults.rows import Settings
 
 GRACE = 1.0
-LONG = 3.0
+LONG = 2.5
 EXIT_SECONDS = GRACE + 1.0
 
 
@@ -22,7 +22,7 @@ def drain(folder: Path, settings: Settings) -> Verdict:
     plan = Plan(
         tuple(
             Item(number, tasks[number % len(tasks)], LONG if number % 2 else 0.6)
-            for number in range(3 * SLOTS)
+            for number in range(2 * SLOTS)
         )
     )
     with begin(folder, plan) as crew:

@@ -15,7 +15,8 @@ from tests.faults.history import History
 from tests.faults.load import LANES, Item, Plan, standard
 from tests.faults.rows import Settings
 
-PAUSE = 0.5  # seconds between two submits of a lane, so that kills find a run to be spread over
+PAUSE = 0.7  # seconds between two submits of a lane, so that kills find a run to be spread over
+REST_EVERY = 5  # a job that loses its process over and over again is given up; nobody shall be
 SLOTS = 10
 RERUN_SECONDS = 5.0
 AT_WORK = ("claim", "run", "settle")  # what a worker that submits nothing can be killed in
@@ -35,7 +36,10 @@ def kills(folder: Path, settings: Settings) -> Verdict:
     with begin(folder, plan) as crew:
         progress = Progress(folder, plan)
         for number, shot in enumerate(shots(settings.seed, settings.kills), start=1):
-            hit = shot.fire(crew.start(**role), progress)
+            life = crew.start(**role)
+            if number % REST_EVERY == 0:
+                progress.until_rested(life)
+            hit = shot.fire(life, progress)
             if number % 10 == 0:
                 done = progress.look()
                 settings.say(f"kill {number} at {done:.0%}, hit {', '.join(sorted(hit)) or 'none'}")
@@ -79,7 +83,7 @@ def workers(folder: Path, settings: Settings) -> Verdict:
 
 def restart(folder: Path, settings: Settings) -> Verdict:
     """Kill the only process while all its slots are busy: its next life takes all back at once."""
-    plan = Plan(tuple(Item(number, "brief", 1.5) for number in range(3 * SLOTS)))
+    plan = Plan(tuple(Item(number, "brief", 1.0) for number in range(2 * SLOTS)))
     with begin(folder, plan) as crew:
         progress = Progress(folder, plan)
         first = crew.start(lanes=[0], slots=SLOTS)

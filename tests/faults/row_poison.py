@@ -9,10 +9,11 @@ from tests.faults.checker import Verdict, check
 from tests.faults.crew import RunFailed
 from tests.faults.history import History
 from tests.faults.load import LANES, Item, Plan
-from tests.faults.row_kills import SLOTS, begin
+from tests.faults.row_kills import begin
 from tests.faults.rows import Settings
 
 POISONS = 3
+SLOTS = 4
 MOST_DEATHS = 2 * POISONS  # in company; from then on a poison has a process of its own
 
 

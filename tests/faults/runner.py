@@ -1,6 +1,6 @@
 """A process under test: it submits its share of the plan and works, as the program of a user does.
 
-    python -m tests.faults.runner '{"lanes": [0, 1, 2, 3], "slots": 10}'
+    python -c "from tests.faults.runner import run; run()" '{"lanes": [0, 1, 2, 3], "slots": 10}'
 
 It goes on where an earlier life of it was killed: what was not acknowledged is submitted again. It
 ends by itself when the file `finish` is there and nothing is left to do, or in good order on
@@ -18,15 +18,16 @@ import time
 from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from poolhand import App, PoolhandError, Retry, Ticket
+from poolhand import App, PoolhandError, Retry, Task, Ticket, fair_round_robin
 from poolhand.contract import Filter
+from poolhand.runtime import Runtime
 from poolhand.stores.sqlite import SqliteStore
-from tests.faults import outside, tasks
-from tests.faults.load import Item, read_plan
+from tests.faults import bodies, outside
+from tests.faults.load import Item, Plan, read_plan
 from tests.faults.marked import mark_lock, mark_store
 from tests.faults.marks import Marks
 
@@ -50,15 +51,47 @@ class Role:
     persists: bool = True  # submits again what was refused
 
 
+class ShiftedRuntime(Runtime):
+    """A machine whose wall clock is moved by a file outside, in seconds."""
+
+    def wall(self) -> datetime:
+        return super().wall() + timedelta(seconds=shift())
+
+
+def shift() -> float:
+    try:
+        return float((bodies.FOLDER / "wall").read_text())
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
+def make_app(plan: Plan) -> tuple[App, dict[tuple[str, str], Task[[int, float], Any, Any]]]:
+    """Return an app with the pools of a plan, and its tasks by pool and name."""
+    made = App(f"sqlite:///{bodies.FOLDER / outside.STORE}", runtime=ShiftedRuntime())
+    for pool, cap in plan.caps.items():
+        if pool in plan.fair:
+            most = plan.key_caps.get(pool)
+            made.pool(pool, max_concurrent=cap, queue=fair_round_robin(), max_per_key=most)
+        else:
+            made.pool(pool, max_concurrent=cap)
+    pools = {item.pool for item in plan.items}
+    tasks = {
+        (pool, code.__name__): made.task(pool=pool, name=f"{pool}.{code.__name__}")(code)
+        for pool in sorted(pools)
+        for code in bodies.CODE
+    }
+    return made, tasks
+
+
 class Submitters:
     """Hands in what the plan gives to the lanes of this process, each lane one after the other."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
-        self._acks = outside.Lines(tasks.FOLDER / outside.ACKS)
-        plan = read_plan(tasks.FOLDER / outside.PLAN)
-        self.app, self._tasks = tasks.make_app(plan)
-        known = outside.read(tasks.FOLDER / outside.ACKS)
+        self._acks = outside.Lines(bodies.FOLDER / outside.ACKS)
+        plan = read_plan(bodies.FOLDER / outside.PLAN)
+        self.app, self._tasks = make_app(plan)
+        known = outside.read(bodies.FOLDER / outside.ACKS)
         acked = {line["number"] for line in known if line["what"] == "ack"}
         self.numbers = [item.number for item in plan.items]
         self._tries = sum(line["what"] == "asked" for line in known)
@@ -73,18 +106,18 @@ class Submitters:
         for _, some in groupby(items, _together):
             together = list(some)
             while not await self._hand_in(together) and self._role.persists:
-                await tasks.while_passing(RETRY_FIRST)
-            await tasks.while_passing(self._role.pause)
+                await bodies.while_passing(RETRY_FIRST)
+            await bodies.while_passing(self._role.pause)
 
     async def _hand_in(self, items: list[Item]) -> bool:
         """Submit, and write down what came of it; what comes of a killed one stays unknown."""
         self._tries += 1
         # The store keeps it with the job, so that each can be traced to the try it came from.
-        mark = f"{tasks.LIFE}/{self._tries}"
+        mark = f"{bodies.LIFE}/{self._tries}"
         numbers = [item.number for item in items]
         began = time.monotonic()
         for number in numbers:
-            self._acks.write("asked", number=number, mark=mark, life=tasks.LIFE)
+            self._acks.write("asked", number=number, mark=mark, life=bodies.LIFE)
         try:
             tickets = await self._submit(items, mark)
         except PoolhandError as error:
@@ -126,17 +159,17 @@ class Watch:
     def __init__(self, app: App, numbers: Iterable[int]) -> None:
         self._app = app
         self._missing = set(numbers)
-        self._acks = outside.Tail(tasks.FOLDER / outside.ACKS)
+        self._acks = outside.Tail(bodies.FOLDER / outside.ACKS)
 
     async def finished(self) -> None:
         harness = int(os.environ["FAULTS_HARNESS"])
         while not await self._is_over():
-            await tasks.while_passing(LOOK)
+            await bodies.while_passing(LOOK)
             if os.getppid() != harness:
                 os._exit(1)
 
     async def _is_over(self) -> bool:
-        if not (tasks.FOLDER / "finish").exists():
+        if not (bodies.FOLDER / "finish").exists():
             return False
         self._missing -= {one["number"] for one in self._acks.news() if one["what"] != "asked"}
         if self._missing:
@@ -170,9 +203,14 @@ async def enough(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Be a process under test, as the first argument says."""
     given = json.loads(sys.argv[1])
-    tasks.marks = Marks(tasks.FOLDER / f"marks-{tasks.LIFE}")
-    mark_store(SqliteStore, tasks.marks)
-    mark_lock(tasks.marks)
+    bodies.marks = Marks(bodies.FOLDER / f"marks-{bodies.LIFE}")
+    if os.environ.get("FAULTS_PLANT"):
+        from tests.faults.planted import plant
+
+        plant()
+    mark_store(SqliteStore, bodies.marks)
+    mark_lock(bodies.marks)
     asyncio.run(main(Role(**{**given, "lanes": tuple(given.get("lanes", ()))})))

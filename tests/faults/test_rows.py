@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checker import Verdict
+from tests.faults.planted import PLANTED
 from tests.faults.row_clock import clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import drain
 from tests.faults.row_fence import fence
 from tests.faults.row_kills import kills, restart
+from tests.faults.row_planted import SHORT as SHORT_ROWS
+from tests.faults.row_planted import find
 from tests.faults.row_poison import poison
 from tests.faults.rows import Settings
 
@@ -65,3 +68,12 @@ def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
 
 def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(tmp_path: Path) -> None:
     expect(clock(tmp_path, SHORT), duplicated=0, recovered=0)
+
+
+@pytest.mark.parametrize("bug", ["starts-without-looking", "counts-late-results"])
+def test_a_bug_planted_on_purpose_is_found(tmp_path: Path, bug: str) -> None:
+    assert find(tmp_path / bug, SHORT, bug)
+
+
+def test_every_planted_bug_has_a_row_that_is_played_short() -> None:
+    assert {row for _, row, _ in PLANTED.values()} <= SHORT_ROWS.keys()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Clock, order, owner, spec
 
 T = TypeVar("T")
+MEMORY = Path("/dev/shm")  # noqa: S108 - where nobody has to wait for a disk
 
 STRATEGIES = [
     fifo(),
@@ -55,17 +57,17 @@ RULES = st.fixed_dictionaries(
     }
 )
 TERMS = st.fixed_dictionaries(
-    {"key": st.sampled_from("ABC")},
-    optional={
+    {
+        "key": st.sampled_from("ABC"),
         "priority": st.integers(0, 2),
-        "session": st.sampled_from("st"),
-        "tenant": st.just("acme"),
-        "idempotency_key": st.sampled_from("kl"),
-        "delay": st.sampled_from([0.0, 1.0, 4.0]),
-        "run_in": st.sampled_from([-1.0, 2.0, 5.0]),
-        "expires": st.sampled_from([1.0, 3.0, 6.0]),
+        "session": st.sampled_from([None, None, "s", "t"]),
+        "tenant": st.sampled_from([None, None, "acme"]),
+        "idempotency_key": st.sampled_from([None, None, None, "k", "l"]),
+        "delay": st.sampled_from([None, None, None, 0.0, 2.0]),
+        "run_in": st.sampled_from([None, None, None, -1.0, 3.0]),
+        "expires": st.sampled_from([None, None, 2.0, 5.0]),
         "rerun_failed": st.booleans(),
-    },
+    }
 )
 PLAIN = st.fixed_dictionaries({"key": st.sampled_from("ABC"), "priority": st.integers(0, 2)})
 POOL = st.sampled_from(["one", "one", "two", "free"])
@@ -73,6 +75,7 @@ POOLS = st.sampled_from([None, None, ("one",), ("two", "free"), ("free", "none",
 OWNER = st.sampled_from(["x", "x", "y"])
 WHICH = st.integers(0, 40)
 ENDS = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.CANCELLED])
+FATE = st.sampled_from(["completed", "completed", "failed", "running", "retried"])
 STATUSES = [(status,) for status in Status]
 VERSION = st.sampled_from([None, None, 0, 1])
 TTL = st.sampled_from([None, 2.0])
@@ -84,7 +87,7 @@ class StoresMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
         path = Path(self.folder.name) / "jobs.db"
@@ -148,7 +151,7 @@ class StoresMachine(RuleBasedStateMachine):
     def order(self, pool: str, terms: dict[str, Any], **more: Any) -> Order:
         terms = dict(terms)
         run_in = terms.pop("run_in", None)
-        if run_in is not None and "delay" not in terms:
+        if run_in is not None and terms["delay"] is None:
             terms["run_at"] = self.clock.date + timedelta(seconds=run_in)
         name = f"job-{len(self.names):03}"
         self.names.append(name)
@@ -158,21 +161,24 @@ class StoresMachine(RuleBasedStateMachine):
         made = [Batch(orders, None if who is None else self.owners[who]) for orders in batches]
         self.both(lambda store: store.add(made))
 
-    @rule(pool=POOL, terms=TERMS, who=st.sampled_from([None, "x", "y"]))
-    def submit(self, pool: str, terms: dict[str, Any], who: str | None) -> None:
-        self.add(who, (self.order(pool, terms),))
+    @rule(
+        jobs=st.lists(st.tuples(POOL, TERMS), min_size=1, max_size=4),
+        together=st.booleans(),
+        who=st.sampled_from([None, "x", "y"]),
+    )
+    def submit(
+        self, jobs: list[tuple[str, dict[str, Any]]], together: bool, who: str | None
+    ) -> None:
+        orders = tuple([self.order(pool, terms) for pool, terms in jobs])
+        if together:
+            self.add(who, orders)
+        else:
+            self.add(who, *[(order,) for order in orders])
 
     @rule(pool=POOL, jobs=st.lists(PLAIN, min_size=2, max_size=5), who=OWNER)
     def submit_some(self, pool: str, jobs: list[dict[str, Any]], who: str) -> None:
         """Bring several that want nothing but a slot, so that there is always something to do."""
         self.add(who, *[(self.order(pool, terms),) for terms in jobs])
-
-    @rule(
-        batch=st.lists(st.tuples(POOL, TERMS), min_size=2, max_size=4),
-        who=st.sampled_from([None, "x"]),
-    )
-    def submit_batch(self, batch: list[tuple[str, dict[str, Any]]], who: str | None) -> None:
-        self.add(who, tuple([self.order(pool, terms) for pool, terms in batch]))
 
     @precondition(lambda self: self.names)
     @rule(which=WHICH, pool=POOL, who=st.sampled_from([None, "x"]))
@@ -187,32 +193,41 @@ class StoresMachine(RuleBasedStateMachine):
         return self.names[-1 - which % len(self.names)]
 
     @precondition(lambda self: self.names)
-    @rule(which=st.lists(WHICH, min_size=1, max_size=3))
-    def unpark(self, which: list[int]) -> None:
-        names = [self.name(one) for one in which]
-        self.both(lambda store: store.unpark(names))
+    @rule(parked=st.lists(WHICH, max_size=2), unwanted=st.lists(WHICH, max_size=2))
+    def give_up(self, parked: list[int], unwanted: list[int]) -> None:
+        self.both(lambda store: store.unpark([self.name(one) for one in parked]))
+        self.both(lambda store: store.cancel([self.name(one) for one in unwanted], "me"))
 
     # Being run
 
     def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> Wanted:
         return Wanted(self.owners[who], tuple(range(count)), pools)
 
-    @rule(who=OWNER, count=st.sampled_from([1, 2, 3, 10]), pools=POOLS)
-    def claim(self, who: str, count: int, pools: tuple[str, ...] | None) -> None:
-        self.claims += self.both(lambda store: store.claim(self.wanted(who, count, pools)))
-
-    @rule(who=OWNER, count=st.integers(1, 3), pools=POOLS, rounds=st.integers(1, 4), status=ENDS)
+    @rule(
+        who=OWNER,
+        count=st.sampled_from([1, 2, 3, 10]),
+        pools=POOLS,
+        rounds=st.integers(0, 3),
+        fates=st.lists(FATE, min_size=1, max_size=5),
+    )
     def work(
-        self, who: str, count: int, pools: tuple[str, ...] | None, rounds: int, status: Status
+        self, who: str, count: int, pools: tuple[str, ...] | None, rounds: int, fates: list[str]
     ) -> None:
-        """Run jobs one lot after the other, as a worker does."""
+        """Run jobs one lot after the other, as a worker does; some run on."""
         wanted = self.wanted(who, count, pools)
         claims = tuple(self.both(lambda store: store.claim(wanted)))
         for _ in range(rounds):
             self.clock.wait(0.5)
-            changes = [self.ended(claim, status) for claim in claims]
-            claims = self.replace(changes, wanted)
+            fated = list(zip(claims, cycle(fates), strict=False))
+            self.claims += [claim for claim, fate in fated if fate == "running"]
+            claims = self.replace([self.met(*one) for one in fated if one[1] != "running"], wanted)
         self.claims += claims
+
+    def met(self, claim: Claim, fate: str) -> Change:
+        """Return the change that lets a job meet its fate."""
+        if fate == "retried":
+            return Change(lifecycle.hand_back(claim.job), claim.token, wait=1.0)
+        return self.ended(claim, Status(fate))
 
     def ended(self, claim: Claim, status: Status, **options: Any) -> Change:
         job = replace(claim.job, status=status, finished_at=self.clock.date, result=b"value")
@@ -274,25 +289,16 @@ class StoresMachine(RuleBasedStateMachine):
         token = self.stuck.pop(which % len(self.stuck))
         self.both(lambda store: store.release([token, 12345]))
 
-    @precondition(lambda self: self.names)
-    @rule(which=st.lists(WHICH, min_size=1, max_size=2))
-    def cancel(self, which: list[int]) -> None:
-        names = [self.name(one) for one in which]
-        self.both(lambda store: store.cancel(names, "me"))
-
     # Owners
 
     def enroll(self, name: str) -> None:
         self.both(lambda store: store.enroll(owner(name)))
 
-    @rule(who=OWNER)
-    def extend(self, who: str) -> None:
-        tokens = [claim.token for claim in self.claims] + self.stuck
-        self.both(lambda store: store.extend(self.owners[who], tokens))
-
     @rule(which=WHICH, behind=st.sampled_from([0, 0, 0, 1]), heir=st.sampled_from([None, "x", "y"]))
     def bury(self, which: int, behind: int, heir: str | None) -> None:
         """Bury an owner, whose place another one takes; its jobs go on now or some time."""
+        tokens = [claim.token for claim in self.claims] + self.stuck
+        self.both(lambda store: store.extend(self.owners["x"], tokens))
         leases = self.both(lambda store: store.leases())
         lease = leases[which % len(leases)]
         found = self.both(lambda store: store.bury(lease.owner.id, lease.renewal + behind))
@@ -322,16 +328,22 @@ class StoresMachine(RuleBasedStateMachine):
         self.clock.set_date(seconds)
         self.both(lambda store: store.promote())
 
-    @rule(keep=st.sampled_from([0.0, 3.0, 10.0]), limit=st.sampled_from([1000, 1]))
-    def prune(self, keep: float, limit: int) -> None:
-        self.both(lambda store: store.prune(keep, limit))
+    # Documents, log, what is forgotten
 
-    # Documents and log
-
-    @rule(puts=st.lists(PUT, max_size=3), gone=st.sampled_from("def"), version=VERSION)
-    def write(self, puts: list[Put], gone: str, version: int | None) -> None:
+    @rule(
+        puts=st.lists(PUT, max_size=3),
+        gone=st.sampled_from("def"),
+        version=VERSION,
+        keep=st.sampled_from([None, 0.0, 3.0]),
+        limit=st.sampled_from([1000, 1]),
+    )
+    def write(
+        self, puts: list[Put], gone: str, version: int | None, keep: float | None, limit: int
+    ) -> None:
         self.both(lambda store: store.put(puts))
         self.both(lambda store: store.delete(gone, version))
+        if keep is not None:
+            self.both(lambda store: store.prune(keep, limit))
 
     @rule(
         token=st.sampled_from([None, 0]),

@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from poolhand.cli.door import told
 from poolhand.config import SETTINGS
 from poolhand.contract import Owner
+from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
 from tests.surface.test_cli import HOSTILE, Desk, run
 from tests.unit.operate.world import World
@@ -45,9 +48,9 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def test_without_a_store_it_is_said_how_to_name_one() -> None:
-    told = run("jobs", "list", code=2).stderr
-    assert told.startswith("poolhand: no store is named; give --store URL")
-    assert told.count("\n") == 1
+    error = run("jobs", "list", code=2).stderr
+    assert error.startswith("poolhand: no store is named; give --store URL")
+    assert error.count("\n") == 1
 
 
 def test_the_store_comes_from_the_environment_or_the_file(
@@ -84,7 +87,7 @@ def test_of_store_and_app_the_nearer_one_counts(
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "told"),
+    ("text", "name", "said"),
     [
         ("", "missing_of_test:app", "No module named 'missing_of_test'"),
         ("", "broken_of_test:app", "module 'broken_of_test' has no 'app'"),
@@ -94,12 +97,12 @@ def test_of_store_and_app_the_nearer_one_counts(
     ids=["no module", "no attribute", "no app", "raises"],
 )
 def test_an_app_that_cannot_be_had_is_told_in_one_line(
-    here: Path, text: str, name: str, told: str
+    here: Path, text: str, name: str, said: str
 ) -> None:
     (here / "broken_of_test.py").write_text(text)
     sys.modules.pop("broken_of_test", None)
     error = run("jobs", "list", "--app", name, code=2).stderr
-    assert told in error
+    assert said in error
     assert error.count("\n") == 1
 
 
@@ -107,8 +110,8 @@ def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/typo.db"
     before = sorted(tmp_path.iterdir())
     for words in (["jobs", "list"], ["pools", "pause", "x"], ["audit"], ["migrate", "--check"]):
-        told = run(*words, "--store", url, code=5).stderr
-        assert f"there is no file '{tmp_path}/typo.db'" in told
+        error = run(*words, "--store", url, code=5).stderr
+        assert f"there is no file '{tmp_path}/typo.db'" in error
     run("doctor", "--store", url, code=1)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -119,19 +122,36 @@ def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
 )
 def test_a_store_that_cannot_be_is_told_without_its_secret(url: str, code: int) -> None:
     for words in (["jobs", "list"], ["doctor"], ["migrate"]):
-        told = run(*words, "--store", url, code=code).output
-        assert "secret" not in told
-        assert told.count("\n") == 1
+        error = run(*words, "--store", url, code=code).output
+        assert "secret" not in error
+        assert error.count("\n") == 1
+
+
+def test_no_error_shows_the_secret_of_the_store(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://me:secret@host/db"
+
+    def fail() -> None:
+        with told() as tell:
+            tell.urls.append(url)
+            raise Unavailable(f"{url} does not answer; is {url!r} right?")
+
+    with pytest.raises(typer.Exit) as ended:
+        fail()
+    assert ended.value.exit_code == 5
+    assert capsys.readouterr().err == (
+        "poolhand: postgresql://me:***@host/db does not answer; "
+        "is 'postgresql://me:***@host/db' right? [PH-STO-001]\n"
+    )
 
 
 def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "agents.db"
     path.write_bytes(b"this is no database at all, whatever its name says\n" * 100)
     content = path.read_bytes()
-    told = run("jobs", "list", "--store", f"sqlite:///{path}", code=5).stderr
-    assert str(path) in told
-    assert "[PH-STO-005]" in told
-    assert told.count("\n") == 1
+    error = run("jobs", "list", "--store", f"sqlite:///{path}", code=5).stderr
+    assert str(path) in error
+    assert "[PH-STO-005]" in error
+    assert error.count("\n") == 1
     doctor = run("doctor", "--store", f"sqlite:///{path}", code=1)
     assert "WRONG" in doctor.stdout
     assert path.read_bytes() == content
@@ -159,8 +179,8 @@ def test_every_setting_is_shown_with_where_it_came_from(
 
 def test_all_faults_of_the_settings_are_told_at_once(here: Path) -> None:
     (here / "pyproject.toml").write_text('[tool.poolhand]\nstroe = "x"\napp = 3\n')
-    told = run("config", "--store", "nonsense", code=2).stderr
-    assert all(name in told for name in ("stroe", "app=3", "store='nonsense'"))
+    error = run("config", "--store", "nonsense", code=2).stderr
+    assert all(name in error for name in ("stroe", "app=3", "store='nonsense'"))
 
 
 # Migrate and doctor
@@ -189,9 +209,9 @@ def test_a_newer_schema_is_refused_with_what_to_do(desk: Desk, tmp_path: Path) -
     with sqlite3.connect(tmp_path / "agents.db") as connection:
         connection.execute("INSERT INTO poolhand_schema VALUES (9999, 'later', '', '')")
     connection.close()
-    told = desk.run("jobs", "list", code=5).stderr
-    assert "9999" in told
-    assert "[PH-STO-004]" in told
+    error = desk.run("jobs", "list", code=5).stderr
+    assert "9999" in error
+    assert "[PH-STO-004]" in error
     assert desk.run("doctor", code=1).stdout.count("WRONG") == 1
 
 
@@ -258,9 +278,9 @@ def test_the_doctor_finds_a_torn_file(desk: Desk, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["jobs", "list"], ["doctor"], ["migrate"], ["pools", "list"]])
 def test_a_store_in_memory_is_not_taken_for_an_empty_one(words: list[str]) -> None:
-    told = run(*words, "--store", "memory://", code=2).stderr
-    assert "lives inside the process that uses it" in told
-    assert told.count("\n") == 1
+    error = run(*words, "--store", "memory://", code=2).stderr
+    assert "lives inside the process that uses it" in error
+    assert error.count("\n") == 1
 
 
 def test_the_version_is_told() -> None:

@@ -113,9 +113,9 @@ class Hand:
         self._claiming, self._closing = False, True
         self._wake.set()
 
-    async def written(self) -> None:
-        """Wait until everything that was done is written."""
-        while self._mail or self._done or self._released or self._writing:
+    async def ended(self) -> None:
+        """Wait until all is written; what still runs is not waited for."""
+        while not self._is_over() and (self._has_mail or not self._crew.at_work):
             self._looked.clear()
             await self._looked.wait()
 
@@ -126,13 +126,20 @@ class Hand:
                 self._done += self._crew.left_behind()
                 self.close()
             self._fetch()
-            if self._done or self._released or (self._free and self._claiming):
+            if self._done or self._released or (self._free and self._claims):
                 await self._write()
             self._looked.set()
 
+    @property
+    def _claims(self) -> bool:
+        return self._claiming and self._heart.steady
+
+    @property
+    def _has_mail(self) -> bool:
+        return bool(self._mail or self._done or self._released or self._writing)
+
     def _is_over(self) -> bool:
-        left = self._mail or self._done or self._released or self._crew.at_work
-        return self._closing and not left
+        return self._closing and not (self._has_mail or self._crew.at_work)
 
     def _fetch(self) -> None:
         while self._mail:
@@ -156,7 +163,7 @@ class Hand:
         most = 1 if self._one_by_one else len(self._done)
         done, self._done = self._done[:most], self._done[most:]
         released, self._released = self._released, []
-        free, self._free = (self._free, []) if self._claiming else ([], self._free)
+        free, self._free = (self._free, []) if self._claims else ([], self._free)
         self._writing = True
         try:
             replaced = await self._exchange(done, free, released)

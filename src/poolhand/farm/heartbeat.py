@@ -47,6 +47,11 @@ class Heartbeat:
         self.holders: list[Holder] = []
         self.owner = self._new_owner()
 
+    @property
+    def steady(self) -> bool:
+        """Whether leases are renewed as they should, so that new ones may be taken."""
+        return self._now() - self._renewed_at < GIVE_UP_AFTER
+
     def hint(self) -> None:
         self._wish.set()
 

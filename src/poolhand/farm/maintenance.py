@@ -102,7 +102,7 @@ class Leader:
             if await self._leads():
                 pause = await self._promote()
                 await self._prune()
-            self._keeper.well("leader")
+                self._keeper.well("leader")
             await asyncio.sleep(pause)
 
     async def resign(self) -> None:
@@ -116,9 +116,10 @@ class Leader:
         """Tell whether this process leads; if the time has come, try to."""
         now = self._now()
         if now >= self._asks_at:
-            self._asks_at = now + LEAD_AGAIN
             if await self._write_down():
                 self._leads_until = now + LEAD_FOR
+            self._asks_at = now + LEAD_AGAIN
+            self._keeper.well("leader")
         return now < self._leads_until
 
     async def _write_down(self) -> bool:

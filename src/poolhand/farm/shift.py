@@ -164,7 +164,7 @@ class Shift:
     async def _idle(self, worker: Worker, grace: float) -> bool:
         """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""
         worker.slots.reclaim()
-        while worker.at_work:
+        while worker.running:
             left = self._deadline + grace - worker.now()
             if left <= 0:
                 return False

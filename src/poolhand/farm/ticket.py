@@ -82,7 +82,9 @@ class StoredTicket(Ticket[T]):
 
     async def explain(self) -> Explanation:
         station = await self._opened.station()
-        return await station.keeper.ask(lambda: explain_stored(station.store, self.id))
+        return await station.keeper.ask(
+            lambda: explain_stored(station.store, self.id, station.keeper.runtime.wall())
+        )
 
     async def cancel(self) -> bool:
         if not self._seen.job.status.terminal:

@@ -18,6 +18,11 @@ class Tray:
         self._released: list[int] = []
         self._sends_soon = False
 
+    @property
+    def full(self) -> bool:
+        """Whether something lies here that is to be written."""
+        return bool(self._done or self._released)
+
     def put(self, done: Done) -> None:
         self._done.append(done)
         self._send_soon()
@@ -35,8 +40,9 @@ class Tray:
         self._sends_soon = False
         done, free, released = self._done, self._free, self._released
         if done or free or released:
-            self._done, self._free, self._released = [], [], []
+            # Before it is taken off: whoever looks from another thread sees it here or there.
             self._hand.put(done, free, released)
+            self._done, self._free, self._released = [], [], []
 
     def _send_soon(self) -> None:
         if not self._sends_soon:

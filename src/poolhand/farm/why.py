@@ -1,13 +1,155 @@
-"""Why a stored job waits, asked by whoever holds its ticket."""
+"""Why a stored job waits: the facts that a store has, told by the rules."""
 
 from __future__ import annotations
 
-from poolhand.contract import Store
+from datetime import datetime
+
+from poolhand.contract import Filter, PoolRow, Store, Stored
 from poolhand.rules.explain import Explanation, Standing, explain
+from poolhand.rules.job import WAITING, Job, Status
+from poolhand.rules.rank import Fifo, Lifo, Priority, Strategy
+
+MOST_RIVALS = 1000
+SAMPLE = 20
 
 
-async def explain_stored(store: Store, id: str) -> Explanation:
-    found = (await store.get([id]))[0]
-    if found is None:
+def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanation | None:
+    """Say what a job waits for, from its own record and its pool alone; None if it does not."""
+    job = stored.job
+    if stored.parked:
+        return Explanation("pool_full", "its submitter waits: the pool is full")
+    match job.status:
+        case Status.SCHEDULED:
+            return explain(Standing(job, None, due_in=_until(job.run_at, now)))
+        case Status.BLOCKED if job.blocked_on == "session":
+            return Explanation("session_busy", f"session {job.session!r} is busy")
+        case Status.BLOCKED:
+            return Explanation("key_cap", f"key {job.key!r} has all of its places in use")
+        case Status.QUEUED if pool is not None and pool.paused:
+            return explain(Standing(job, pool.slots, paused=True))
+        case Status.QUEUED:
+            return Explanation("queued", "it waits for a slot")
+        case Status.RUNNING if stored.cancel_wished:
+            return Explanation("stopping", "it runs and was asked to stop")
+        case _:
+            return None
+
+
+async def explained(
+    store: Store, stored: Stored, pool: PoolRow | None, now: datetime
+) -> Explanation:
+    """Say why a job is where it is and, where that can be known, for about how long."""
+    job = stored.job
+    glance = at_a_glance(stored, pool, now)
+    if stored.parked or pool is None:
+        return glance or explain(Standing(job, None))
+    match job.status:
+        case Status.BLOCKED if job.blocked_on == "session":
+            return await _behind_session(store, job) or glance or explain(Standing(job, None))
+        case Status.BLOCKED:
+            return await _behind_key(store, job, pool)
+        case Status.QUEUED if not pool.paused:
+            return await _in_queue(store, job, pool)
+        case Status.RUNNING if glance is None:
+            return explain(Standing(job, pool.slots, ran=_since(job.started_at, now)))
+        case _:
+            return glance or explain(Standing(job, None))
+
+
+async def _behind_session(store: Store, job: Job) -> Explanation | None:
+    which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
+    turns = await _rivals(store, which, job)
+    holders = [one for one in turns or () if _holds(one)]
+    if turns is None or not holders:
+        return None
+    ahead = sum(one.status is Status.BLOCKED and one.id < job.id for one in turns)
+    average = await _average(store, job.pool)
+    return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
+
+
+async def _behind_key(store: Store, job: Job, pool: PoolRow) -> Explanation:
+    which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
+    rivals = await _rivals(store, which, job)
+    ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
+    average = None if ahead is None else await _average(store, job.pool)
+    most = pool.spec.max_per_key
+    return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
+
+
+async def _in_queue(store: Store, job: Job, pool: PoolRow) -> Explanation:
+    if not any(not lease.buried for lease in await store.leases()):
+        return Explanation("no_worker", "no worker is connected to this store; start one")
+    if pool.slots is None or pool.running < pool.slots:
+        return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
+    which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
+    rivals = await _rivals(store, which, job) if _is_ranked(pool.spec.queue) else None
+    if rivals is None:
+        text = f"all {pool.slots} slots of the pool are taken{_others(pool)}"
+        return Explanation("behind_others" if pool.queued > 1 else "pool_cap", text)
+    ahead = sum(_goes_before(one, job, pool) for one in rivals)
+    average = await _average(store, job.pool)
+    return explain(Standing(job, pool.slots, ahead=ahead, average=average))
+
+
+async def _rivals(store: Store, which: Filter, job: Job) -> list[Job] | None:
+    """Return the others that are meant, of the same tenant's session; None if there are many."""
+    page = await store.find(which, limit=MOST_RIVALS)
+    if page.after is not None:
+        return None
+    others = [one.job for one in page.jobs if one.job.id != job.id]
+    return others if which.session is None else [o for o in others if o.tenant == job.tenant]
+
+
+async def _average(store: Store, pool: str) -> float | None:
+    """Return the mean seconds of the latest jobs that went well."""
+    page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
+    seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def _holds(job: Job) -> bool:
+    """Tell whether a turn has its session: it is through the gate and not over."""
+    return job.status in (Status.RUNNING, Status.QUEUED) or (
+        job.blocked_on == "key" or (job.status is Status.SCHEDULED and job.attempts > 0)
+    )
+
+
+def _is_ranked(strategy: Strategy) -> bool:
+    """Tell whether the order of two jobs follows from their records alone."""
+    return isinstance(strategy, Fifo | Lifo) or (
+        isinstance(strategy, Priority) and strategy.aging is None
+    )
+
+
+def _goes_before(other: Job, job: Job, pool: PoolRow) -> bool:
+    # Ids sort by arrival; one that came back to wait may stand further behind than told here.
+    match pool.spec.queue:
+        case Lifo():
+            return other.id > job.id
+        case Priority(aging=None):
+            return (-other.priority, other.id) < (-job.priority, job.id)
+        case _:
+            return other.id < job.id
+
+
+def _others(pool: PoolRow) -> str:
+    others = pool.queued - 1
+    return "" if others < 1 else f"; {others} {'other waits' if others == 1 else 'others wait'} too"
+
+
+def _until(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else (moment - now).total_seconds()
+
+
+def _since(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else max(0.0, (now - moment).total_seconds())
+
+
+async def explain_stored(store: Store, id: str, now: datetime) -> Explanation:
+    """Say why the job of that id is where it is."""
+    (stored,) = await store.get([id])
+    if stored is None:
         return Explanation("gone", "it is not kept any more")
-    return explain(Standing(found.job, None, parked=found.parked))
+    rows = await store.pools()
+    pool = next((row for row in rows if row.spec.name == stored.job.pool), None)
+    return await explained(store, stored, pool, now)

@@ -99,8 +99,12 @@ class Worker:
 
     async def _serve(self) -> None:
         await self.hand.run()
-        self.station.heart.holders.remove(self)
-        self.station.workers.remove(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self in self.station.workers:
+            self.station.heart.holders.remove(self)
+            self.station.workers.remove(self)
 
     async def finish(self, within: float) -> None:
         """Write what is done, for so many seconds at most; on the keeper's loop.
@@ -110,7 +114,9 @@ class Worker:
         self.hand.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self.hand.written()
+                await self.hand.ended()
+                if not self.at_work:
+                    self._leave()
 
     def now(self) -> float:
         return self._clock.now()
@@ -148,7 +154,7 @@ class Worker:
 
     @property
     def at_work(self) -> bool:
-        return bool(self.running)
+        return bool(self.running) or self.tray.full
 
     @property
     def gone(self) -> bool:
@@ -350,10 +356,11 @@ class Worker:
 
     def _finish(self, work: StoredWork, done: Done) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""
-        del self.running[work.token]
-        work.call = None
+        # First: the hand may look at this moment whether there is anything left to come.
         if not work.lost:
             self.tray.put(done)
+        del self.running[work.token]
+        work.call = None
 
     def _vacate(self, attempt: Attempt[StoredWork]) -> None:
         self.tray.free(attempt.slot.index)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, PoolRow, Store, Stored
 from poolhand.errors import UsageError
+from poolhand.farm.why import at_a_glance, explained
 from poolhand.operate.retry import Reruns, Tell
 from poolhand.operate.views import (
     Answer,
@@ -21,7 +22,6 @@ from poolhand.operate.views import (
     job_view,
     pool_view,
 )
-from poolhand.operate.why import at_a_glance, explained
 from poolhand.rules.audit import STREAM
 from poolhand.rules.checks import is_count, is_text
 from poolhand.rules.job import Status

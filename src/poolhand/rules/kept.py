@@ -43,6 +43,10 @@ class KeptDesk(Desk[E]):
         admitted, self.admitted = self.admitted, []
         return admitted
 
+    def dismiss(self, entry: E) -> None:
+        """Let a parked newcomer go; `welcome` sees to those behind it."""
+        self._leave_parking(entry)
+
     def joins(self, job: Job, rerun: bool, now: float) -> bool:
         """Tell whether the key of a newcomer already stands for another job."""
         owner = self._keys.find(job, now)

@@ -112,13 +112,9 @@ class MemoryStore:
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         self._books.begin()
-        came_in = []
-        for id in ids:
-            row = self._books.rows.get(id)
-            if row is not None and row.parked:
-                self._books.unpark(row)
-            elif row is not None:
-                came_in.append(id)
+        rows = [row for row in map(self._books.rows.get, ids) if row is not None]
+        came_in = [row.job.id for row in rows if not row.parked]
+        self._books.unpark(*dict.fromkeys(row for row in rows if row.parked))
         self._commit()
         return came_in
 

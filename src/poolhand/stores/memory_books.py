@@ -141,12 +141,14 @@ class Books:
         if row.by_wall:
             self._parked_by_wall[row.job.id] = row
 
-    def unpark(self, row: Row) -> None:
-        """Let a parked row go."""
-        row.pool.desk.unpark(row, self.now)
-        self._leave_parking(row)
-        self._forget(row)
-        self.welcome(row.pool)
+    def unpark(self, *rows: Row) -> None:
+        """Let parked rows go, all of them before anybody else gets a place."""
+        for row in rows:
+            row.pool.desk.dismiss(row)
+            self._leave_parking(row)
+            self._forget(row)
+        for pool in dict.fromkeys(row.pool for row in rows):
+            self.welcome(pool)
 
     def welcome(self, pool: Pool) -> None:
         """Note who of the parked has got a place."""

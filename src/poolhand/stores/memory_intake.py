@@ -12,7 +12,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Status
 from poolhand.rules.kept import Trial, may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.stores.memory_books import Books
@@ -42,8 +42,8 @@ class Intake:
             if isinstance(answer, Refusal):
                 assert len(orders) == 1
                 return answer
-            if order.revives is not None:
-                self._revive(order.revives, order.job)
+            if order.revives is not None and answer.entry in (Entry.TAKEN, Entry.JOINED):
+                self._revive(order.revives, order.job.submitted_by, answer.job.id)
             added.append(answer)
         return tuple(added)
 
@@ -60,7 +60,7 @@ class Intake:
                 if dead is None or not dead.dead or order.revives in revived:
                     return _refusal(pool, "not_dead", pool.desk.waiting)
                 revived.add(order.revives)
-            if may_refuse(pool.spec.backpressure, may_park):
+            if may_refuse(pool.spec.backpressure, may_park and order.revives is None):
                 trial = trials.get(pool)
                 if trial is None:
                     trial = trials[pool] = Trial(pool.desk, books.now)
@@ -77,7 +77,8 @@ class Intake:
         desk = pool.desk
         verdict = desk.admit(row, books.now, order.rerun_failed)
         if verdict is not desk.taken:
-            return self._carry_out(verdict, row, holder)
+            # Who revives a job has to come in now: should it give up, nobody would be left.
+            return self._carry_out(verdict, row, holder if order.revives is None else None)
         books.keep(row)
         books.accept(row)
         return Added(row.job, Entry.TAKEN)
@@ -118,12 +119,12 @@ class Intake:
         books.end(row, job, audit.dropped(job, replacement, depth, most))
         books.welcome(pool)
 
-    def _revive(self, id: str, job: Job) -> None:
-        """Note that a dead job is run again as another one."""
+    def _revive(self, id: str, by: str, heir: str) -> None:
+        """Note that another job has the place of a dead one."""
         books = self._books
         dead = books.rows[id]
         dead.dead = False
-        books.note(audit.acted_on(audit.RERUN, dead.job, job.submitted_by, job.id, books.at))
+        books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
     def _row(self, order: Order, pool: Pool) -> Row:
         now, at, job = self._books.now, self._books.at, order.job

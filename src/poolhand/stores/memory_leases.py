@@ -141,8 +141,7 @@ class Leases:
         if holder is None or holder.renewal != renewal:
             return []
         holder.buried = True
-        for row in list(holder.parked.values()):
-            self._books.unpark(row)
+        self._books.unpark(*holder.parked.values())
         for token in list(holder.stuck):
             self._unstick(holder.stuck.pop(token))
         rows = list(holder.claims.values())

@@ -143,13 +143,9 @@ class SqliteStore:
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         def act(steps: Steps) -> list[str]:
-            came_in = []
-            for id in ids:
-                row = steps.books.row_named(id)
-                if row is not None and row.parked:
-                    steps.unpark(row)
-                elif row is not None:
-                    came_in.append(id)
+            rows = [row for row in map(steps.books.row_named, ids) if row is not None]
+            came_in = [row.job.id for row in rows if not row.parked]
+            steps.unpark(*dict.fromkeys(row for row in rows if row.parked))
             return came_in
 
         return await self._write(act)

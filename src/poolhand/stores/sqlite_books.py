@@ -166,7 +166,7 @@ class Books:
             order = (row.pool, row.where, row.rank, row.turn, row.since, row.ready_at)
             times = (row.due_at, row.by_wall, closes_at)
             self._new_waits.append(
-                (seq, *order, *times, row.gate, row.crowd, row.owner, row.record)
+                (seq, *order, *times, row.gate, row.crowd, row.owner, row.course)
             )
         elif row.in_waits:
             row.in_waits = False

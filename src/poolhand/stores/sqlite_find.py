@@ -19,7 +19,7 @@ waits w CROSS JOIN jobs j ON j.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq A
 LEFT JOIN ends e ON e.seq = w.seq
 """
 FROM_CLAIMS = """
-claims c CROSS JOIN jobs j ON j.seq = c.seq LEFT JOIN waits w ON w.seq = c.seq
+claims c CROSS JOIN jobs j ON j.seq = c.seq AND c.stuck = 0 LEFT JOIN waits w ON w.seq = c.seq
 LEFT JOIN ends e ON e.seq = c.seq
 """
 FROM_ENDS = """

@@ -18,7 +18,16 @@ from poolhand.stores import sqlite_documents, sqlite_log
 from poolhand.stores.sqlite_books import json
 from poolhand.stores.sqlite_places import Pick
 from poolhand.stores.sqlite_pools import StoredPool
-from poolhand.stores.sqlite_rows import LOT, RUNNING, Row, decode, encode, lots, moment, seconds
+from poolhand.stores.sqlite_rows import (
+    LOT,
+    RUNNING,
+    Row,
+    decode_job,
+    encode_course,
+    lots,
+    moment,
+    seconds,
+)
 from poolhand.stores.sqlite_steps import Steps
 
 _MARKS = ", ".join("?" * LOT)
@@ -49,7 +58,7 @@ BURY = "UPDATE owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
 PARKED_BY = "SELECT seq FROM waits WHERE place = 0 AND owner = ? ORDER BY seq"
 STUCK_OF = "SELECT token FROM claims WHERE owner = ? AND stuck = 1 ORDER BY token"
 RUN_BY = """
-SELECT c.token, c.slot, c.started, c.waited, c.record, j.record, j.brief
+SELECT c.token, c.slot, c.started, c.waited, c.course, j.ordered, j.brief
 FROM claims c JOIN jobs j ON j.seq = c.seq WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token
 """
 RETOKEN = "UPDATE claims SET token = ? WHERE token = ?"
@@ -170,7 +179,7 @@ class Leases:
         if row.by_wall and job.run_at is not None:
             wait = seconds(job.run_at) - books.stamp
         row.job = lifecycle.place(job, Status.SCHEDULED if wait > 0 else Status.QUEUED)
-        row.record = encode(row.job)
+        row.course = encode_course(row.job)
         pool.give_back(row, books.now + wait, books.now)
 
     def release(self, tokens: Sequence[int]) -> None:
@@ -207,8 +216,8 @@ class Leases:
         buried = self._execute(BURY, (owner, renewal)).fetchone()
         if buried is None:
             return []
-        for (seq,) in self._execute(PARKED_BY, buried).fetchall():
-            self._steps.unpark(books.row(seq))
+        parked = self._execute(PARKED_BY, buried).fetchall()
+        self._steps.unpark(*[books.row(seq) for (seq,) in parked])
         self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
         claims = []
         for token, slot, started, waited, record, ordered, brief in self._execute(
@@ -216,7 +225,7 @@ class Leases:
         ).fetchall():
             books.tokens += 1
             self._execute(RETOKEN, (books.tokens, token))
-            job = lifecycle.start(decode(record or ordered), moment(started), waited)
+            job = lifecycle.start(decode_job(ordered, record), moment(started), waited)
             claims.append(Claim(job, brief, books.tokens, slot))
         self.forget_owners()
         return claims
@@ -255,7 +264,7 @@ class _Starter:
         claims = []
         for slot, pool in zip(slots, turns, strict=False):
             seq, since, ordered, returned, brief = next(given[pool])
-            job = decode(returned or ordered)
+            job = decode_job(ordered, returned)
             claim = self._start(job, brief, slot, self._books.now - since)
             self._note(claim, pool, seq, None, returned)
             claims.append(claim)
@@ -267,7 +276,7 @@ class _Starter:
         for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
             self.last = pool.no
             claim = self._start(row.job, row.brief, slot, self._books.now - row.since)
-            self._note(claim, pool, row.seq, row.gate, row.record)
+            self._note(claim, pool, row.seq, row.gate, row.course)
             self._books.put(row, RUNNING)
             self._steps.welcome(pool)
             claims.append(claim)

@@ -1,7 +1,11 @@
-"""The log of a SQLite store: what is written to a stream at once is one row."""
+"""The log of a SQLite store: what is written to a stream at once is one row.
+
+Such lines are much alike, so that rows of many are compressed: to write less costs less than that.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from sqlite3 import Connection
@@ -14,6 +18,8 @@ from poolhand.stores.sqlite_rows import moment, seconds
 Text = tuple[str, bytes]  # a kind and a body
 
 ROW_LINES = 256
+WORTH_WHILE = 1000  # bytes
+QUICKEST = 1
 LAST = "SELECT last FROM log WHERE stream = ? ORDER BY last DESC LIMIT 1"
 WRITE = "INSERT INTO log (stream, first, last, at, lines) VALUES (?, ?, ?, ?, ?)"
 READ = "SELECT first, at, lines FROM log WHERE stream = ? AND last > ? ORDER BY last"
@@ -23,6 +29,8 @@ SHORTEN = "UPDATE log SET first = ?, lines = ? WHERE no = ?"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Text]).decode
+# No list that MessagePack writes begins like this.
+_COMPRESSED = b"z"
 
 
 def append(connection: Connection, lines: Iterable[Line], at: datetime) -> None:
@@ -39,7 +47,7 @@ def write(connection: Connection, stream: str, texts: list[Text], at: datetime) 
     last = _last(connection, stream)
     for start in range(0, len(texts), ROW_LINES):
         part = texts[start : start + ROW_LINES]
-        row = (stream, last + 1, last + len(part), seconds(at), _encode(part))
+        row = (stream, last + 1, last + len(part), seconds(at), _pack(part))
         connection.execute(WRITE, row)
         last += len(part)
 
@@ -62,8 +70,8 @@ def trim(connection: Connection, stream: str, before: int) -> int:
     part = connection.execute(PART, (stream, before)).fetchone()
     if part is not None and part[1] < before:
         no, first, texts = part
-        left = _decode(texts)[before - first :]
-        connection.execute(SHORTEN, (before, _encode(left), no))
+        left = _unpack(texts)[before - first :]
+        connection.execute(SHORTEN, (before, _pack(left), no))
         count += before - first
     return count
 
@@ -77,6 +85,19 @@ def _lines(
     connection: Connection, stream: str, after: int
 ) -> Iterator[tuple[int, float, str, bytes]]:
     for first, at, texts in connection.execute(READ, (stream, after)):
-        for number, (kind, body) in enumerate(_decode(texts), first):
+        for number, (kind, body) in enumerate(_unpack(texts), first):
             if number > after:
                 yield number, at, kind, body
+
+
+def _pack(texts: list[Text]) -> bytes:
+    packed = _encode(texts)
+    if len(packed) < WORTH_WHILE:
+        return packed
+    return _COMPRESSED + zlib.compress(packed, QUICKEST)
+
+
+def _unpack(packed: bytes) -> list[Text]:
+    if packed.startswith(_COMPRESSED):
+        packed = zlib.decompress(packed[1:])
+    return _decode(packed)

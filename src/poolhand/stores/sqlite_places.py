@@ -25,11 +25,11 @@ LEVEL_BITS = 22
 TURN_BITS = 40
 
 NEXT = """
-SELECT w.seq, w.since, j.record, w.record, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
+SELECT w.seq, w.since, j.ordered, w.course, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
 """
 NEXT_OF_LANE = """
-SELECT w.seq, w.since, j.record, w.record, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
+SELECT w.seq, w.since, j.ordered, w.course, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 AND w.rank = ? ORDER BY w.turn LIMIT ?
 """
 HELD = """

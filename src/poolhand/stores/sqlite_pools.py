@@ -152,7 +152,7 @@ class StoredPool(KeptDesk[Row]):
 
     def turn_away(self, row: Row) -> None:
         """Forget a newcomer that was parked and has nobody to wait for it."""
-        self._leave_parking(row)
+        self.dismiss(row)
         del self.books.changed[row.seq], self.books.rows[row.seq]
 
     def declare(self, spec: PoolSpec, old: StoredPool) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from poolhand.contract import Stored
 from poolhand.rules import lifecycle
 from poolhand.rules.entry import Entry, Window
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Fault, Job, Status
 
 # Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
 # yet come to the next, which no commit ever shows.
@@ -39,11 +42,46 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Job).decode
 
+
+class Course(Struct, frozen=True, array_like=True):
+    """What changes about a job after it was ordered: all that is written of it later."""
+
+    status: Status
+    blocked_on: str | None
+    run_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    waited: float | None
+    ran: float | None
+    attempts: int
+    crashes: int
+    result: Any
+    error: Fault | None
+    rejection_reason: str | None
+    rejection_policy: str | None
+    marks: tuple[str, ...]
+
+
+_course_of = attrgetter(*Course.__struct_fields__)
+_decode_course = msgspec.msgpack.Decoder(Course).decode
+
+
+def encode_course(job: Job) -> bytes:
+    """Return what has become of a job."""
+    return encode(_course_of(job))
+
+
+def decode_job(ordered: bytes, course: bytes | None) -> Job:
+    """Return the record of a job from its order and what has become of it."""
+    job = decode(ordered)
+    return job if course is None else replace(job, **asdict(_decode_course(course)))
+
+
 # Everything there is to know of a job, but its brief: the fields of Facts.
 FACTS = """
-SELECT j.seq, j.pool, j.closes_at, j.record,
+SELECT j.seq, j.pool, j.closes_at, j.ordered,
     w.place, w.rank, w.turn, w.since, w.ready_at, w.due_at, w.by_wall, w.gate, w.crowd, w.owner,
-    w.record, c.token, c.owner, c.started, c.waited, c.wished, c.record, e.dead, e.wished, e.record
+    w.course, c.token, c.owner, c.started, c.waited, c.wished, c.course, e.dead, e.wished, e.course
 """
 PLACED = """
 LEFT JOIN waits w ON w.seq = j.seq
@@ -87,12 +125,12 @@ class Facts(NamedTuple):
     def job(self) -> Job:
         """Return its record as it stands."""
         if self.over is not None:
-            return decode(self.over)
+            return decode_job(self.ordered, self.over)
         if self.place is not None:
-            status, blocked_on = PLACES[self.place]
-            return lifecycle.place(decode(self.returned or self.ordered), status, blocked_on)
-        started = moment(self.started)
-        return lifecycle.start(decode(self.rerun or self.ordered), started, self.waited)
+            waiting = decode_job(self.ordered, self.returned)
+            return lifecycle.place(waiting, *PLACES[self.place])
+        begun = decode_job(self.ordered, self.rerun)
+        return lifecycle.start(begun, moment(self.started), self.waited)
 
     def stored(self) -> Stored:
         """Return it as everybody may see it."""
@@ -121,12 +159,13 @@ class Row(Entry):
     """A job at the desk of its pool; `where` it is now is written when the books are.
 
     `seq` is its number in all tables. `rank` and `turn` say when it is served where it waits. What
-    is `fresh` has no row yet. `record` is what replaces that of its order, once it came back.
+    is `fresh` has no row yet. `course` is what had become of it when it came back to wait.
     """
 
     __slots__ = (
         "brief",
         "by_wall",
+        "course",
         "crowd",
         "dead",
         "due_at",
@@ -136,7 +175,6 @@ class Row(Entry):
         "owner",
         "pool",
         "rank",
-        "record",
         "since",
         "token",
         "turn",
@@ -157,7 +195,7 @@ class Row(Entry):
         self.owner: int | None = None
         self.gate: str | None = None
         self.crowd: str | None = None
-        self.record: bytes | None = None
+        self.course: bytes | None = None
         self.by_wall = self.wished = self.dead = self.in_waits = self.fresh = False
 
     @property
@@ -182,12 +220,12 @@ def row_of(facts: Facts, now: float, at: datetime) -> Row:
         return row
     if facts.place is None:
         row.where, row.token, row.owner = RUNNING, facts.token, facts.owner
-        row.wished, row.record = bool(facts.wished), facts.rerun
+        row.wished, row.course = bool(facts.wished), facts.rerun
     else:
         row.where, row.rank, row.turn, row.in_waits = facts.place, facts.rank, facts.turn, True
         row.ready_at = facts.since if facts.ready_at is None else facts.ready_at
         row.gate, row.crowd, row.owner = facts.gate, facts.crowd, facts.parker
-        row.by_wall, row.due_at, row.record = bool(facts.by_wall), facts.due_at, facts.returned
+        row.by_wall, row.due_at, row.course = bool(facts.by_wall), facts.due_at, facts.returned
         opens_at = facts.due_at
         if row.by_wall and opens_at is not None:
             opens_at = now + (opens_at - seconds(at))

@@ -9,7 +9,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_pools import Pools, StoredPool
-from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, Row, encode
+from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, Row, encode_course
 
 EXPIRED = """
 SELECT seq FROM waits WHERE closes_at IS NOT NULL AND closes_at <= ?
@@ -62,12 +62,13 @@ class Steps:
         if row.job.status is Status.QUEUED:
             self.books.topics.add("ready")
 
-    def unpark(self, row: Row) -> None:
-        """Let a parked row go."""
-        pool = self.pools.no(row.pool)
-        pool.unpark(row, self.books.now)
-        self.books.forget(row)
-        self.welcome(pool)
+    def unpark(self, *rows: Row) -> None:
+        """Let parked rows go, all of them before anybody else gets a place."""
+        for row in rows:
+            self.pools.no(row.pool).dismiss(row)
+            self.books.forget(row)
+        for no in dict.fromkeys(row.pool for row in rows):
+            self.welcome(self.pools.no(no))
 
     def welcome(self, pool: StoredPool) -> None:
         """Note who of the parked has got a place."""
@@ -110,7 +111,7 @@ class Steps:
         pool.tally[status] += 1
         dead = status is Status.FAILED
         books.new_ends.append(
-            (books.ends, seq, pool.no, END_OF[status], dead, wished, books.now, encode(job))
+            (books.ends, seq, pool.no, END_OF[status], dead, wished, books.now, encode_course(job))
         )
 
     def expire(self, limit: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -161,6 +161,12 @@ async def busy(app: App, slots: int = 1, **options: Any) -> AsyncIterator[None]:
     """An app with one worker for the time of a block."""
     async with app, app.worker(slots, **options):
         yield
+
+
+async def until_later(condition: Callable[[], bool], runtime: SeededRuntime) -> None:
+    """Let virtual time pass until something holds."""
+    while not condition():  # noqa: ASYNC110 - there is no event for "anything changed"
+        await asyncio.sleep(0.1)
 
 
 async def stored(app: App, id: str) -> Stored:

@@ -20,7 +20,13 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.contract import Filter
-from poolhand.observe.events import JobEnded, JobJoined, JobSubmitted, SubmitRefused, SubmitterParked
+from poolhand.observe.events import (
+    JobEnded,
+    JobJoined,
+    JobSubmitted,
+    SubmitRefused,
+    SubmitterParked,
+)
 from poolhand.rules.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
@@ -67,7 +73,7 @@ class Pier:
 
     async def park(self, task: Any, number: int) -> asyncio.Task[Ticket[int]]:
         before = self.parked
-        submitting = asyncio.ensure_future(task.submit(number))
+        submitting: asyncio.Task[Ticket[int]] = asyncio.ensure_future(task.submit(number))
         await until(lambda: self.parked > before or submitting.done())
         return submitting
 
@@ -329,23 +335,22 @@ async def test_a_parked_submitter_whose_lease_was_lost_parks_again(
 ) -> None:
     pier = Pier(runtime, bounded(1))
     other = pier.another()
-    async with other, other.worker(1):
-        async with pier.app:
-            call = pier.task_of(other)
-            await call.submit(0)
-            await until(lambda: pier.gate.entered == 1)
-            await call.submit(1)
-            submitting = await pier.park(pier.call, 2)
-            station = await pier.app.station()
-            me = station.heart.owner.id
-            (lease,) = [one for one in await pier.store.leases() if one.owner.id == me]
-            await pier.store.bury(me, lease.renewal)
-            assert pier.parked == 0
-            await asyncio.sleep(10)
-            assert not submitting.done()
-            assert pier.parked == 1
-            pier.gate.opened.set()
-            assert await (await submitting) == 2
+    async with other, other.worker(1), pier.app:
+        call = pier.task_of(other)
+        await call.submit(0)
+        await until(lambda: pier.gate.entered == 1)
+        await call.submit(1)
+        submitting = await pier.park(pier.call, 2)
+        station = await pier.app.station()
+        me = station.heart.owner.id
+        (lease,) = [one for one in await pier.store.leases() if one.owner.id == me]
+        await pier.store.bury(me, lease.renewal)
+        assert pier.parked == 0
+        await asyncio.sleep(10)
+        assert not submitting.done()
+        assert pier.parked == 1
+        pier.gate.opened.set()
+        assert await (await submitting) == 2
 
 
 @seeded

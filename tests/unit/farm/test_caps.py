@@ -163,12 +163,12 @@ async def test_code_that_does_not_stop_counts_until_it_ends(runtime: SeededRunti
 
     async with app, app.worker(3):
         began = runtime.monotonic()
-        tickets = [await stubborn.submit(), await polite.submit()]
-        job = await wait(tickets[0])
+        first, second = await stubborn.submit(), await polite.submit()
+        job = await wait(first)
         assert job.status is Status.FAILED
         assert "hard_timeout" in job.marks
         assert 2 <= runtime.monotonic() - began <= 3
-        assert await tickets[1] - began >= 20
+        assert await second - began >= 20
     assert len(heard.of(SlotStuck)) == len(heard.of(SlotFreed)) == 1
 
 

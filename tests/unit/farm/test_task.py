@@ -214,7 +214,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
 class Hostile:
     """A value that breaks whoever looks at it."""
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:
         raise ZeroDivisionError
 
@@ -284,7 +284,7 @@ async def test_a_new_parameter_without_a_default_is_told(runtime: SeededRuntime)
     async with after, after.worker():
         ticket = await after.get(kept.id)
         assert ticket is not None
-        with pytest.raises(PoolhandError, match=r"missing \['mood'\].*give new parameters a default"):
+        with pytest.raises(PoolhandError, match=r"missing \['mood'\]; give new parameters a"):
             await ticket
 
 
@@ -302,7 +302,8 @@ async def test_a_result_is_read_as_the_type_that_is_returned_now(runtime: Seeded
         assert await kept == {"topic": "bees", "depth": 3}
 
     @after.task(name="find")
-    async def find_now() -> Query: ...
+    async def find_now() -> Query:
+        return Query("")
 
     async with after:
         ticket = await after.get(kept.id)

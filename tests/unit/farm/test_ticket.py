@@ -85,7 +85,7 @@ async def test_a_snapshot_asks_nobody_and_a_refresh_the_store(runtime: SeededRun
         await until(lambda: gate.entered == 1)
         assert ticket.snapshot().status is Status.QUEUED
         job = await ticket.refresh()
-        assert job.status is ticket.status is Status.RUNNING
+        assert {job.status, ticket.status} == {Status.RUNNING}
         assert job.attempts == 1
         gate.opened.set()
         await asyncio.sleep(2)
@@ -215,11 +215,8 @@ async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(u
     @app.task
     async def call() -> None: ...
 
-    async def wait_there() -> object:
-        try:
-            return await ticket
-        except Unavailable as error:
-            return error
+    async def wait_there() -> BaseException | None:
+        return (await asyncio.gather(ticket, return_exceptions=True))[0]
 
     ticket = await call.submit()
     threads = [asyncio.create_task(asyncio.to_thread(asyncio.run, wait_there())) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -141,7 +142,7 @@ async def test_a_snooze_costs_no_attempt(runtime: SeededRuntime) -> None:
         ticket = await nap.submit()
         assert await ticket == 4
         assert ticket.snapshot().attempts == 1
-    pauses = [round(later - earlier) for earlier, later in zip(ran, ran[1:], strict=False)]
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(ran)]
     assert all(30 <= pause <= 32 for pause in pauses)
     assert len(heard.of(JobRetried)) == 3
 
@@ -182,7 +183,7 @@ async def test_a_job_that_asks_for_a_later_retry_gets_it(runtime: SeededRuntime)
     async with app, app.worker():
         job = await wait(await busy.submit())
     assert (job.status, job.attempts) == (Status.FAILED, 3)
-    pauses = [round(later - earlier) for earlier, later in zip(ran, ran[1:], strict=False)]
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(ran)]
     assert all(60 <= pause <= 62 for pause in pauses)
 
 

@@ -109,6 +109,14 @@ async def test_a_waiting_job_is_cancelled_and_a_running_one_asked(world: World) 
     assert [(line.job, line.by) for line in lines] == [(waiting, "anna"), (running, "anna")]
 
 
+async def test_a_job_is_cancelled_once(world: World) -> None:
+    id = await world.add()
+    (first,) = await world.operator.cancel([id], "anna")
+    (second,) = await world.operator.cancel([id], "bert")
+    assert (first.done, second.done, second.reason) == (True, False, "over")
+    assert [line.by for line in await world.operator.audit(0, kind=CANCEL)] == ["anna"]
+
+
 async def test_an_order_that_is_parked_is_taken_back(world: World) -> None:
     await world.enroll()
     await world.declare("small", slots=1, backpressure=Bounded(1))

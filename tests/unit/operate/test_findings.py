@@ -78,6 +78,12 @@ async def test_a_paused_pool_with_jobs_is_told_with_the_command_that_resumes_it(
     assert finding.fix == "`poolhand pools resume chat` lets them run"
 
 
+async def test_what_waits_in_a_paused_pool_alone_needs_no_worker(world: World) -> None:
+    await world.add()
+    await world.operator.pause("chat", "anna")
+    assert (await look(world))["jobs"].level is Level.WARN
+
+
 @pytest.mark.parametrize("gone", ["the process", "the boot"])
 async def test_a_dead_owner_that_holds_jobs_is_found(world: World, gone: str) -> None:
     host, boot, _, started = world.runtime.identity()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.operate import why
+from poolhand.farm import why
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, fair_round_robin
@@ -23,6 +23,14 @@ async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> 
         "no_worker",
         "no worker is connected to this store; start one",
     )
+
+
+async def test_a_worker_that_is_buried_is_none(world: World) -> None:
+    await world.add()
+    await world.claim()
+    await world.store.bury(world.worker.id, 0)
+    assert [lease.buried for lease in await world.store.leases()] == [True]
+    assert (await told(world, await world.add()))[0] == "no_worker"
 
 
 async def test_a_free_slot_of_a_worker_is_all_that_a_pool_without_a_cap_lacks(world: World) -> None:

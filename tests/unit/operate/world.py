@@ -114,7 +114,7 @@ class World:
         id = await self.add(name, pool, **more)
         claims = await self.claim(1, (pool,))
         assert [claim.job.id for claim in claims] == [id]
-        fault = Fault("ValueError", f"no {name}", "Traceback:\n  a line\nValueError: no")
+        fault = Fault("ValueError", f"no {name}", f"Traceback:\n  a line\n{name}\x07: no")
         await self.end(claims[0], Status.FAILED, error=fault)
         return id
 

@@ -42,7 +42,7 @@ CREATE TABLE jobs (
     session TEXT,
     tenant TEXT,
     closes_at REAL,
-    record BLOB NOT NULL,
+    ordered BLOB NOT NULL,
     brief BLOB NOT NULL
 );
 CREATE UNIQUE INDEX jobs_by_id ON jobs (id);
@@ -63,7 +63,7 @@ CREATE TABLE waits (
     gate TEXT,                -- the session or the key whose gate it has to do with
     crowd TEXT,               -- those among whom an eviction chooses
     owner INTEGER,            -- parked: under whose lease
-    record BLOB               -- NULL: as in jobs
+    course BLOB               -- what has become of it, NULL: nothing yet
 );
 CREATE INDEX waits_ready ON waits (pool, rank, turn) WHERE place = 4;
 CREATE INDEX waits_due ON waits (by_wall, due_at) WHERE place = 1;
@@ -84,7 +84,7 @@ CREATE TABLE claims (
     stuck INTEGER NOT NULL,
     wished INTEGER NOT NULL,
     gate TEXT,
-    record BLOB
+    course BLOB
 );
 CREATE INDEX claims_by_job ON claims (seq);
 CREATE INDEX claims_gates ON claims (pool, gate) WHERE gate IS NOT NULL;
@@ -98,7 +98,7 @@ CREATE TABLE ends (
     dead INTEGER NOT NULL,
     wished INTEGER NOT NULL,
     over_at REAL NOT NULL,
-    record BLOB NOT NULL
+    course BLOB NOT NULL
 );
 CREATE UNIQUE INDEX ends_by_job ON ends (seq);
 CREATE INDEX ends_dead ON ends (seq) WHERE dead = 1;
@@ -150,7 +150,8 @@ CREATE TABLE documents (
 );
 CREATE INDEX documents_until ON documents (until) WHERE until IS NOT NULL;
 
--- Lines of one stream that were written together are one row: kinds and bodies, in MessagePack.
+-- Lines of one stream that were written together are one row: kinds and bodies, in MessagePack,
+-- compressed (after the letter z) where they are many.
 CREATE TABLE log (
     no INTEGER PRIMARY KEY,
     stream TEXT NOT NULL,

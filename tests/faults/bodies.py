@@ -1,6 +1,6 @@
-"""The app under test: tasks that write down, outside the system, that they began and ended.
+"""What the jobs under test do: they write down, outside the system, that they began and ended.
 
-Children import this module to run a suspected job alone; all they need stands in the environment.
+Children import this module, and no more, to run a suspected job alone.
 """
 
 from __future__ import annotations
@@ -10,38 +10,20 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from poolhand import App, Job, Task, current_job, fair_round_robin, fencing_token, stop_requested
-from poolhand.runtime import Runtime
+from poolhand import Job, current_job, fencing_token, stop_requested
 from tests.faults import outside
-from tests.faults.load import Plan
 from tests.faults.marks import Marks
 
 FOLDER = Path(os.environ["FAULTS_FOLDER"])
 LIFE = os.environ["FAULTS_LIFE"]
-WALL = FOLDER / "wall"
 LOOK = 0.01  # seconds between two looks of a job that waits for the harness
 
 effects = outside.Lines(FOLDER / outside.EFFECTS)
 marks: Marks | None = None  # of the process that runs the app; its children have none
-
-
-class ShiftedRuntime(Runtime):
-    """A machine whose wall clock is moved by a file outside, in seconds."""
-
-    def wall(self) -> datetime:
-        return super().wall() + timedelta(seconds=shift())
-
-
-def shift() -> float:
-    try:
-        return float(WALL.read_text())
-    except (FileNotFoundError, ValueError):
-        return 0.0
 
 
 @contextmanager
@@ -138,21 +120,3 @@ CODE: tuple[Callable[[int, float], Any], ...] = (
     polite,
     poison,
 )
-
-
-def make_app(plan: Plan) -> tuple[App, dict[tuple[str, str], Task[[int, float], Any, Any]]]:
-    """Return an app with the pools of a plan, and its tasks by pool and name."""
-    made = App(f"sqlite:///{FOLDER / outside.STORE}", runtime=ShiftedRuntime())
-    for pool, cap in plan.caps.items():
-        if pool in plan.fair:
-            most = plan.key_caps.get(pool)
-            made.pool(pool, max_concurrent=cap, queue=fair_round_robin(), max_per_key=most)
-        else:
-            made.pool(pool, max_concurrent=cap)
-    pools = {item.pool for item in plan.items}
-    tasks = {
-        (pool, code.__name__): made.task(pool=pool, name=f"{pool}.{code.__name__}")(code)
-        for pool in sorted(pools)
-        for code in CODE
-    }
-    return made, tasks

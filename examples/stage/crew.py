@@ -1,0 +1,225 @@
+"""The crew: worker processes beside this one. One is killed in the middle of its work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio import Event as Flag
+from asyncio import Task
+from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import Process as Child
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from poolhand import Event
+from stage.flags import Flags
+from stage.news import BAD, GOOD, Newsroom
+from stage.process import READER, READY, Fate, Process
+
+EXAMPLES = Path(__file__).parents[1]
+LONGEST_LINE = 1 << 20
+UP_WITHIN = 15.0
+KILLED_AT = 0.35  # of the seconds of a round, after it is up
+REPLACED_AFTER = 2.0
+STOP_WITHIN = 12.0
+LAST_WORDS = 5
+
+Hear = Callable[[Event, Process], None]
+
+
+@dataclass(slots=True)
+class Fall:
+    """A process that was killed: when, and how soon others had its jobs."""
+
+    pid: int
+    at: float
+    jobs: int = 0
+    taken_back_after: float | None = None
+
+
+class Second:
+    """A worker process beside this one, from its start to its end."""
+
+    def __init__(self, process: Process, child: Child, hear: Hear) -> None:
+        self.process = process
+        self.up = Flag()
+        self.gone = Flag()
+        self.changed = Flag()
+        self.words: list[str] = []
+        self._child = child
+        self._hear = hear
+        self._reader = asyncio.create_task(self._read())
+
+    @property
+    def code(self) -> int | None:
+        return self._child.returncode
+
+    def send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            self._child.send_signal(number)
+
+    async def _read(self) -> None:
+        """Hear what it tells until it is gone."""
+        assert self._child.stdout is not None
+        async for line in self._child.stdout:
+            self._take(line)
+        await self._child.wait()
+        self.up.set()
+        self.gone.set()
+        self.changed.set()
+
+    def _take(self, line: bytes) -> None:
+        if line.strip() == READY.encode():
+            self.process.fate = Fate.AT_WORK
+            self.up.set()
+            return
+        try:
+            event = READER.decode(line)
+        except msgspec.MsgspecError:
+            # No event: what Python says when it ends badly.
+            self.words = [*self.words, line.decode(errors="replace").strip()][-LAST_WORDS:]
+        else:
+            self._hear(event, self.process)
+            self.changed.set()
+
+
+class Crew:
+    """Starts a second process, kills it while it works, and puts another one in its place."""
+
+    def __init__(self, flags: Flags, newsroom: Newsroom, hear: Hear) -> None:
+        self.falls: list[Fall] = []
+        self.up = Flag()
+        self._flags = flags
+        self._newsroom = newsroom
+        self._hear = hear
+        self._number = 1
+        self._second: Second | None = None
+        self._task: Task[None] | None = None
+
+    @property
+    def process(self) -> Process | None:
+        """The second process, or the last one there was."""
+        return None if self._second is None else self._second.process
+
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._work())
+
+    async def stop(self) -> None:
+        """Let the second process finish what it runs and give back the rest; wait for its end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        second = self._second
+        if second is not None and not second.gone.is_set():
+            second.send(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_WITHIN):
+                    await second.gone.wait()
+            except TimeoutError:
+                second.send(signal.SIGKILL)
+                await second.gone.wait()
+            self._mourn(second)
+
+    def hurry(self) -> None:
+        """Let the second process stop now; it gives back what it runs."""
+        if self._second is not None:
+            self._second.send(signal.SIGTERM)
+
+    def taken_back(self, pid: int, count: int) -> None:
+        """Note that others have the jobs of a process that was killed."""
+        process = self.process
+        if process is not None and process.pid == pid:
+            fall = self._fall(pid)
+            fall.jobs += count
+            fall.taken_back_after = self._newsroom.elapsed - fall.at
+            process.fate = Fate.TAKEN_BACK
+            process.lose()
+
+    async def _work(self) -> None:
+        """Keep a second process at work; in one round only the first of them is killed."""
+        while True:
+            second = self._second = await self._start()
+            await self._see_it_up(second)
+            if not (self._flags.once and self.falls):
+                await self._kill(second)
+            await second.gone.wait()
+            if not self._mourn(second):
+                return
+            await asyncio.sleep(REPLACED_AFTER / self._flags.speed)
+
+    async def _start(self) -> Second:
+        self._number += 1
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "stage.second",
+            msgspec.json.encode(self._flags).decode(),
+            env={**os.environ, "PYTHONPATH": _path()},
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+            limit=LONGEST_LINE,
+            start_new_session=True,  # Ctrl-C is for the demo, which tells the others
+        )
+        name, slots = f"worker {self._number}", self._flags.second_slots
+        return Second(Process(name, child.pid, slots, Fate.STARTING), child, self._hear)
+
+    async def _see_it_up(self, second: Second) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UP_WITHIN):
+                await second.up.wait()
+        process = second.process
+        if process.fate is Fate.AT_WORK:
+            text = f"{process.name}, pid {process.pid}, takes jobs from the same file"
+            self._newsroom.headline("", text, GOOD)
+        self.up.set()
+
+    async def _kill(self, second: Second) -> None:
+        """Kill it without a warning when its time has come and it is at work."""
+        process, wanted = second.process, max(1, self._flags.second_slots // 2)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._flags.seconds * KILLED_AT / self._flags.speed):
+                await second.gone.wait()
+        while process.busy < wanted and not second.gone.is_set():
+            second.changed.clear()
+            await second.changed.wait()
+        self._fall(process.pid)
+        second.send(signal.SIGKILL)
+
+    def _mourn(self, second: Second) -> bool:
+        """Tell how a process ended, and whether it is to be replaced."""
+        process, code = second.process, second.code
+        who = f"{process.name}, pid {process.pid},"
+        if code == 0:
+            process.fate = Fate.OVER
+            process.lose()
+            self._newsroom.headline("", f"{who} has finished its jobs and ended", GOOD)
+            return True
+        self._fall(process.pid)
+        if process.fate is not Fate.TAKEN_BACK:
+            process.fate = Fate.KILLED
+        if code == -signal.SIGKILL:
+            text = f"{who} was killed by SIGKILL in the middle of its work"
+            self._newsroom.headline("", text, BAD)
+            return True
+        words = " / ".join(second.words)
+        self._newsroom.headline("", f"{who} ended with code {code}: {words}", BAD)
+        return False
+
+    def _fall(self, pid: int) -> Fall:
+        found = next((fall for fall in self.falls if fall.pid == pid), None)
+        if found is None:
+            found = Fall(pid, self._newsroom.elapsed)
+            self.falls.append(found)
+        return found
+
+
+def _path() -> str:
+    """Return where another process finds what this one finds."""
+    return os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))

@@ -1,0 +1,72 @@
+"""Another worker process: it takes jobs from the same file, and tells its events as JSON lines.
+
+It is there to be killed. It ends in good order when it is asked to (SIGTERM), and when nobody holds
+its input any more: then the demo itself is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from poolhand import Event, Shift, subscribe
+from stage.flags import Flags
+from stage.kept import POOL, Kept
+from stage.process import READY, TOLD
+
+DRAIN_SECONDS = 5.0
+
+
+def tell(event: Event) -> None:
+    """Write an event for the process that watches."""
+    if isinstance(event, TOLD):
+        _write(msgspec.json.encode(event).decode())
+
+
+def _write(line: str) -> None:
+    with suppress(OSError):
+        # One write for a line: events come from several threads. If nobody reads any more, the
+        # input is at its end, too, which is heard on the loop.
+        os.write(1, f"{line}\n".encode())
+
+
+async def work(flags: Flags) -> None:
+    """Run jobs until told to stop; what then waits, or cannot be finished, stays in the file."""
+    over = asyncio.Event()
+    kept = Kept(flags)
+    loop = asyncio.get_running_loop()
+    shift = kept.app.worker(flags.second_slots, pools=[POOL], drain_timeout=DRAIN_SECONDS)
+    drains: list[asyncio.Task[object]] = []
+
+    def stop() -> None:
+        if over.is_set():
+            drains.append(loop.create_task(_stop_now(shift)))
+        over.set()
+
+    def end() -> None:
+        if not os.read(0, 1):
+            loop.remove_reader(0)
+            over.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_reader(0, end)
+    async with kept.app, shift:
+        _write(READY)
+        await over.wait()
+    for drain in drains:
+        await drain
+
+
+async def _stop_now(shift: Shift) -> None:
+    await shift.drain(0)
+
+
+# The processes of process jobs import this file as well.
+if __name__ == "__main__":
+    unsubscribe = subscribe(tell)
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Flags)))

@@ -1,0 +1,142 @@
+"""Bugs on purpose: planted in the processes under test, to see that a row finds each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.contract import Added, Entry
+from poolhand.farm.maintenance import Reaper
+from poolhand.rules import lifecycle
+from poolhand.rules.job import Status
+from poolhand.stores.file import StoreFile
+from poolhand.stores.sqlite import SqliteStore
+
+VARIABLE = "FAULTS_PLANT"
+TOKEN_NOW = "SELECT token FROM claims JOIN jobs USING (seq) WHERE id = ?"  # noqa: S105
+_kept: set[asyncio.Task[Any]] = set()
+
+
+def acknowledges_early() -> None:
+    """Say that a job is accepted a moment before it is."""
+    add = SqliteStore.add
+
+    async def early(self: SqliteStore, batches: Any) -> Any:
+        async def later() -> None:
+            over = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.1, over.set)
+            await over.wait()
+            await add(self, batches)
+
+        task = asyncio.create_task(later())
+        _kept.add(task)
+        task.add_done_callback(_kept.discard)
+        return [tuple(Added(one.job, Entry.TAKEN) for one in batch.orders) for batch in batches]
+
+    _patch(SqliteStore, "add", early)
+
+
+def starts_without_looking() -> None:
+    """Claim before the leases of the dead are taken back."""
+    look = Reaper.look
+    seen: set[int] = set()
+
+    async def late(self: Reaper) -> None:
+        if id(self) in seen:
+            await look(self)
+        seen.add(id(self))
+
+    _patch(Reaper, "look", late)
+
+
+def reaps_the_living() -> None:
+    """Hold every other process for dead."""
+    _patch(Reaper, "_is_gone", lambda self, owner: owner.pid != os.getpid())
+
+
+def counts_late_results() -> None:
+    """Take what a worker says under a token that is not good any more."""
+    change_all = SqliteStore.replace
+
+    async def lenient(self: SqliteStore, changes: Any, wanted: Any = None) -> Any:
+        def token(change: Any) -> int:
+            found = self._file.read(lambda db: db.execute(TOKEN_NOW, (change.job.id,)).fetchone())
+            return change.token if found is None else int(found[0])
+
+        good = [replace(change, token=token(change)) for change in changes]
+        return await change_all(self, good, wanted)
+
+    _patch(SqliteStore, "replace", lenient)
+
+
+def charges_for_stops() -> None:
+    """Let an orderly stop cost an attempt."""
+    _patch(lifecycle, "hand_back", lambda job: replace(job, status=Status.QUEUED))
+
+
+def blames_neighbours() -> None:
+    """Give up a job at its second crash, whoever is to blame."""
+    crash = lifecycle.crash
+
+    def harsh(job: Any, policy: Any, rerun: bool, at: Any, proven: bool) -> Any:
+        after = crash(job, policy, rerun, at, proven)
+        if after.crashes < 2 or after.status.terminal:
+            return after
+        return replace(after, status=Status.FAILED, finished_at=at)
+
+    _patch(lifecycle, "crash", harsh)
+
+
+def forgets_caps() -> None:
+    """Declare every pool without its cap."""
+    declare = SqliteStore.declare
+
+    async def generous(self: SqliteStore, spec: Any) -> None:
+        await declare(self, replace(spec, slots=None))
+
+    _patch(SqliteStore, "declare", generous)
+
+
+def trusts_the_wall_clock() -> None:
+    """Measure delays by a clock that can be set."""
+    _patch(StoreFile, "now", lambda self: self._runtime.wall().timestamp())
+
+
+# Each with the row that must find it, and the name of what that row must say.
+PLANTED: dict[str, tuple[Callable[[], None], str, str]] = {
+    "acknowledges-early": (acknowledges_early, "kills", "lost"),
+    "starts-without-looking": (starts_without_looking, "restart", "slot_given_twice"),
+    "reaps-the-living": (reaps_the_living, "crowd", "duplicated"),
+    "counts-late-results": (counts_late_results, "fence", "unfounded_effect"),
+    "charges-for-stops": (charges_for_stops, "drain", "charged"),
+    "blames-neighbours": (blames_neighbours, "poison", "wrong_end"),
+    "forgets-caps": (forgets_caps, "crowd", "over_cap"),
+    "trusts-the-wall-clock": (trusts_the_wall_clock, "clock", "early"),
+}
+
+
+def plant() -> None:
+    """Put the bug in that the environment names, if it names one."""
+    name = os.environ.get(VARIABLE)
+    if name:
+        PLANTED[name][0]()
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have all processes that are started in a block bear a bug."""
+    os.environ[VARIABLE] = name
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+
+
+def _patch(where: Any, name: str, by: Any) -> None:
+    assert hasattr(where, name), f"{where} has no {name}: the bug has to be planted elsewhere"
+    setattr(where, name, by)

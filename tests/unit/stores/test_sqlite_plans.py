@@ -1,0 +1,106 @@
+"""How SQLite answers the questions of a store: none looks through a queue or through the past."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from poolhand.contract import Filter
+from poolhand.rules.job import Status
+from poolhand.stores import (
+    sqlite_find,
+    sqlite_keys,
+    sqlite_lanes,
+    sqlite_leases,
+    sqlite_log,
+    sqlite_places,
+    sqlite_pools,
+    sqlite_rows,
+    sqlite_steps,
+    sqlite_upkeep,
+)
+from poolhand.stores.migrations import steps
+
+HOT = {
+    "the next of a queue": sqlite_places.NEXT,
+    "the next of a lane": sqlite_places.NEXT_OF_LANE,
+    "the permits of a key": sqlite_places.HELD,
+    "the next of a gate": sqlite_places.NEXT_OF_GATE,
+    "the holder of a session": sqlite_places.HOLDER,
+    "the oldest of a crowd": sqlite_places.OLDEST,
+    "the first of the parked": sqlite_places.FIRST_PARKED,
+    "the best lanes": sqlite_lanes.BEST,
+    "a lane": sqlite_lanes.ONE,
+    "a key": sqlite_keys.FIND,
+    "the oldest key": sqlite_keys.FIRST,
+    "what was claimed": sqlite_leases.CLAIMED,
+    "what is stuck": sqlite_leases.STUCK,
+    "what was renewed": sqlite_leases.RENEWED,
+    "a job by its number": sqlite_rows.BY_SEQ,
+    "a job by its id": sqlite_rows.BY_ID,
+    "jobs by their ids": sqlite_find.BY_IDS,
+    "a pool": sqlite_pools.BY_NAME,
+    "what has expired": sqlite_steps.EXPIRED,
+    "what is due": sqlite_upkeep.DUE,
+    "when something is due": sqlite_upkeep.NEXT_DUE,
+    "when something expires": sqlite_upkeep.NEXT_CLOSING,
+    "the end of a stream": sqlite_log.LAST,
+    "a stream": sqlite_log.READ,
+}
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    for step in steps():
+        connection.executescript(step.text)
+    yield connection
+    connection.close()
+
+
+def plan(connection: sqlite3.Connection, text: str) -> list[str]:
+    count = text.count("?") if "?1" not in text else 2
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {text}", [1] * count)
+    return [row[3] for row in rows]
+
+
+def scans(found: list[str]) -> list[str]:
+    """Return the steps that look through a whole table or sort what they found."""
+    return [step for step in found if step.startswith("SCAN") or "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize("what", HOT)
+def test_a_question_that_every_job_asks_is_answered_by_an_index(
+    connection: sqlite3.Connection, what: str
+) -> None:
+    scanned = [step for step in scans(plan(connection, HOT[what])) if "CONSTANT ROW" not in step]
+    assert scanned == []
+
+
+def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
+    assert scans(plan(connection, "SELECT seq FROM waits WHERE since = ? ORDER BY turn"))
+
+
+@pytest.mark.parametrize(
+    ("which", "table"),
+    [
+        (Filter(dead=True), "e USING INDEX ends_dead"),
+        (Filter(statuses=(Status.RUNNING,)), "c USING INDEX claims_by_job"),
+        (Filter(statuses=(Status.QUEUED, Status.BLOCKED), key="k"), "w"),
+        (Filter(statuses=(Status.FAILED,), tenant="t"), "e USING INDEX ends_by_job"),
+        (Filter(name="n"), "j"),
+    ],
+    ids=["dead", "running", "waiting", "over", "any"],
+)
+def test_a_search_begins_where_the_fewest_are_and_sorts_nothing(
+    connection: sqlite3.Connection, which: Filter, table: str
+) -> None:
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    sqlite_find.find(connection, which, None, 10)
+    connection.set_trace_callback(None)
+    found = plan(connection, asked[0])
+    assert found[0].startswith(("SCAN " + table, "SEARCH " + table))
+    assert not [step for step in found if "TEMP B-TREE" in step]

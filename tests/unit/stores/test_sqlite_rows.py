@@ -1,0 +1,83 @@
+"""What a SQLite store writes of a job, and what it reads back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.rules import lifecycle
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.stores.sqlite_rows import (
+    LOT,
+    Course,
+    decode_job,
+    encode,
+    encode_course,
+    lots,
+    moment,
+    seconds,
+)
+
+AT = datetime(2031, 5, 6, 7, 8, 9, 123457, tzinfo=UTC)
+ORDERED = Job(
+    id="job",
+    pool="pool",
+    pool_id="pool-1",
+    status=Status.QUEUED,
+    submitted_at=AT,
+    name="task",
+    key="key",
+    priority=-3,
+    session="session",
+    tenant="tenant",
+    user="user",
+    idempotency_key="once",
+    run_at=AT,
+    expires_at=AT,
+)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_moment_comes_back_to_the_microsecond(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(1000):
+        at = AT + timedelta(microseconds=random.randrange(10**15))
+        assert moment(seconds(at)) == at
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        lifecycle.complete(lifecycle.start(ORDERED, AT, 0.25), b"value", AT, 1.5),
+        replace(
+            lifecycle.with_fault(lifecycle.start(ORDERED, AT, 0.25), Fault("E", "why", "where")),
+            status=Status.FAILED,
+            crashes=2,
+            marks=("soft_timeout", "other"),
+        ),
+        lifecycle.reject(ORDERED, "reason", "policy", AT),
+        lifecycle.place(ORDERED, Status.BLOCKED, "key"),
+        replace(ORDERED, run_at=None),
+    ],
+    ids=["completed", "failed", "rejected", "blocked", "at once"],
+)
+def test_what_has_become_of_a_job_comes_back_whole(job: Job) -> None:
+    assert decode_job(encode(ORDERED), encode_course(job)) == job
+
+
+def test_what_has_become_of_a_job_is_told_without_what_was_ordered() -> None:
+    ordered = set(Job.__struct_fields__) - set(Course.__struct_fields__)
+    assert {"id", "pool", "name", "key", "session", "tenant", "idempotency_key"} <= ordered
+    large = replace(ORDERED, session="s" * 10_000)
+    assert len(encode_course(large)) == len(encode_course(ORDERED)) < 100
+
+
+def test_values_come_in_lots_of_one_size() -> None:
+    values = list(range(2 * LOT + 1))
+    found = list(lots(values))
+    assert {len(lot) for lot in found} == {LOT}
+    assert [value for lot in found for value in lot if value is not None] == values
+    assert list(lots([])) == []
