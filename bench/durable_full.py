@@ -18,9 +18,9 @@ from poolhand.rules.job import Status
 REAL = 1_000
 # Columns that have to differ in a copy: numbers go on, ids another beginning.
 NUMBERS = {
-    "jobs": ("seq",),
-    "ends": ("no", "seq"),
-    "log": ("no", "first", "last"),
+    "poolhand_jobs": ("seq",),
+    "poolhand_ends": ("no", "seq"),
+    "poolhand_log": ("no", "first", "last"),
 }
 
 
@@ -52,16 +52,17 @@ def copy_rows(path: str, finished: int) -> None:
     for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000"):
         connection.execute(f"PRAGMA {setting}")
     connection.execute("BEGIN")
-    real = _count(connection, "ends")
+    real = _count(connection, "poolhand_ends")
     times = -(-finished // real)
     for table, moved in NUMBERS.items():
         _copy(connection, table, moved, times)
     connection.execute(
-        "UPDATE counters SET jobs = (SELECT max(seq) FROM jobs), ends = (SELECT max(no) FROM ends)"
+        "UPDATE poolhand_counters SET jobs = (SELECT max(seq) FROM poolhand_jobs), "
+        "ends = (SELECT max(no) FROM poolhand_ends)"
     )
-    connection.execute("UPDATE pools SET completed = (SELECT count(*) FROM ends)")
+    connection.execute("UPDATE poolhand_pools SET completed = (SELECT count(*) FROM poolhand_ends)")
     connection.execute("COMMIT")
-    assert _count(connection, "ends") == _count(connection, "jobs") == real * times >= finished
+    assert _count(connection, "poolhand_ends") == _count(connection, "poolhand_jobs") == real * times >= finished
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
 

@@ -25,7 +25,9 @@ from stage.process import READER, READY, Fate, Process
 EXAMPLES = Path(__file__).parents[1]
 LONGEST_LINE = 1 << 20
 UP_WITHIN = 15.0
-KILLED_AT = 0.35  # of the seconds of a round, after it is up
+# When a process is killed after it came up, in parts of a round: the first one in the middle of the
+# burst, the others now and then.
+FIRST_KILL, NEXT_KILL = 0.35, 1.0
 REPLACED_AFTER = 2.0
 STOP_WITHIN = 12.0
 LAST_WORDS = 5
@@ -135,7 +137,7 @@ class Crew:
         """Note that others have the jobs of a process that was killed."""
         process = self.process
         if process is not None and process.pid == pid:
-            fall = self._fall(pid)
+            fall = self._fall(process)
             fall.jobs += count
             fall.taken_back_after = self._newsroom.elapsed - fall.at
             process.fate = Fate.TAKEN_BACK
@@ -183,41 +185,41 @@ class Crew:
     async def _kill(self, second: Second) -> None:
         """Kill it without a warning when its time has come and it is at work."""
         process, wanted = second.process, max(1, self._flags.second_slots // 2)
+        part = NEXT_KILL if self.falls else FIRST_KILL
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._flags.seconds * KILLED_AT / self._flags.speed):
+            async with asyncio.timeout(self._flags.seconds * part / self._flags.speed):
                 await second.gone.wait()
         while process.busy < wanted and not second.gone.is_set():
             second.changed.clear()
             await second.changed.wait()
-        self._fall(process.pid)
-        second.send(signal.SIGKILL)
+        if not second.gone.is_set():
+            second.send(signal.SIGKILL)
+            self._fall(process)
 
     def _mourn(self, second: Second) -> bool:
         """Tell how a process ended, and whether it is to be replaced."""
         process, code = second.process, second.code
-        who = f"{process.name}, pid {process.pid},"
-        if code == 0:
-            process.fate = Fate.OVER
-            process.lose()
-            self._newsroom.headline("", f"{who} has finished its jobs and ended", GOOD)
-            return True
-        self._fall(process.pid)
-        if process.fate is not Fate.TAKEN_BACK:
-            process.fate = Fate.KILLED
         if code == -signal.SIGKILL:
-            text = f"{who} was killed by SIGKILL in the middle of its work"
-            self._newsroom.headline("", text, BAD)
+            self._fall(process)
             return True
-        words = " / ".join(second.words)
-        self._newsroom.headline("", f"{who} ended with code {code}: {words}", BAD)
+        process.fate = Fate.OVER
+        process.lose()
+        if code == 0:
+            text = f"{process.name}, pid {process.pid}, has finished its jobs and ended"
+            self._newsroom.headline("", text, GOOD)
+            return True
+        text = f"{process.name}, pid {process.pid}, has ended with code {code}: "
+        self._newsroom.headline("", text + " / ".join(second.words), BAD)
         return False
 
-    def _fall(self, pid: int) -> Fall:
-        found = next((fall for fall in self.falls if fall.pid == pid), None)
-        if found is None:
-            found = Fall(pid, self._newsroom.elapsed)
-            self.falls.append(found)
-        return found
+    def _fall(self, process: Process) -> Fall:
+        """Return the fall of a process that was killed, by us or by somebody else."""
+        if not self.falls or self.falls[-1].pid != process.pid:
+            self.falls.append(Fall(process.pid, self._newsroom.elapsed))
+            process.fate = Fate.KILLED
+            text = f"{process.name}, pid {process.pid}, is killed by SIGKILL in the middle of its work"
+            self._newsroom.headline("", text, BAD)
+        return self.falls[-1]
 
 
 def _path() -> str:

@@ -46,7 +46,7 @@ class Fate(StrEnum):
 
     STARTING = "starting"
     AT_WORK = "at work"
-    KILLED = "killed by SIGKILL"
+    KILLED = "killed"
     TAKEN_BACK = "its jobs taken back"
     OVER = "ended"
 

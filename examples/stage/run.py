@@ -167,10 +167,10 @@ class Run:
             await asyncio.sleep(LOOK_EVERY)
 
     def _hear_from(self, event: Event, process: Process) -> None:
-        process.hear(event)
-        self.newsroom.hear(event)
         if isinstance(event, OwnerReaped):
             self.crew.taken_back(event.pid, len(event.job_ids))
+        process.hear(event)
+        self.newsroom.hear(event)
 
 
 async def _paint(view: View) -> None:
@@ -186,6 +186,9 @@ def run(flags: Flags) -> int:
     except PoolhandError as error:
         print(f"demo.py: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        # Before anything had begun.
+        return STOPPED_NOW
 
 
 async def _run(flags: Flags) -> int:
@@ -193,17 +196,17 @@ async def _run(flags: Flags) -> int:
     kept = Kept(flags)
     async with kept.app:
         run = Run(flags, kept, asyncio.get_running_loop())
+        _on_signals(run)
         say(_intro(flags, run.state))
         await run.prepare()
         unsubscribe = subscribe(run.hear)
-        _on_signals(run)
         try:
             report = await _watch(run)
         finally:
             unsubscribe()
         books = await run.close_books(report)
     summary.show(books)
-    _say_what_is_next(flags, books)
+    _say_what_is_next(flags, run.state, books)
     if not summary.conserved(books):
         return 1
     return STOPPED_NOW if run.state.stopping_now else 0
@@ -219,18 +222,18 @@ def _with_store(flags: Flags) -> Flags:
 
 def _intro(flags: Flags, state: State) -> str:
     return (
-        f"{flags.sessions} sessions of {flags.tenants} tenants, kept in {state.file}: one fair "
-        f"pool of {flags.slots} slots,\nin two processes, one of which will be killed. Offline; "
-        "Ctrl-C drains."
+        f"{flags.sessions} sessions of {flags.tenants} tenants: one fair pool of {flags.slots} "
+        "slots, in two processes,\nof which one will be killed. Offline; Ctrl-C drains.\n"
+        f"Jobs are kept in {state.file}"
     )
 
 
-def _say_what_is_next(flags: Flags, books: Books) -> None:
+def _say_what_is_next(flags: Flags, state: State, books: Books) -> None:
     say("")
     if books.left:
-        say(f"{jobs(books.left)} stay in the file. To go on with them:")
+        say(f"{jobs(books.left)} waiting in {state.file}. To go on with them:")
         say(f"  {commands.again(flags)}")
-    say("The file is still there; try:")
+    say("Everything is still in the file; try:")
     for command in commands.afterwards(flags, books.dead):
         say(f"  {command}")
     say("What to read next: README.md, docs/durable.md")

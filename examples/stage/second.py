@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from poolhand import Event, Shift, subscribe
+from poolhand import Event, Shift, UsageError, subscribe
 from stage.flags import Flags
 from stage.kept import POOL, Kept
 from stage.process import READY, TOLD
@@ -63,7 +63,9 @@ async def work(flags: Flags) -> None:
 
 
 async def _stop_now(shift: Shift) -> None:
-    await shift.drain(0)
+    with suppress(UsageError):
+        # It may not have begun yet: then there is nothing to stop.
+        await shift.drain(0)
 
 
 # The processes of process jobs import this file as well.

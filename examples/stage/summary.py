@@ -19,6 +19,7 @@ from stage.printable import printable, seconds
 from stage.traffic import Traffic
 
 TABLE_WIDTH = 80
+LATEST_FALLS = 3
 COLUMNS = ("sessions", "turns", "ok", "retried", "failed", "rerun", "cancelled")
 ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED)
 
@@ -125,7 +126,9 @@ def _balance(books: Books) -> Iterator[str]:
 def _deaths(books: Books) -> Iterator[str]:
     ledger = books.ledger
     yield f"recovered {ledger.recovered}, of which ended {ledger.recovered_over}"
-    for fall in books.falls:
+    if len(books.falls) > LATEST_FALLS:
+        yield f"  processes killed: {len(books.falls)}, the latest of them:"
+    for fall in books.falls[-LATEST_FALLS:]:
         after = fall.taken_back_after
         how = "nothing to take back" if after is None else f"taken back after {seconds(after)}"
         yield f"  pid {fall.pid} was killed while it ran {jobs(fall.jobs)}, {how}"

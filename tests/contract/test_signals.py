@@ -21,11 +21,15 @@ class Ear:
         self.heard.append(topic)
         self._news.set()
 
-    async def hear(self, topic: str) -> None:
+    async def wait_for(self, topic: str) -> None:
         async with asyncio.timeout(10):
             while topic not in self.heard:
                 self._news.clear()
                 await self._news.wait()
+
+    async def hear(self, topic: str) -> None:
+        """Wait for a word, then forget all that was said."""
+        await self.wait_for(topic)
         self.heard.clear()
 
 
@@ -60,6 +64,32 @@ async def test_a_slot_that_comes_free_for_somebody_is_told_of(hand: Hand) -> Non
     await heard_after(hand, "ready", lambda: hand.finish(claim))
     await hand.store.pause("pool", True, "me")
     await heard_after(hand, "ready", lambda: hand.store.pause("pool", False, "me"))
+
+
+async def test_new_rules_under_which_somebody_can_run_are_told_of(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    await hand.start("a")
+    await hand.take_in("b")
+    await hand.take_in("later", delay=5.0)
+    await heard_after(hand, "ready", lambda: hand.store.declare(spec(slots=2)))
+    await hand.claim()
+    hand.clock.wait(5)
+    await heard_after(hand, "ready", hand.store.promote)
+
+
+async def test_where_nothing_has_changed_nothing_is_told(hand: Hand) -> None:
+    await hand.finish(await hand.start("a"))
+    ear = Ear()
+    hand.store.subscribe(ear)
+    hand.store.publish("begin")
+    await ear.hear("begin")
+    await hand.store.add([])
+    await hand.store.promote()
+    await hand.claim()
+    await hand.store.cancel(["a", "none"], "me")
+    hand.store.publish("end")
+    await ear.wait_for("end")
+    assert set(ear.heard) <= {"begin", "end"}
 
 
 async def test_the_end_of_a_job_is_told_of(hand: Hand) -> None:

@@ -89,11 +89,11 @@ async def test_a_job_that_waits_for_its_time_stands_behind_those_that_were_there
 
 async def test_only_so_many_are_promoted_at_a_time(hand: Hand) -> None:
     await hand.take_in("a", "b", "c", delay=1.0)
-    await hand.take_in("d", "e", expires=1.0)
-    await hand.take_in("f", delay=100.0)
+    await hand.take_in("d", "e", "f", expires=1.0)
+    await hand.take_in("g", delay=100.0)
     hand.clock.wait(2)
     assert await hand.store.promote(limit=2) == Promoted(2, 2, 0.0)
-    assert await hand.store.promote(limit=2) == Promoted(1, 0, 98.0)
+    assert await hand.store.promote(limit=2) == Promoted(1, 1, 98.0)
 
 
 async def test_a_job_expires_where_it_waits(hand: Hand) -> None:
@@ -135,6 +135,16 @@ async def test_an_expiry_holds_for_the_wait_before_a_retry_too(hand: Hand) -> No
     hand.clock.wait(5)
     assert await hand.store.promote() == Promoted(0, 1, None)
     assert await hand.status("a") == "expired"
+
+
+async def test_what_is_over_neither_expires_nor_comes_due(hand: Hand) -> None:
+    await hand.take_in("a", expires=5.0)
+    await hand.take_in("b", delay=5.0)
+    await hand.retry(await hand.start("c", "other"), wait=5.0)
+    await hand.store.cancel(["a", "b", "c"], "me")
+    assert await hand.store.promote() == Promoted(0, 0, None)
+    hand.clock.wait(5)
+    assert await hand.store.promote() == Promoted(0, 0, None)
 
 
 async def test_an_expired_turn_hands_its_session_on(hand: Hand) -> None:

@@ -17,7 +17,8 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.faults.checker import Verdict
+from tests.faults.checker import Verdict, check
+from tests.faults.crew import export
 from tests.faults.report import Played, table, write_history
 from tests.faults.row_clock import timed_clock
 from tests.faults.row_crowd import crowd
@@ -52,7 +53,7 @@ def play(name: str, settings: Settings, keep: bool) -> Played:
     try:
         verdict = ROWS[name](folder, settings)
     except Exception:
-        verdict = Verdict([f"unfinished: {traceback.format_exc(limit=-3)}"])
+        verdict = unfinished(folder, traceback.format_exc(limit=-3))
     played = Played(name, verdict, time.monotonic() - began)
     for fault in verdict.faults[:MOST_TOLD]:
         settings.say(fault)
@@ -61,6 +62,18 @@ def play(name: str, settings: Settings, keep: bool) -> Played:
     else:
         settings.say(f"its files are in {folder}")
     return played
+
+
+def unfinished(folder: Path, why: str) -> Verdict:
+    """Judge what there is of a row that was not played to its end."""
+    verdict = Verdict()
+    try:
+        export(folder)
+        verdict = check(folder)
+    except Exception:
+        why += traceback.format_exc(limit=-1)
+    verdict.faults.insert(0, f"unfinished: {why}")
+    return verdict
 
 
 def run(names: list[str], options: argparse.Namespace) -> list[Played]:

@@ -103,24 +103,36 @@ class Shot:
         if self.phase is None:
             Event().wait(self.delay)
         else:
-            self._wait_for(life)
+            self._aim(life, self.phase)
         return life.kill()
 
-    def _wait_for(self, life: Life) -> None:
+    def _aim(self, life: Life, phase: str) -> None:
+        """Hold the process in the middle of a phase, if it comes to it in time."""
         rest, deadline = Event(), time.monotonic() + AIM_SECONDS
-        while self.phase not in life.marks.now() and time.monotonic() < deadline:
-            rest.wait(AIM_PAUSE)
-        # Somewhere within the phase, not always at its first step.
-        rest.wait(self.delay / 100)
+        pause = self.delay / 100  # somewhere within the phase, not always at its first step
+        while time.monotonic() < deadline and life.alive:
+            if phase not in life.marks.now():
+                rest.wait(AIM_PAUSE)
+                continue
+            rest.wait(pause)
+            if phase in life.hold():
+                return
+            life.let_go()
+            pause = 0.0
 
 
 def shots(seed: int, kills: int, phases: tuple[str, ...] = PHASES) -> list[Shot]:
-    """Return kills spread over the whole run; every phase is aimed at, one in three at none."""
+    """Return kills spread over the whole run; two in three are aimed, at each phase in turn.
+
+    The last ones are blind: some phases do not come any more near the end of a run.
+    """
     random = Random(f"shots {seed}")
-    moments = sorted(random.random() for _ in range(kills))
-    aims: list[str | None] = [None] * (kills - kills * 2 // 3)
-    aims += [phases[number % len(phases)] for number in range(kills * 2 // 3)]
+    moments = [(number + random.random()) / kills for number in range(kills)]
+    early = kills * 4 // 5
+    aims: list[str | None] = [phases[number % len(phases)] for number in range(kills * 2 // 3)]
+    aims += [None] * (early - len(aims))
     random.shuffle(aims)
+    aims += [None] * (kills - len(aims))
     return [
         Shot(at, aim, random.uniform(0.0, BLIND)) for at, aim in zip(moments, aims, strict=True)
     ]

@@ -25,6 +25,7 @@ from tests.faults.marks import Marks
 REPOSITORY = Path(__file__).parents[2]
 LIMIT = 60.0  # seconds after which what should have happened is not waited for any more
 PAUSE = 0.002
+AT_ONCE = 0.0002
 RUN = "from tests.faults.runner import run; run()"
 STRAY_SECONDS = 10.0
 
@@ -45,6 +46,17 @@ def until(what: str, holds: Callable[[], Any], limit: float = LIMIT, pause: floa
 def pass_time(since: float, seconds: float) -> None:
     """Wait until so many seconds are over."""
     Event().wait(max(0.0, since + seconds - time.monotonic()))
+
+
+def export(folder: Path) -> None:
+    """Have the store of a run read by a process of its own."""
+    subprocess.run(
+        [sys.executable, "-m", "tests.faults.export", str(folder)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": import_path()},
+        check=True,
+        timeout=2 * LIMIT,
+    )
 
 
 def import_path() -> str:
@@ -94,16 +106,23 @@ class Life:
         return phases
 
     def stop(self) -> frozenset[str]:
-        """Stop it where it stands; return what it is in the middle of."""
+        """Stop it where it stands, for long; return what it is in the middle of."""
         at = time.monotonic()
-        self._process.send_signal(signal.SIGSTOP)
-        until(f"{self.name} stands still", lambda: self._state() == "T")
-        phases = self.marks.now()
+        phases = self.hold()
         self._crew.blows.write("stop", at=at, life=self.name, phases=sorted(phases))
         return phases
 
     def go_on(self) -> None:
         self._crew.blows.write("cont", life=self.name)
+        self.let_go()
+
+    def hold(self) -> frozenset[str]:
+        """Hold it for a moment that nobody will notice, to see what it is in the middle of."""
+        self._process.send_signal(signal.SIGSTOP)
+        until(f"{self.name} stands still", lambda: self._state() in "TZ", pause=AT_ONCE)
+        return self.marks.now()
+
+    def let_go(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def terminate(self, limit: float = LIMIT) -> float:
@@ -183,21 +202,11 @@ class Crew:
             until("all processes are gone", lambda: not self._strays(), STRAY_SECONDS, 0.1)
         except RunFailed:
             self.blows.write("stray", pids=self._strays())
-        self._export()
+        export(self.folder)
 
     def allow_end(self) -> None:
         """Let processes end when nothing is left to be done."""
         (self.folder / "finish").touch()
-
-    def _export(self) -> None:
-        """Have the store read by a process of its own."""
-        subprocess.run(
-            [sys.executable, "-m", "tests.faults.export", str(self.folder)],
-            cwd=REPOSITORY,
-            env={**os.environ, **self.environment},
-            check=True,
-            timeout=2 * LIMIT,
-        )
 
     def shift_wall(self, seconds: float) -> None:
         """Move the wall clock of all processes to so many seconds from the true one."""

@@ -79,14 +79,19 @@ KEY_CAPS = {"fair": 2}
 def standard(seed: int, jobs: int, longest: float = 0.4) -> Plan:
     """Return the usual load: mostly 5 to 50 ms, some longer, some that raise, all that is offered.
 
-    `longest` is what the few long ones take.
+    `longest` is what the few long ones take. There are more items than jobs: keys are repeated.
     """
     random = Random(f"load {seed}")
     items: list[Item] = []
     keys: list[str] = []
-    while len(items) < jobs:
+    while len(items) - _repeats(items) < jobs:
         items += _some(random, len(items), longest, keys)
-    return Plan(tuple(items[:jobs]), CAPS, KEY_CAPS, ("fair",))
+    return Plan(tuple(items), CAPS, KEY_CAPS, ("fair",))
+
+
+def _repeats(items: list[Item]) -> int:
+    keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
+    return len(keys) - len(set(keys))
 
 
 def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[Item]:

@@ -18,7 +18,9 @@ from poolhand.stores.file import StoreFile
 from poolhand.stores.sqlite import SqliteStore
 
 VARIABLE = "FAULTS_PLANT"
-TOKEN_NOW = "SELECT token FROM claims JOIN jobs USING (seq) WHERE id = ?"  # noqa: S105
+TOKEN_NOW = """
+SELECT token FROM poolhand_claims JOIN poolhand_jobs USING (seq) WHERE id = ?
+"""  # noqa: S105
 _kept: set[asyncio.Task[Any]] = set()
 
 
@@ -68,7 +70,10 @@ def counts_late_results() -> None:
             found = self._file.read(lambda db: db.execute(TOKEN_NOW, (change.job.id,)).fetchone())
             return change.token if found is None else int(found[0])
 
-        good = [replace(change, token=token(change)) for change in changes]
+        good = [
+            replace(change, token=token(change)) if change.job.status.terminal else change
+            for change in changes
+        ]
         return await change_all(self, good, wanted)
 
     _patch(SqliteStore, "replace", lenient)

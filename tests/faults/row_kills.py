@@ -76,7 +76,7 @@ def workers(folder: Path, settings: Settings) -> Verdict:
     longest = max(rerun_seconds(history), default=0.0)
     if longest > RERUN_SECONDS:
         verdict.faults.append(f"late: a job ran again {longest:.1f} s after its process was killed")
-    verdict.faults += missed(history, AT_WORK) if count >= 2 * len(AT_WORK) else []
+    verdict.faults += missed(history, AT_WORK) if count > 2 * len(AT_WORK) else []
     verdict.figures |= {"rerun_s": longest, **hit_figures(history)}
     return verdict
 

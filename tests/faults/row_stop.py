@@ -55,18 +55,18 @@ def stop(folder: Path, settings: Settings) -> Verdict:
 
 def stop_locked(folder: Path, settings: Settings) -> Verdict:
     """Stop a process that holds the lock of the file: others are refused until it goes on."""
-    busy = range(1200)
+    busy = range(SLOTS + 1, 1200)
     plan = Plan(
-        tuple(Item(number, "brief", 0.02) for number in busy)
-        + tuple(Item(len(busy) + number, "brief", 0.02, lane=LATER) for number in range(120))
+        # More than one worker has slots for, so that both hold leases of jobs that take a while.
+        tuple(Item(number, "brief", LONG) for number in range(SLOTS + 1))
+        + tuple(Item(number, "brief", 0.02) for number in busy)
+        + tuple(Item(busy.stop + number, "brief", 0.02, lane=LATER) for number in range(120))
     )
     with begin(folder, plan) as crew:
         progress = Progress(folder, plan)
         one = crew.start("one", lanes=[0], pause=0.02, slots=SLOTS)
         other = crew.start("other", lanes=[LATER], pause=0.5, slots=SLOTS, persists=False)
-        until(
-            "both work", lambda: progress.look() and {one.name, other.name} <= set(progress.running)
-        )
+        progress.until_runs(1, one.name, other.name)
         stopped = stop_in(one, wants_lock=True)
         settings.say("stopped inside a write; others are refused")
         pass_time(stopped, STOPPED)
@@ -99,7 +99,7 @@ def stop_in(life: Life, wants_lock: bool) -> float:
     while True:
         if wants_lock:
             until("it holds the lock", lambda: "lock" in life.marks.now(), pause=0.0001)
-        at = time.monotonic()
-        if ("lock" in life.stop()) is wants_lock:
-            return at
-        life.go_on()
+        if ("lock" in life.hold()) is wants_lock:
+            life.stop()
+            return time.monotonic()
+        life.let_go()

@@ -130,7 +130,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.declare(made))
 
     @rule(
-        act=st.sampled_from(["declare", "resize", "resize", "pause", "resume", "resume"]),
+        act=st.sampled_from(["declare", "declare", "resize", "pause", "resume", "resume"]),
         name=st.sampled_from(["one", "two"]),
         rules=RULES,
     )
@@ -392,4 +392,4 @@ class StoresMachine(RuleBasedStateMachine):
 
 
 TestStores = pytest.mark.slow(pytest.mark.timeout(300)(StoresMachine.TestCase))
-TestStores.settings = settings(max_examples=60, stateful_step_count=40)
+TestStores.settings = settings(max_examples=100, stateful_step_count=40)

@@ -1,41 +1,44 @@
-"""The demo runs as its users run it: in a terminal, in a pipe, interrupted, and called wrongly."""
+"""The demo as its users run it: in a terminal, in a pipe, interrupted, killed, called wrongly."""
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
+import json
 import os
 import pty
 import re
+import select
+import shlex
 import signal
 import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from importlib import import_module
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 from rich.console import Console
 
-from poolhand import DrainReport, Pool, Status, wait
-from poolhand.observe.events import Events, PoolResized
+from poolhand import Fault, Job, ShiftReport, Status
+from poolhand.observe.events import JobEnded, JobStarted
+from poolhand.operate.views import AuditView
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = [sys.executable, str(EXAMPLES / "demo.py")]
-QUICK = ["--sessions", "40", "--seconds", "8", "--speed", "12"]
-CROWDED = [*QUICK, "--slots", "4"]
-RESIZE = re.compile(r"(\d+) → (\d+) slots: (?:utilisation|queue fill) \d\.\d\d")
-HEALTH = re.compile(r"\d+ slots \d+% busy, \d+ stale")
+QUICK = ["--sessions", "60", "--seconds", "8", "--speed", "3", "--slots", "4"]
+HOW = re.compile(r"\d+ running, \d+ queued, \d+ blocked, \d+ scheduled; [12] process(es)?, \d+ job")
 SECONDS = 50
 COLUMNS, ROWS = 80, 24
 STEERING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +50,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "default", **more}
 
 
-def run(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [*DEMO, *flags]
+def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment()
     )
@@ -76,147 +78,212 @@ def read_until(stream: IO[str] | None, pattern: str) -> str:
     pytest.fail(f"the demo ended without a line like {pattern!r}")
 
 
-def balance(output: str) -> dict[str, int]:
-    """The figures of the line that accounts for every job."""
+def ask(store: str, *words: str) -> Any:
+    """What a command of poolhand says of a store."""
+    done = run(sys.executable, "-m", "poolhand", *words, "--store", store, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def jobs_in(store: str) -> list[dict[str, Any]]:
+    page = ask(store, "jobs", "list", "--limit", "10000")
+    assert page["after"] is None
+    jobs: list[dict[str, Any]] = page["jobs"]
+    return jobs
+
+
+def balance(output: str) -> Counter[str]:
+    """The figures of the line that accounts for every job, which must be right."""
     (line,) = [line for line in output.splitlines() if line.startswith("accepted ")]
-    figures = {name: int(count) for name, count in re.findall(r"(\w+) (\d+)", line)}
-    assert set(figures) == {
-        "accepted",
-        "completed",
-        "failed",
-        "cancelled",
-        "rejected",
-        "expired",
-        "lost",
-    }
-    return figures
-
-
-def expect_balanced(output: str) -> dict[str, int]:
-    figures = balance(output)
-    ends = ("completed", "failed", "cancelled", "rejected", "expired")
+    figures = Counter({name: int(count) for name, count in re.findall(r"(\w+) (\d+)", line)})
+    ends = ("completed", "failed", "cancelled", "rejected", "expired", "waiting")
+    assert set(figures) <= {"accepted", "lost", *ends}
     assert figures["accepted"] == sum(figures[end] for end in ends)
+    assert "lost" in figures
     assert figures["lost"] == 0
     return figures
 
 
-def test_one_round_ends_by_itself_and_accounts_for_every_job() -> None:
-    done = run("--once", *QUICK)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, *_, last = done.stdout.splitlines()
-    assert "40 sessions of 5 tenants in one fair pool of 12 slots" in first
-    assert "README.md" in last
-    assert re.search(r"\d+/\d+ turns, \d+/s, ETA ", done.stdout)
-    figures = expect_balanced(done.stdout)
-    assert figures["completed"] > 0
-    assert figures["failed"] > 0
-    assert figures["cancelled"] > 0
-    (total,) = [line.split() for line in done.stdout.splitlines() if line.startswith("all ")]
-    assert [int(word) for word in total[1:8]] == [
-        40,
-        figures["accepted"],
-        figures["completed"],
-        int(total[4]),
-        figures["failed"],
-        figures["rejected"],
-        figures["cancelled"],
-    ]
-    assert int(total[4]) > 0
-    assert "drained in" in done.stdout
-    assert "\x1b" not in done.stdout
+class Once(NamedTuple):
+    """One round that ended by itself, in a pipe."""
+
+    output: str
+    store: str
+
+    def headlines(self) -> list[str]:
+        """What is told beside the line of every second."""
+        return re.findall(r"^ *[\d.]+ s  \* (.+)$", self.output, re.MULTILINE)
+
+    def find(self, pattern: str) -> re.Match[str]:
+        (found,) = re.finditer(pattern, self.output, re.MULTILINE)
+        return found
 
 
 @pytest.fixture(scope="module")
-def crowded() -> str:
-    """What one round in a pool that is too small for it writes into a pipe."""
-    done = run("--once", *CROWDED)
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    store = f"sqlite:///{tmp_path_factory.mktemp('once')}/agents.db"
+    done = run(*DEMO, "--once", *QUICK, "--store", store)
     assert (done.returncode, done.stderr) == (0, "")
-    assert expect_balanced(done.stdout)["lost"] == 0
-    return done.stdout
+    return Once(done.stdout, store)
 
 
-def headlines(output: str) -> list[str]:
-    """What is told beside the line of every second."""
-    return re.findall(r"^ *[\d.]+ s  \* (.+)$", output, re.MULTILINE)
-
-
-def planned(monkeypatch: pytest.MonkeyPatch, habit: str) -> str:
+def planned(monkeypatch: pytest.MonkeyPatch, habit: str) -> tuple[str, str]:
     """Tenant and session of the one turn that has this habit."""
     flags, plan = stage(monkeypatch, "flags", "plan")
-    sessions = plan.make_round(flags.parse(["--once", *CROWDED]), 1)
+    sessions = plan.make_round(flags.parse(["--once", *QUICK]), 1)
     (found,) = [one for one in sessions for turn in one.turns if turn.habit is plan.Habit[habit]]
-    return f"{found.tenant} {found.id}"
+    return found.tenant, found.id
 
 
-def test_a_pool_under_load_grows_and_then_shrinks_again_and_says_why(crowded: str) -> None:
-    changes = [match for line in headlines(crowded) if (match := RESIZE.fullmatch(line))]
-    sizes = [(int(change[1]), int(change[2])) for change in changes]
-    (before, _), *_, (_, after) = sizes
-    assert before == after == 4
-    assert all(one[1] == other[0] for one, other in pairwise(sizes))
-    assert all(4 <= size <= 8 for change in sizes for size in change)
-    up = sum(one < other for one, other in sizes)
-    most = max(map(max, sizes))
-    assert f"changes of size: {up} up, to {most} slots, {len(sizes) - up} down" in crowded
+def test_one_round_ends_by_itself_and_accounts_for_every_job(once: Once) -> None:
+    first, *_, last = once.output.splitlines()
+    assert "60 sessions of 5 tenants: one fair pool of 4 slots" in first
+    assert "README.md" in last
+    assert "\x1b" not in once.output
+    figures = balance(once.output)
+    assert figures["completed"] > 0
+    assert figures["cancelled"] > 0
+    assert figures["waiting"] == 0
+    (total,) = [line.split() for line in once.output.splitlines() if line.startswith("all ")]
+    sessions, turns, ok, retried, failed, rerun, cancelled = map(int, total[1:8])
+    assert (sessions, turns) == (60, figures["accepted"])
+    assert (ok, cancelled) == (figures["completed"], figures["cancelled"])
+    assert failed == rerun == figures["failed"] > 0
+    assert retried > 0
 
 
-def test_the_watchdog_names_the_job_that_blocks_the_event_loop(
-    crowded: str, monkeypatch: pytest.MonkeyPatch
+def test_the_store_holds_what_the_summary_says(once: Once) -> None:
+    figures = balance(once.output)
+    jobs = jobs_in(once.store)
+    ends = Counter(job["status"] for job in jobs if job["submitted_by"] == "user")
+    assert ends == Counter({name: figures[name] for name in ("completed", "failed", "cancelled")})
+    assert len({job["tenant"] for job in jobs}) == 5
+    assert str(once.store.removeprefix("sqlite:///")) in once.output
+
+
+def test_jobs_of_a_killed_process_are_taken_back_by_the_other_and_end(once: Once) -> None:
+    pid = once.find(r"\* worker 2, pid (\d+), is killed by SIGKILL")[1]
+    held = int(once.find(rf"\* pid {pid} is gone; the (\d+) jobs? it ran go on")[1])
+    assert held > 0
+    once.find(rf"^  pid {pid} was killed while it ran {held} jobs?, taken back after ")
+    once.find(r"\* worker 3, pid \d+, takes jobs from the same file")
+    crashed = [job for job in jobs_in(once.store) if job["crashes"]]
+    assert len(crashed) >= held
+    once.find(rf"^recovered {len(crashed)}, of which ended {len(crashed)}$")
+    assert all(Status(job["status"]).terminal for job in crashed)
+
+
+def test_dead_letters_are_run_again_by_the_operator_and_none_is_left(once: Once) -> None:
+    failed = balance(once.output)["failed"]
+    once.find(rf"^dead letters: failed {failed}, run again {failed}, dead now 0$")
+    assert ask(once.store, "dead", "list")["jobs"] == []
+    lines = ask(once.store, "audit", "--kind", "pool_rerun")["lines"]
+    assert [line["by"] for line in lines] == ["operator"] * failed
+    again = [job for job in jobs_in(once.store) if job["submitted_by"] == "operator"]
+    assert [job["status"] for job in again] == ["completed"] * failed
+
+
+def test_the_watchdog_names_the_job_that_blocks_an_event_loop(
+    once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = planned(monkeypatch, "BLOCKS")
-    blocks = [line for line in headlines(crowded) if line.startswith(f"{who} blocks the event")]
-    assert blocks, headlines(crowded)
+    tenant, session = planned(monkeypatch, "BLOCKS")
+    blocks = [
+        line for line in once.headlines() if line.startswith(f"{tenant} {session} blocks the event")
+    ]
+    assert blocks, once.headlines()
     assert re.search(r"loop, \d\.\d\d s by now: _read_page, agents\.py line \d+$", blocks[0])
-    assert re.search(r"^event loop blocked: [1-9]", crowded, re.MULTILINE)
+    once.find(rf"^event loop blocked: [1-9]\d*, the last time by {session}$")
 
 
-def test_the_job_of_a_killed_process_runs_again_and_completes(
-    crowded: str, monkeypatch: pytest.MonkeyPatch
+def test_a_job_whose_own_process_is_killed_runs_again_and_completes(
+    once: Once, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = planned(monkeypatch, "KILLED")
-    told = [line for line in headlines(crowded) if line.startswith(who)]
-    killed, again, completed = (line for line in told if "blocks the event loop" not in line)
-    assert re.fullmatch(rf"{who}: its process \d+ was killed by SIGKILL", killed)
-    assert again == f"{who} runs again, in another process"
-    assert completed == f"{who} completed at attempt 2"
-    assert "processes killed: 1, their jobs completed: 1" in crowded
+    tenant, session = planned(monkeypatch, "KILLED")
+    once.find(rf"\* {tenant} {session}: its process \d+ was killed by SIGKILL$")
+    once.find(rf"\* {tenant} {session} completed at attempt \d$")
+    crashed = [job for job in jobs_in(once.store) if job["crashes"] and job["session"] == session]
+    assert ("stage.agents.rank", "completed") in [(job["name"], job["status"]) for job in crashed]
 
 
-def test_every_line_of_a_pipe_says_how_the_pool_is(crowded: str) -> None:
-    lines = [line for line in crowded.splitlines() if " turns, " in line]
+def test_every_line_of_a_pipe_says_how_it_is(once: Once) -> None:
+    first, *lines = [line for line in once.output.splitlines() if " turns, " in line]
+    assert "0/0 turns" in first
     assert lines
-    assert all(HEALTH.search(line) for line in lines)
+    assert all(HOW.search(line) for line in lines)
 
 
-def test_ctrl_c_drains_and_ends_well() -> None:
-    with started("--sessions", "40", "--seconds", "8", "--speed", "4") as demo:
-        read_until(demo.stdout, r"round \d+, [1-9]\d*/")
+def test_the_commands_it_names_work_on_its_file(once: Once) -> None:
+    named = re.findall(r"^  (\S*poolhand .+)$", once.output, re.MULTILINE)
+    assert len(named) == 3
+    for command in named:
+        done = run(*shlex.split(command))
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done
+        assert done.stdout
+
+
+def test_a_pool_is_paused_and_resumed_from_outside(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    with started("--once", *QUICK, "--store", store) as demo:
+        read_until(demo.stdout, r"[1-9]\d* running")
+        ask(store, "pools", "pause", "demo")
+        read_until(demo.stdout, r" scheduled \(PAUSED\); ")
+        ask(store, "pools", "resume", "demo")
+        output, errors = demo.communicate(timeout=SECONDS)
+    assert (demo.returncode, errors) == (0, "")
+    balance(output)
+
+
+def test_ctrl_c_drains_and_another_run_goes_on_with_what_waited(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    with started("--slots", "2", "--speed", "2", "--seconds", "2", "--store", store) as demo:
+        read_until(demo.stdout, r" [1-9]\d* queued")
         demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=SECONDS)
     assert (demo.returncode, errors) == (0, "")
     assert "draining: " in output
-    assert expect_balanced(output)["rejected"] == 0
+    assert "what waits stays in the file" in output
+    waiting = balance(output)["waiting"]
+    assert waiting > 0
+    kept = [job for job in jobs_in(store) if Status(job["status"]).waiting]
+    assert len(kept) == waiting
+    again = output.partition("To go on with them:\n")[2].splitlines()[0]
+    done = run(*shlex.split(again), "--once", *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"of an earlier run: found {waiting}, ended {waiting}" in done.stdout
+    assert balance(done.stdout)["waiting"] == 0
 
 
-def test_ctrl_c_does_not_wait_for_a_grown_pool_to_shrink() -> None:
-    # At this speed an idle pool would be given a minute for that.
-    with started("--slots", "1", "--speed", "0.5", "--seconds", "2") as demo:
-        read_until(demo.stdout, "1 → 2 slots: ")
-        demo.send_signal(signal.SIGINT)
-        output, errors = demo.communicate(timeout=SECONDS)
-    assert (demo.returncode, errors) == (0, "")
-    expect_balanced(output)
-
-
-def test_a_second_ctrl_c_stops_now() -> None:
-    with started("--slots", "1", "--speed", "0.2", "--seconds", "2") as demo:
+def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    with started("--slots", "2", "--speed", "0.1", "--seconds", "1", "--store", store) as demo:
         read_until(demo.stdout, r" [1-9]\d* queued")
         demo.send_signal(signal.SIGINT)
         read_until(demo.stdout, "draining: .* Ctrl-C again stops now")
         demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=SECONDS)
     assert (demo.returncode, errors) == (130, "")
-    assert expect_balanced(output)["rejected"] > 0
+    assert balance(output)["waiting"] > 0
+    assert not [job for job in jobs_in(store) if job["attempts"] and job["crashes"]]
+
+
+def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    with started("--slots", "2", "--speed", "2", "--seconds", "2", "--store", store) as demo:
+        second = int(read_until(demo.stdout, "worker 2, ").partition("pid ")[2].partition(",")[0])
+        gone = os.pidfd_open(second)
+        read_until(demo.stdout, r" [1-9]\d* queued")
+        demo.kill()
+    # The process beside it ends by itself when there is nobody left to tell.
+    assert select.select([gone], [], [], SECONDS)[0]
+    os.close(gone)
+    before = jobs_in(store)
+    left = [job["id"] for job in before if not Status(job["status"]).terminal]
+    assert left
+    done = run(*DEMO, "--once", *QUICK, "--store", store)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"of an earlier run: found {len(left)}, ended {len(left)}" in done.stdout
+    after = {job["id"]: Status(job["status"]) for job in jobs_in(store)}
+    assert all(after[job["id"]].terminal for job in before)
 
 
 def marked(mark: str) -> set[str]:
@@ -230,21 +297,22 @@ def marked(mark: str) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs the /proc of Linux")
-def test_ctrl_c_leaves_no_process_behind() -> None:
+def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     mark = f"demo-{uuid4()}"
-    with started("--sessions", "40", "--seconds", "60", "--speed", "8", MARK=mark) as demo:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    with started(*QUICK, "--store", store, MARK=mark) as demo:
         read_until(demo.stdout, "completed at attempt 2")
         assert len(marked(mark)) > 2  # itself, who tracks its resources, and a process slot
         demo.send_signal(signal.SIGINT)
         output, errors = demo.communicate(timeout=SECONDS)
     assert (demo.returncode, errors) == (0, "")
-    expect_balanced(output)
+    balance(output)
     assert marked(mark) == set()
 
 
-def test_it_ends_quietly_when_nobody_reads_any_more() -> None:
-    with started(*QUICK) as demo:
-        read_until(demo.stdout, "runs again, in another process")
+def test_it_ends_quietly_when_nobody_reads_any_more(tmp_path: Path) -> None:
+    with started(*QUICK, "--store", f"sqlite:///{tmp_path}/agents.db") as demo:
+        read_until(demo.stdout, "is killed by SIGKILL")
         assert demo.stdout is not None
         demo.stdout.close()
         assert demo.stderr is not None
@@ -253,24 +321,46 @@ def test_it_ends_quietly_when_nobody_reads_any_more() -> None:
         assert demo.wait(SECONDS) == -signal.SIGPIPE
 
 
+def test_without_a_store_it_makes_a_file_in_a_temporary_folder(tmp_path: Path) -> None:
+    with started("--slots", "2", TMPDIR=str(tmp_path)) as demo:
+        line = read_until(demo.stdout, "Jobs are kept in ")
+        demo.send_signal(signal.SIGINT)
+        _, errors = demo.communicate(timeout=SECONDS)
+    assert (demo.returncode, errors) == (0, "")
+    file = Path(line.removeprefix("Jobs are kept in ").strip())
+    assert file.is_relative_to(tmp_path)
+    assert file.exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "hint"),
     [
-        (["--slots", "0"], "--slots: '0' is not allowed; give a whole number from 1 to 256"),
+        (["--slots", "1"], "--slots: '1' is not allowed; give a whole number from 2 to 256"),
         (["--speed", "nan"], "--speed: 'nan' is not allowed; give a number from 0.1 to 50"),
         (["--tenants", "1"], "--tenants: '1' is not allowed; give a whole number from 2 to 12"),
         (["--sessions", "many"], "--sessions: 'many' is not allowed; give a whole number"),
         (["--seconds", "-3"], "--seconds: '-3' is not allowed; give a number from 1 to 3,600"),
         (["--seed", "1.5"], "--seed: '1.5' is not allowed; give a whole number from 0"),
+        (["--store", "memory://"], "--store: 'memory://' is not allowed; give sqlite:///file.db"),
+        (["--store", "sqlite:///"], "--store: 'sqlite:///' is not allowed; give sqlite:///file.db"),
         (["--forever"], "unrecognized arguments: --forever"),
     ],
 )
 def test_a_bad_flag_is_refused_with_what_is_allowed(flags: list[str], hint: str) -> None:
-    done = run(*flags)
+    done = run(*DEMO, *flags)
     assert done.returncode == 2
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_store_that_cannot_be_opened_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "agents.db").write_text("no database, " * 1_000)
+    done = run(*DEMO, "--once", "--store", f"sqlite:///{tmp_path}/agents.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("demo.py: ")
+    assert "agents.db" in line
 
 
 def test_without_rich_it_says_what_to_install() -> None:
@@ -279,12 +369,11 @@ def test_without_rich_it_says_what_to_install() -> None:
         f"sys.path.insert(0, {str(EXAMPLES)!r}); "
         f"runpy.run_path({DEMO[1]!r}, run_name='__main__')"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = run(sys.executable, "-c", code)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "needs rich" in line
-    assert "pip install 'poolhand[demo]'" in line
+    assert "pip install poolhand" in line
 
 
 def in_a_terminal(*flags: str, columns: int, rows: int) -> tuple[int, str]:
@@ -299,6 +388,9 @@ def in_a_terminal(*flags: str, columns: int, rows: int) -> tuple[int, str]:
         try:
             while chunk := _read(ours):
                 written += chunk
+        except BaseException:
+            demo.kill()
+            raise
         finally:
             os.close(ours)
     return demo.returncode, written.decode()
@@ -319,11 +411,12 @@ def frames(written: str) -> list[list[str]]:
     return [frame.split("\r\n") for frame in pictures if frame.strip()]
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (130, 45), (48, 12), (20, 4)])
-def test_the_live_view_fits_its_terminal(columns: int, rows: int) -> None:
-    code, written = in_a_terminal("--once", *QUICK, columns=columns, rows=rows)
+@pytest.mark.parametrize(("columns", "rows"), [(COLUMNS, ROWS), (20, 4)])
+def test_the_live_view_fits_its_terminal(tmp_path: Path, columns: int, rows: int) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    code, written = in_a_terminal("--once", *QUICK, "--store", store, columns=columns, rows=rows)
     assert code == 0, written[-2_000:]
-    expect_balanced(written.replace("\r\n", "\n"))
+    balance(written.replace("\r\n", "\n"))
     assert "Traceback" not in written
     assert "Error" not in written
     pictures = frames(written)
@@ -333,63 +426,19 @@ def test_the_live_view_fits_its_terminal(columns: int, rows: int) -> None:
         assert max(map(len, picture)) <= columns
 
 
-def test_the_live_view_shows_tenants_pool_slots_and_news() -> None:
-    _, written = in_a_terminal("--once", *QUICK, columns=COLUMNS, rows=ROWS)
-    # A pool that has shrunk may have kept another slot than the twelfth.
-    picture = "\n".join(frames(written)[0])
-    for text in ("initech", "umbrella", "wait p50", "active", "worker-000", "worker-011", "news"):
-        assert text in picture
-
-
-def test_the_live_view_shows_how_the_pool_is_and_why_its_size_changed() -> None:
-    _, written = in_a_terminal("--once", *CROWDED, columns=COLUMNS, rows=ROWS)
-    lines = [picture[2] for picture in frames(written)]
-    assert all(HEALTH.match(line) for line in lines)
-    assert any(RESIZE.search(line) for line in lines)
-
-
-def test_headlines_stay_in_view_while_other_news_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledgers, plan = stage(monkeypatch, "ledger", "plan")
-    ledger = ledgers.Ledger(["initech"])
-    ledger.hear(PoolResized("demo", 4, 5, "utilisation 1.00"))
-    for number in range(20):
-        session = plan.Session(f"s{number}", "initech", "user-01", "", 0.0, False)
-        ledger.note_double(session)
-    for count, others in ((1, []), (2, ["s19"]), (3, ["s18", "s19"])):
-        first, *rest = ledger.latest(count)
-        assert first.text == "4 → 5 slots: utilisation 1.00"
-        assert [news.text.split()[0] for news in rest] == others
-    ledger.began -= 60
-    assert [news.text.split()[0] for news in ledger.latest(2)] == ["s18", "s19"]
-
-
-async def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flags, ledgers, plan, screen, state = stage(
-        monkeypatch, "flags", "ledger", "plan", "screen", "state"
-    )
-    hostile = "[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
-    spelled = r"[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
-    events, ledger = Events(), ledgers.Ledger(["initech"])
-    events.subscribe(ledger.hear)
-    ledger.begin_session(plan.Session("s1", "initech", "user-01", hostile, 0.0, False))
-    running, end = asyncio.Event(), asyncio.Event()
-
-    async def fail() -> None:
-        running.set()
-        await end.wait()
-        raise ValueError(hostile)
-
-    async with Pool("hostile", events=events) as pool:
-        ticket = await pool.with_options(key="initech", session="s1").submit(fail)
-        await running.wait()
-        shown = paint(screen.Screen(state.State(pool, ledger, flags.Flags()), Console()))
-        assert f"worker-000 ● {spelled}" in shown
-        end.set()
-        await wait(ticket)
-        shown = paint(screen.Screen(state.State(pool, ledger, flags.Flags()), Console()))
-        assert f"initech s1 failed: {spelled} ({spelled})" in shown
+def test_the_live_view_shows_tenants_processes_a_death_and_news(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/agents.db"
+    flags = ("--once", *QUICK, "--store", store)
+    _, written = in_a_terminal(*flags, columns=150, rows=ROWS)
+    pictures = ["\n".join(picture) for picture in frames(written)]
+    always = ("initech", "umbrella", "wait p50", "running", "worker 1, pid", "pools pause demo")
+    for text in (*always, f"export POOLHAND_STORE={store}", str(tmp_path / "agents.db")):
+        assert any(text in picture for picture in pictures), text
+    died = next(n for n, picture in enumerate(pictures) if re.search(r"─ killed ─", picture))
+    back = next(n for n, picture in enumerate(pictures) if "its jobs taken back" in picture)
+    assert died <= back
+    assert "worker 3, pid" in pictures[-1]
+    assert re.search(r"[1-9]\d* jobs? recovered", pictures[-1])
 
 
 def stage(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Any]:
@@ -398,30 +447,161 @@ def stage(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[Any]:
     return [import_module(f"stage.{name}") for name in names]
 
 
-def paint(screen: Any) -> str:
-    """One picture of the live view on paper: whatever steers a terminal would show."""
-    paper = Console(file=StringIO(), width=160, height=45, color_system=None)
-    with paper.capture() as capture:
-        paper.print(screen.compose(160, 45))
-    assert capture.get().replace("\n", "").isprintable()
-    return capture.get()
+class World:
+    """The state of a run in which nothing has happened yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **flags: Any) -> None:
+        names = ("crew", "flags", "ledger", "news", "plan", "process", "screen", "state")
+        crew, of_flags, ledgers, news, self.plan, processes, self.screens, states = stage(
+            monkeypatch, *names
+        )
+        self.flags = of_flags.Flags(store="sqlite:///agents.db", **flags)
+        self.newsroom = news.Newsroom()
+        self.ledger = ledgers.Ledger(["initech"], self.newsroom, "mark")
+        self.here = processes.Process("worker 1", 1984, self.flags.own_slots)
+        self.crew = crew.Crew(self.flags, self.newsroom, self.hear)
+        self.state = states.State(self.flags, self.newsroom, self.ledger, self.here, self.crew)
+
+    def hear(self, event: Any) -> None:
+        self.here.hear(event)
+        self.newsroom.hear(event)
+
+    def read(self, id: str, kind: str, **record: Any) -> None:
+        """Let the ledger read a line of the audit log."""
+        by = record.get("submitted_by")
+        self.ledger.take(AuditView(0, NOON, f"pool_{kind}", "demo", id, by, "", record))
+
+    def submit(self, id: str, key: str | None = "mark/s1/1", by: str = "user") -> None:
+        self.read(id, "submit", key="initech", idempotency_key=key, submitted_by=by)
+
+    def start(self, id: str, attempt: int = 1) -> None:
+        self.read(id, "dequeue", attempt=attempt, queued_for_ms=250)
+
+    def end(self, id: str, status: str = "completed") -> None:
+        self.read(id, "outcome", status=status, error=None)
+
+    def paint(self) -> str:
+        """One picture of the live view on paper: whatever steers a terminal would show."""
+        paper = Console(file=StringIO(), width=160, height=45, color_system=None)
+        with paper.capture() as capture:
+            paper.print(self.screens.Screen(self.state, paper).compose(160, 45))
+        assert capture.get().replace("\n", "").isprintable()
+        return capture.get()
 
 
-def report(**ends: int) -> DrainReport:
-    zero = {"completed": 0, "failed": 0, "cancelled": 0, "rejected": 0, "expired": 0}
-    ends = {**zero, **ends}
-    return DrainReport(submitted=sum(ends.values()), stuck=0, seconds=0.0, **ends)
+def a_job(**more: Any) -> Job:
+    facts = {"id": "1", "pool": "demo", "pool_id": "p", "status": Status.RUNNING}
+    return Job(submitted_at=NOON, key="initech", session="s1", **{**facts, **more})
+
+
+def test_headlines_stay_in_view_while_other_news_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    newsroom = world.newsroom
+    newsroom.headline("", "worker 2 is killed")
+    for number in range(20):
+        newsroom.tell("initech", f"s{number} sent twice")
+    for count, others in ((1, []), (2, ["s19"]), (3, ["s18", "s19"])):
+        first, *rest = newsroom.latest(count)
+        assert first.text == "worker 2 is killed"
+        assert [news.text.split()[0] for news in rest] == others
+    newsroom.began -= 60
+    assert [news.text.split()[0] for news in newsroom.latest(2)] == ["s18", "s19"]
+
+
+def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hostile = "[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
+    spelled = r"[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
+    world = World(monkeypatch)
+    world.ledger.begin_session(
+        world.plan.Session("s1", "initech", "user-01", hostile, 0.0, burst=False)
+    )
+    world.hear(JobStarted("demo", a_job(), "worker-000"))
+    assert re.search(rf"● \d+ ms {re.escape(spelled)}", world.paint())
+    failed = a_job(status=Status.FAILED, error=Fault("ValueError", hostile))
+    world.hear(JobEnded("demo", failed))
+    assert f"initech s1 is dead: {spelled}" in world.paint()
+    assert "○ idle" in world.paint()
+
+
+def test_figures_come_from_the_log_and_know_jobs_whose_process_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    ledger, figures = world.ledger, world.ledger.tenants["initech"]
+    world.submit("1")
+    world.start("1")
+    assert (figures.turns, figures.waiting, figures.running) == (1, 0, 1)
+    for _ in range(2):  # an orderly stop later on keeps the error of the crash
+        world.read("1", "retry", status="queued", error="poolhand.errors.JobLost")
+        world.start("1", attempt=2)
+    assert (ledger.recovered, ledger.recovered_over, figures.retried) == (1, 0, 2)
+    world.end("1")
+    assert (ledger.recovered, ledger.recovered_over) == (1, 1)
+    assert (figures.waiting, figures.running, figures.done) == (0, 0, 1)
+    assert list(figures.waits) == [0.25]
+    assert ledger.ended == Counter({Status.COMPLETED: 1})
+    world.submit("2", by="operator")
+    world.submit("3", key="of another run")
+    for id in ("2", "3"):
+        world.start(id)
+        world.end(id)
+    assert ledger.reruns == Counter({Status.COMPLETED: 1})
+    assert (ledger.submitted, ledger.ended.total(), ledger.done) == (1, 1, 3)
 
 
 def test_a_lost_job_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags, ledgers, summary, traffics = stage(monkeypatch, "flags", "ledger", "summary", "traffic")
-    ledger = ledgers.Ledger(["initech"])
-    traffic = traffics.Traffic(None, ledger, flags.Flags())
+    world = World(monkeypatch)
+    kept, summary, traffics = stage(monkeypatch, "kept", "summary", "traffic")
+    traffic = traffics.Traffic(kept.Kept(world.flags), world.ledger, world.flags, "mark")
+    report = ShiftReport(0, 0, 0, 0, 0.0)
+
+    def conserved(left: int = 0) -> bool:
+        fine: bool = summary.conserved(
+            summary.Books(traffic, world.ledger, [], report, left, dead=0)
+        )
+        return fine
+
+    for id in ("1", "2", "3"):
+        world.submit(id)
+        world.start(id)
     traffic.accepted = 3
+    assert not conserved(left=3)
+    traffic.left = 3
+    assert conserved(left=3)
+    assert not conserved(left=2)
+    for id, status in (("1", "completed"), ("2", "completed"), ("3", "failed")):
+        world.end(id, status)
+    traffic.left = 0
     traffic.heard.update([Status.COMPLETED, Status.COMPLETED, Status.FAILED])
-    ledger.tenants["initech"].ended.update(traffic.heard)
-    assert summary.conserved(report(completed=2, failed=1), traffic, ledger)
-    assert not summary.conserved(report(completed=2), traffic, ledger)
-    assert not summary.conserved(report(completed=1, failed=2), traffic, ledger)
+    assert conserved()
     traffic.heard[Status.FAILED] -= 1
-    assert not summary.conserved(report(completed=2, failed=1), traffic, ledger)
+    assert not conserved()
+    traffic.heard[Status.COMPLETED] += 1
+    assert not conserved()
+
+
+def test_a_submit_that_was_broken_off_may_be_in_the_file_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    kept, summary, traffics = stage(monkeypatch, "kept", "summary", "traffic")
+    traffic = traffics.Traffic(kept.Kept(world.flags), world.ledger, world.flags, "mark")
+    report = ShiftReport(0, 0, 0, 0, 0.0)
+
+    def conserved(left: int) -> bool:
+        fine: bool = summary.conserved(
+            summary.Books(traffic, world.ledger, [], report, left, dead=0)
+        )
+        return fine
+
+    traffic.unknown = 1
+    assert conserved(left=0)
+    world.submit("1")
+    assert conserved(left=1)
+    world.start("1")
+    world.end("1")
+    assert conserved(left=0)
+    traffic.unknown = 0
+    assert not conserved(left=0)

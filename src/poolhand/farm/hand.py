@@ -41,7 +41,7 @@ class Delivery(Struct, frozen=True):
     refused: tuple[Done, ...] = ()
 
 
-class Crew(Protocol):
+class Served(Protocol):
     """Whom a hand works for, on another loop."""
 
     @property
@@ -71,13 +71,13 @@ class Hand:
         heart: Heartbeat,
         outcomes: Outcomes,
         pools: tuple[str, ...] | None,
-        crew: Crew,
+        served: Served,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._outcomes = outcomes
         self._pools = pools
-        self._crew = crew
+        self._served = served
         self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
         self._done: list[Done] = []
         self._free: list[int] = []
@@ -115,15 +115,15 @@ class Hand:
 
     async def ended(self) -> None:
         """Wait until all is written; what still runs is not waited for."""
-        while not self._is_over() and (self._has_mail or not self._crew.at_work):
+        while not self._is_over() and (self._has_mail or not self._served.at_work):
             self._looked.clear()
             await self._looked.wait()
 
     async def run(self) -> None:
         while not self._is_over():
             await self._woken()
-            if self._crew.gone and not self._closing:
-                self._done += self._crew.left_behind()
+            if self._served.gone and not self._closing:
+                self._done += self._served.left_behind()
                 self.close()
             self._fetch()
             if self._done or self._released or (self._free and self._claims):
@@ -139,7 +139,7 @@ class Hand:
         return bool(self._mail or self._done or self._released or self._writing)
 
     def _is_over(self) -> bool:
-        return self._closing and not (self._has_mail or self._crew.at_work)
+        return self._closing and not (self._has_mail or self._served.at_work)
 
     def _fetch(self) -> None:
         while self._mail:
@@ -181,7 +181,8 @@ class Hand:
         self._one_by_one = self._one_by_one and bool(self._done)
         if self._done:
             self._wake.set()
-        self._keeper.well("worker")
+        if not self._one_by_one:
+            self._keeper.well("worker")
         taken = {claim.slot for claim in replaced.claims}
         self._free += [slot for slot in free if slot not in taken]
         self._tell(done, replaced)
@@ -230,4 +231,4 @@ class Hand:
                 self._outcomes.retract(job)
             elif job.status.terminal:
                 self._outcomes.tell(job)
-        self._crew.deliver(Delivery(claims, tuple(written), tuple(refused)))
+        self._served.deliver(Delivery(claims, tuple(written), tuple(refused)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future, Task
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
 from contextvars import Context
@@ -90,7 +90,7 @@ class Keeper:
         self._awake = False
         self.closed = False
         self._answers: dict[AbstractEventLoop, list[tuple[Reply, Any, BaseException | None]]] = {}
-        self._tasks: set[Task[None]] = set()
+        self._tasks: dict[Task[None], Sequence[Reply]] = {}
         self._told: dict[str, type[BaseException]] = {}
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -200,10 +200,14 @@ class Keeper:
     async def stop(self) -> None:
         """End everything that was started here, and refuse what is asked; on the keeper's loop."""
         self.closed = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        tasks = {one: self._tasks[one] for one in self._tasks if one is not asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for replies in tasks.values():
+            # One that had not begun has ended without a trace; to the others this is nothing new.
+            for reply in replies:
+                self.answer(reply, None, _closed())
         self._refuse()
         for end in self.endings:
             end(_closed())
@@ -226,11 +230,11 @@ class Keeper:
         while self._adds:
             adds.append(self._adds.popleft())
         if adds:
-            self._keep(self.loop.create_task(self._add(adds)))
+            self._keep(self.loop.create_task(self._add(adds)), [one.reply for one in adds])
         while self._calls:
             call, reply = self._calls.popleft()
             reply.task = self.loop.create_task(self._call(call, reply))
-            self._keep(reply.task)
+            self._keep(reply.task, (reply,))
         while self._waits:
             register, reply = self._waits.popleft()
             register(reply)
@@ -239,9 +243,9 @@ class Keeper:
         if reply.task is not None:
             reply.task.cancel()
 
-    def _keep(self, task: Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _keep(self, task: Task[None], replies: Sequence[Reply] = ()) -> None:
+        self._tasks[task] = replies
+        task.add_done_callback(self._tasks.pop)
 
     def _refuse(self) -> None:
         """Answer whatever lies in the mailbox of a closed keeper; from any thread."""

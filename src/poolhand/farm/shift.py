@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.executor import Executor
+from poolhand.farm.line import STOP_GRACE
 from poolhand.farm.ticket import Opened
 from poolhand.farm.worker import Worker
 from poolhand.pool.config import PoolConfig
@@ -20,7 +21,6 @@ from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job
 
 DRAIN_TIMEOUT = 30.0
-STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
@@ -144,7 +144,7 @@ class Shift:
         worker.refuse()
         # A closed store is no reason not to stop: the leases end by themselves.
         with suppress(StoreError):
-            await keeper.ask(worker.hand.stop_claiming)
+            await keeper.ask(worker.line.hand.stop_claiming)
         worker.receive()
         if not await self._idle(worker, 0.0):
             worker.stop_now(STOP_GRACE)
@@ -153,7 +153,7 @@ class Shift:
         stuck = worker.slots.stuck
         worker.tray.send()
         with suppress(StoreError):
-            await keeper.ask(lambda: worker.finish(WRITE_WITHIN))
+            await keeper.ask(lambda: worker.line.finish(WRITE_WITHIN))
         worker.receive()
         await worker.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()

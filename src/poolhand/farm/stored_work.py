@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Claim
-from poolhand.execute.code import run_apart
+from poolhand.execute.code import is_findable, run_apart
 from poolhand.execute.executor import Errand
 from poolhand.pool.attempt import Watched
 from poolhand.pool.options import Options, Terms, deadlines
@@ -85,7 +85,9 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
         return wanted, pack(call.func, call.args, call.keywords) if wanted == "process" else call
     run_in = errand.brief.run_in
     # What this task may ask for was checked when it did; the rest is what its pool usually does.
-    wanted = "process" if errand.alone else where_to_run(code.fn, run_in, run_in)
+    wanted = where_to_run(code.fn, run_in, run_in)
+    if errand.alone and is_findable(code.fn):
+        wanted = "process"
     if wanted != "process":
         return wanted, call
     assert isinstance(call, partial)

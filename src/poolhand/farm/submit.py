@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
@@ -46,9 +47,14 @@ class Orders:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._begin()
+
+    def _begin(self) -> None:
+        runtime = self._runtime
         offset = runtime.wall().timestamp() - runtime.monotonic()
         self._ids = Ids(runtime.salt(), offset)
         self._lock = Lock()
+        self._process = os.getpid()
 
     def make(self, call: Call, terms: Terms) -> Order:
         options = terms.options
@@ -89,6 +95,9 @@ class Orders:
         return Order(anew, brief, rerun_failed=True, revives=job.id)
 
     def _next_id(self) -> str:
+        if self._process != os.getpid():
+            # A fork would count on with the salt of its parent, and may have got a held lock.
+            self._begin()
         with self._lock:
             number = self._ids.next(self._runtime.monotonic())
             return full_id(self._ids.head, number)

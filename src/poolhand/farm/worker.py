@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop, CancelledError, Task
-from collections import deque
+from asyncio import AbstractEventLoop, CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
 from poolhand.contract import Change, Claim
+from poolhand.errors import PoolhandError
 from poolhand.execute.executor import (
     End,
     Errand,
@@ -20,10 +20,10 @@ from poolhand.execute.executor import (
     is_own_loss,
 )
 from poolhand.farm.dead_letters import Callbacks
-from poolhand.farm.hand import Delivery, Done, Hand
+from poolhand.farm.hand import Done
+from poolhand.farm.line import STOP_GRACE, Line
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
-from poolhand.farm.tray import Tray
 from poolhand.observe import events
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.clock import Clock
@@ -38,7 +38,7 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
 
 CANCEL_GRACE = 5.0
-STOP_GRACE = 0.4
+LAST_WORDS = 2.0
 
 
 class Worker:
@@ -65,7 +65,6 @@ class Worker:
         self.station = station
         self.heard: Callable[[Job], None] | None = None
         self.changed = asyncio.Event()
-        self.task: Task[None] | None = None
         self.callbacks = Callbacks(self.loop, self.events)
         self._executor = executor
         self._configs = configs
@@ -79,9 +78,8 @@ class Worker:
             "worker", self, self.loop, runtime, self._clock, self.events
         )
         self.slots.resize(slots)
-        self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self)
-        self.tray = Tray(self.loop, self.hand)
-        self._mail: deque[Delivery] = deque()
+        self.line = Line(station, pools, self)
+        self.tray = self.line.tray
         self._refusing = False
         self._guard = self.loop.create_task(self._stand_guard(), name="worker-guard")
 
@@ -89,34 +87,7 @@ class Worker:
         """Start to claim."""
         for slot in self.slots.all:
             self.tray.free(slot.index)
-        self.station.keeper.post(self._begin)
-
-    def _begin(self) -> None:
-        if not self.station.keeper.closed:
-            self.station.heart.holders.append(self)
-            self.station.workers.append(self)
-            self.task = self.station.keeper.start("worker", self._serve)
-
-    async def _serve(self) -> None:
-        await self.hand.run()
-        self._leave()
-
-    def _leave(self) -> None:
-        if self in self.station.workers:
-            self.station.heart.holders.remove(self)
-            self.station.workers.remove(self)
-
-    async def finish(self, within: float) -> None:
-        """Write what is done, for so many seconds at most; on the keeper's loop.
-
-        What takes longer, or has not ended, is written when that is possible.
-        """
-        self.hand.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self.hand.ended()
-                if not self.at_work:
-                    self._leave()
+        self.line.begin()
 
     def now(self) -> float:
         return self._clock.now()
@@ -150,52 +121,39 @@ class Worker:
                 self._stop(work, grace)
         self.done()
 
-    # What the keeper tells, from its thread.
-
-    @property
-    def at_work(self) -> bool:
-        return bool(self.running) or self.tray.full
-
-    @property
-    def gone(self) -> bool:
-        return self.loop.is_closed()
-
-    def tokens(self) -> Sequence[int]:
-        return list(self.running)
-
-    def hint(self) -> None:
-        self.hand.hint()
-
-    def deliver(self, delivery: Delivery) -> None:
-        self._mail.append(delivery)
-        self._call(self.receive)
+    # What the keeper tells.
 
     def lose(self, tokens: Sequence[int]) -> None:
-        self._call(self._lose, tuple(tokens))
+        """Stop what is not ours any more."""
+        for token in tokens:
+            work = self.running.get(token)
+            if work is not None and not work.lost:
+                work.lost = True
+                self._tell(events.LeaseLost(work.job.pool, work.job))
+                self._stop(work, CANCEL_GRACE)
+        self.done()
 
     def give_up(self) -> None:
-        self._call(self._give_up)
+        """Stop what runs under leases that may soon be over, and give it back if they are not."""
+        for work in list(self.running.values()):
+            if not (work.lost or work.returned):
+                work.returned = True
+                self._tell(events.LeaseLost(work.job.pool, work.job))
+                self._stop(work, CANCEL_GRACE)
+        self.done()
 
     def cancel(self, tokens: Sequence[int]) -> None:
-        self._call(self._cancel, tuple(tokens))
+        """Stop what somebody wants to be over."""
+        for token in tokens:
+            work = self.running.get(token)
+            if work is not None and not work.wished:
+                work.wished = True
+                config = self._configs.get(work.job.pool)
+                self._stop(work, CANCEL_GRACE if config is None else config.cancel_grace)
+        self.done()
 
-    def dismiss(self) -> None:
-        self.hand.close()
-        self._call(self.stop_now, STOP_GRACE)
-
-    def left_behind(self) -> list[Done]:
-        """Return what a loop that was closed in the middle of everything did not send."""
-        claims = [claim for delivery in self._mail for claim in delivery.claims]
-        claims += [work.claim for work in self.running.values() if not work.lost]
-        self._mail.clear()
-        self.running.clear()
-        self.tray.send()
-        return [Done(hand_back(claim)) for claim in claims]
-
-    def _call(self, call: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):
-            # The loop is closed: the hand will see it.
-            self.loop.call_soon_threadsafe(call, *args)
+    def _stop(self, work: StoredWork, grace: float) -> None:
+        self.slots.cancel(work.place, grace, self._clock.now())
 
     # What the slots tell.
 
@@ -249,8 +207,9 @@ class Worker:
 
     def receive(self) -> None:
         """Take what the hand has brought."""
-        while self._mail:
-            delivery = self._mail.popleft()
+        mail = self.line.mail
+        while mail:
+            delivery = mail.popleft()
             now = self._clock.now()
             for claim in delivery.claims:
                 self._start(claim, now)
@@ -366,46 +325,27 @@ class Worker:
         self.tray.free(attempt.slot.index)
         self.done()
 
-    def _lose(self, tokens: tuple[int, ...]) -> None:
-        for token in tokens:
-            work = self.running.get(token)
-            if work is not None and not work.lost:
-                work.lost = True
-                self._tell(events.LeaseLost(work.job.pool, work.job))
-                self._stop(work, CANCEL_GRACE)
-        self.done()
-
-    def _give_up(self) -> None:
-        """Stop what runs under leases that may soon be over, and give it back if they are not."""
-        for work in list(self.running.values()):
-            if not (work.lost or work.returned):
-                work.returned = True
-                self._tell(events.LeaseLost(work.job.pool, work.job))
-                self._stop(work, CANCEL_GRACE)
-        self.done()
-
-    def _cancel(self, tokens: tuple[int, ...]) -> None:
-        for token in tokens:
-            work = self.running.get(token)
-            if work is not None and not work.wished:
-                work.wished = True
-                config = self._configs.get(work.job.pool)
-                self._stop(work, CANCEL_GRACE if config is None else config.cancel_grace)
-        self.done()
-
-    def _stop(self, work: StoredWork, grace: float) -> None:
-        self.slots.cancel(work.place, grace, self._clock.now())
-
     async def _stand_guard(self) -> None:
         """Notice that the loop is being ended with the worker still at work."""
         try:
             await self.loop.create_future()
         except CancelledError:
             if not self.stopped:
-                self.station.keeper.post(self.hand.close)
-                self.stop_now(0.0)
-                self.tray.send()
+                await self._go_down()
             raise
+
+    async def _go_down(self) -> None:
+        """Give back what runs, as long as the loop waits for it."""
+        self.station.keeper.post(self.line.hand.close)
+        self.stop_now(0.0)
+        with suppress(TimeoutError, PoolhandError, CancelledError):
+            async with asyncio.timeout(STOP_GRACE):
+                while self.running:
+                    self.changed.clear()
+                    await self.changed.wait()
+        self.tray.send()
+        with suppress(PoolhandError, CancelledError):
+            await self.station.keeper.ask(lambda: self.line.finish(LAST_WORDS))
 
     def _tell(self, event: events.Event) -> None:
         if self.events.live:

@@ -42,7 +42,7 @@ from poolhand.stores.sqlite_transaction import SqliteTransaction
 
 T = TypeVar("T")
 
-GOOD = "SELECT 1 FROM claims WHERE token = ? AND stuck = 0"
+GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0"
 
 
 class SqliteStore:

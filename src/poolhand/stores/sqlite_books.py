@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
 
 import msgspec
 
+from poolhand.contract import Line
 from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.stores import sqlite_log
+from poolhand.stores.sqlite_lots import Delete, Insert
 from poolhand.stores.sqlite_rows import (
     BY_ID,
     BY_SEQ,
@@ -23,16 +25,20 @@ from poolhand.stores.sqlite_rows import (
     seconds,
 )
 
-COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM counters"
-COUNT = "UPDATE counters SET jobs = ?, turns = ?, tokens = ?, ends = ?, pool = ?"
-NEW_JOB = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_WAIT = "INSERT OR REPLACE INTO waits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_QUEUED = "INSERT INTO waits (seq, pool, place, rank, turn, since) VALUES (?, ?, 4, ?, ?, ?)"
-END_WAIT = "DELETE FROM waits WHERE seq = ?"
-NEW_CLAIM = "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)"
-END_CLAIM = "DELETE FROM claims WHERE token = ?"
-NEW_END = "INSERT INTO ends VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-FORGET_JOB = "DELETE FROM jobs WHERE seq = ?"
+COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM poolhand_counters"
+COUNT = "UPDATE poolhand_counters SET jobs = ?, turns = ?, tokens = ?, ends = ?, pool = ?"
+NEW_JOB = Insert("INSERT INTO poolhand_jobs", "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+NEW_WAIT = Insert(
+    "INSERT OR REPLACE INTO poolhand_waits", "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+NEW_QUEUED = Insert(
+    "INSERT INTO poolhand_waits (seq, pool, place, rank, turn, since)", "(?, ?, 4, ?, ?, ?)"
+)
+END_WAIT = Delete("DELETE FROM poolhand_waits WHERE seq")
+NEW_CLAIM = Insert("INSERT INTO poolhand_claims", "(?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)")
+END_CLAIM = Delete("DELETE FROM poolhand_claims WHERE token")
+NEW_END = Insert("INSERT INTO poolhand_ends", "(?, ?, ?, ?, ?, ?, ?, ?)")
+FORGET_JOB = "DELETE FROM poolhand_jobs WHERE seq = ?"
 
 json = msgspec.json.Encoder().encode
 
@@ -51,17 +57,18 @@ class Books:
         self.stamp = seconds(at)
         self.topics: set[str] = set()
         self.lines: list[sqlite_log.Text] = []
+        self.streams = {STREAM: self.lines}
         self.rows: dict[int, Row] = {}
         self.changed: dict[int, Row] = {}
         self.writers: list[Callable[[], None]] = []
         self.new_jobs: list[tuple[Any, ...]] = []
-        self.new_queued: list[tuple[int, int, float, int, float]] = []
-        self.ended_waits: list[tuple[int]] = []
+        self.new_queued: list[tuple[Any, ...]] = []
+        self.ended_waits: list[int] = []
         self.new_claims: list[tuple[Any, ...]] = []
-        self.ended_claims: list[tuple[int]] = []
+        self.ended_claims: list[int] = []
         self.new_ends: list[tuple[Any, ...]] = []
         self._new_waits: list[tuple[Any, ...]] = []
-        self._pending: tuple[tuple[str, list[Any]], ...] = (
+        self._pending: tuple[tuple[Delete | Insert, list[Any]], ...] = (
             (END_WAIT, self.ended_waits),
             (NEW_JOB, self.new_jobs),
             (NEW_WAIT, self._new_waits),
@@ -78,6 +85,11 @@ class Books:
 
     def note(self, record: Audit) -> None:
         self.lines.append((kind_of(record), json(record)))
+
+    def tell(self, lines: Iterable[Line]) -> None:
+        """Write lines to the log, behind those that are already to be written."""
+        for line in lines:
+            self.streams.setdefault(line.stream, []).append((line.kind, line.body))
 
     # Rows
 
@@ -108,7 +120,7 @@ class Books:
     def forget(self, row: Row) -> None:
         """Let a job that has not come in leave no trace."""
         self.write()
-        self.connection.execute(END_WAIT, (row.seq,))
+        END_WAIT.write(self.connection, [row.seq])
         self.connection.execute(FORGET_JOB, (row.seq,))
         del self.rows[row.seq]
 
@@ -125,9 +137,9 @@ class Books:
             for row in self.changed.values():
                 self._sort(row)
             self.changed.clear()
-        for text, rows in self._pending:
+        for statement, rows in self._pending:
             if rows:
-                self.connection.executemany(text, rows)
+                statement.write(self.connection, rows)
                 rows.clear()
 
     def close(self) -> None:
@@ -135,9 +147,8 @@ class Books:
         self.write()
         for writer in self.writers:
             writer()
-        if self.lines:
-            sqlite_log.write(self.connection, STREAM, self.lines, self.at)
-            self.lines = []
+        sqlite_log.write(self.connection, self.streams, self.stamp)
+        self._forget_lines()
         counters = (self.jobs, self.turns, self.tokens, self.ends, self.last_pool)
         if counters != self._counted:
             self.connection.execute(COUNT, counters)
@@ -150,8 +161,12 @@ class Books:
         self.changed.clear()
         self.rows.clear()
         self.writers.clear()
-        self.lines = []
+        self._forget_lines()
         self._count()
+
+    def _forget_lines(self) -> None:
+        self.lines.clear()
+        self.streams = {STREAM: self.lines}
 
     def _sort(self, row: Row) -> None:
         """Say in which table a changed row has to be written."""
@@ -170,4 +185,4 @@ class Books:
             )
         elif row.in_waits:
             row.in_waits = False
-            self.ended_waits.append((seq,))
+            self.ended_waits.append(seq)

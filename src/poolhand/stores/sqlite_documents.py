@@ -7,15 +7,15 @@ from sqlite3 import Connection
 
 from poolhand.contract import Put
 
-GET = "SELECT value, version FROM documents WHERE key = ? AND (until IS NULL OR until > ?)"
-VERSION = "SELECT version FROM documents WHERE key = ? AND (until IS NULL OR until > ?)"
-PUT = "INSERT OR REPLACE INTO documents (key, value, version, until) VALUES (?, ?, ?, ?)"
-DELETE = "DELETE FROM documents WHERE key = ?"
+GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
+VERSION = "SELECT version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
+PUT = "INSERT OR REPLACE INTO poolhand_documents (key, value, version, until) VALUES (?, ?, ?, ?)"
+DELETE = "DELETE FROM poolhand_documents WHERE key = ?"
 SCAN = """
-SELECT key FROM documents
+SELECT key FROM poolhand_documents
 WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?) ORDER BY key
 """
-SWEEP = "DELETE FROM documents WHERE until <= ?"
+SWEEP = "DELETE FROM poolhand_documents WHERE until <= ?"
 
 
 def get(connection: Connection, key: str, now: float) -> tuple[bytes, int] | None:

@@ -8,23 +8,27 @@ from typing import Any
 
 from poolhand.contract import Filter, Page, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
-from poolhand.stores.sqlite_rows import ENDS, FACTS, LOT, PLACED, Facts, lots
+from poolhand.stores.sqlite_lots import by_lot, lots
+from poolhand.stores.sqlite_rows import ENDS, FACTS, PLACED, Facts
 
-BY_IDS = f"{FACTS}, j.id FROM jobs j {PLACED} WHERE j.id IN ({', '.join('?' * LOT)})"
-BRIEF = "SELECT brief FROM jobs WHERE id = ?"
+BY_IDS = by_lot(f"{FACTS}, j.id FROM poolhand_jobs j {PLACED} WHERE j.id IN")
+BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
 # From which table on a search goes, newest first; the order of the joins is meant as it stands.
-FROM_JOBS = f"jobs j {PLACED}"
+FROM_JOBS = f"poolhand_jobs j {PLACED}"
 FROM_WAITS = """
-waits w CROSS JOIN jobs j ON j.seq = w.seq LEFT JOIN claims c ON c.seq = w.seq AND c.stuck = 0
-LEFT JOIN ends e ON e.seq = w.seq
+poolhand_waits w CROSS JOIN poolhand_jobs j ON j.seq = w.seq
+LEFT JOIN poolhand_claims c ON c.seq = w.seq AND c.stuck = 0
+LEFT JOIN poolhand_ends e ON e.seq = w.seq
 """
 FROM_CLAIMS = """
-claims c CROSS JOIN jobs j ON j.seq = c.seq AND c.stuck = 0 LEFT JOIN waits w ON w.seq = c.seq
-LEFT JOIN ends e ON e.seq = c.seq
+poolhand_claims c CROSS JOIN poolhand_jobs j ON j.seq = c.seq AND c.stuck = 0
+LEFT JOIN poolhand_waits w ON w.seq = c.seq
+LEFT JOIN poolhand_ends e ON e.seq = c.seq
 """
 FROM_ENDS = """
-ends e CROSS JOIN jobs j ON j.seq = e.seq LEFT JOIN waits w ON w.seq = e.seq
-LEFT JOIN claims c ON c.seq = e.seq AND c.stuck = 0
+poolhand_ends e CROSS JOIN poolhand_jobs j ON j.seq = e.seq
+LEFT JOIN poolhand_waits w ON w.seq = e.seq
+LEFT JOIN poolhand_claims c ON c.seq = e.seq AND c.stuck = 0
 """
 # A number for each status: places as they are, ends behind them.
 CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
@@ -40,9 +44,9 @@ CODES = (
 )
 TALLIES = """
 SELECT queued, scheduled, waiting - queued - scheduled,
-    running - (SELECT count(*) FROM claims WHERE pool = pools.no AND stuck = 1),
+    running - (SELECT count(*) FROM poolhand_claims WHERE pool = poolhand_pools.no AND stuck = 1),
     completed, failed, cancelled, expired, rejected
-FROM pools WHERE ?1 IS NULL OR name = ?1
+FROM poolhand_pools WHERE ?1 IS NULL OR name = ?1
 """
 TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
 
@@ -51,7 +55,7 @@ def get(connection: Connection, ids: Sequence[str]) -> list[Stored | None]:
     """Return jobs by their ids, None for those that are not kept."""
     found: dict[str, Stored] = {}
     for lot in lots(ids):
-        for row in connection.execute(BY_IDS, lot):
+        for row in connection.execute(BY_IDS[len(lot)], lot):
             found[row[-1]] = Facts._make(row[:-1]).stored()
     return [found.get(id) for id in ids]
 
@@ -98,7 +102,7 @@ def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
     clauses = ["coalesce(w.place, 1) > 0"]
     values: list[Any] = []
     if which.pool is not None:
-        clauses.append("j.pool = (SELECT no FROM pools WHERE name = ?)")
+        clauses.append("j.pool = (SELECT no FROM poolhand_pools WHERE name = ?)")
         values.append(which.pool)
     for column in ("name", "key", "session", "tenant"):
         value = getattr(which, column)

@@ -12,7 +12,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.stores.sqlite_books import json
@@ -20,7 +20,7 @@ from poolhand.stores.sqlite_pools import StoredPool
 from poolhand.stores.sqlite_rows import Row, encode, seconds
 from poolhand.stores.sqlite_steps import Steps
 
-REVIVE = "UPDATE ends SET dead = 0 WHERE seq = ?"
+REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
 class _Refused(Exception):
@@ -38,6 +38,7 @@ class Intake:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._books = steps.books
+        self._revived: set[str] = set()
 
     def take(self, batch: Batch, owner: int | None) -> tuple[Added, ...] | Refusal:
         """Take a batch in; where a submitter has to wait, it does so under the lease of `owner`.
@@ -45,6 +46,10 @@ class Intake:
         One order alone is refused before anything is written for it.
         """
         orders = batch.orders
+        free = self._taken_unasked(orders)
+        if free is not None:
+            return self._queue(orders, free)
+        self._revived.clear()
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
         execute = self._books.connection.execute
         if undo:
@@ -87,32 +92,56 @@ class Intake:
         pool = self._steps.pools.named(order.job.pool)
         if pool is None:
             pool = self._steps.pools.open(undeclared(order.job.pool))
-        if pool.takes_all and _has_no_terms(order):
-            return self._queue(order, pool)
         row = self._row(order, pool)
         # Known before it is decided about: what its coming sets off may come back to it.
         self._books.rows[row.seq] = row
         verdict = pool.admit(row, self._books.now, order.rerun_failed)
-        added = self._carry_out(verdict, row, pool, owner)
-        if order.revives is not None:
-            self._revive(order.revives, order.job)
+        # Who revives a job has to come in now: should it give up, nobody would be left.
+        added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
+        if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
+            self._revive(order.revives, order.job.submitted_by, added.job.id)
         return added
 
-    def _queue(self, order: Order, pool: StoredPool) -> Added:
-        """Queue a job about which there is nothing to decide."""
-        books = self._books
-        job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=books.at)
-        books.jobs = seq = books.jobs + 1
-        books.turns += 1
-        rank, turn = pool.position(job, seq, books.turns)
-        terms = (job.name, job.key, None, job.tenant, None)
-        books.new_jobs.append((seq, job.id, pool.no, *terms, encode(job), order.brief))
-        books.new_queued.append((seq, pool.no, rank, turn, books.now))
-        books.lines.append((audit.SUBMIT, json(audit.submitted(job))))
+    def _taken_unasked(self, orders: Sequence[Order]) -> StoredPool | None:
+        """Return the pool that takes all of these, if there is nothing to decide about any."""
+        name = orders[0].job.pool if orders else ""
+        pool = self._steps.pools.named(name)
+        if pool is None or not pool.takes_all:
+            return None
+        for order in orders:
+            job = order.job
+            if (
+                job.pool != name
+                or job.session is not None
+                or job.idempotency_key is not None
+                or job.run_at is not None
+                or order.delay is not None
+                or order.expires is not None
+                or order.revives is not None
+            ):
+                return None
+        return pool
+
+    def _queue(self, orders: Sequence[Order], pool: StoredPool) -> tuple[Added, ...]:
+        """Queue jobs about which there is nothing to decide."""
+        books, no, pool_id = self._books, pool.no, pool.spec.id
+        at, now, jobs, lines = books.at, books.now, books.new_jobs, books.lines
+        seq, turn = books.jobs, books.turns
+        added = []
+        for order in orders:
+            job = replace(order.job, pool_id=pool_id, status=Status.QUEUED, submitted_at=at)
+            seq += 1
+            turn += 1
+            terms = (job.name, job.key, None, job.tenant, None)
+            jobs.append((seq, job.id, no, *terms, encode(job), order.brief))
+            books.new_queued.append((seq, no, *pool.position(job, seq, turn), now))
+            lines.append((audit.SUBMIT, json(audit.submitted(job))))
+            added.append(Added(job, Entry.TAKEN))
+        books.jobs, books.turns = seq, turn
         books.topics.add("ready")
-        pool.waiting += 1
-        pool.queue.size += 1
-        return Added(job, Entry.TAKEN)
+        pool.waiting += len(added)
+        pool.queue.size += len(added)
+        return tuple(added)
 
     def _carry_out(
         self, verdict: Verdict[Row], row: Row, pool: StoredPool, owner: int | None
@@ -155,17 +184,18 @@ class Intake:
     def _expect_dead(self, order: Order) -> None:
         assert order.revives is not None
         dead = self._books.row_named(order.revives)
-        if dead is None or not dead.dead:
+        if dead is None or not dead.dead or order.revives in self._revived:
             raise _Refused(order.job.pool, "not_dead")
+        self._revived.add(order.revives)
 
-    def _revive(self, id: str, job: Job) -> None:
-        """Note that a dead job is run again as another one."""
+    def _revive(self, id: str, by: str, heir: str) -> None:
+        """Note that another job has the place of a dead one."""
         books = self._books
         dead = books.row_named(id)
         assert dead is not None
         dead.dead = False
         books.connection.execute(REVIVE, (dead.seq,))
-        books.note(audit.acted_on(audit.RERUN, dead.job, job.submitted_by, job.id, books.at))
+        books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
     def _row(self, order: Order, pool: StoredPool) -> Row:
         books, job = self._books, order.job
@@ -192,14 +222,3 @@ class Intake:
         row.seq = books.jobs + 1
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row
-
-
-def _has_no_terms(order: Order) -> bool:
-    """Tell whether an order asks for nothing but to be run."""
-    job = order.job
-    return (
-        job.session is job.idempotency_key is None
-        and order.delay is order.expires is None
-        and job.run_at is None
-        and order.revives is None
-    )

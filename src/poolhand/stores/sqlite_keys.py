@@ -8,19 +8,22 @@ from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_rows import Row
 
 FIND = """
-SELECT seq FROM keys WHERE pool = ? AND tenant = ? AND key = ? ORDER BY newcomer DESC LIMIT 1
+SELECT seq FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ?
+ORDER BY newcomer DESC LIMIT 1
 """
 OWNER = """
-SELECT seq, ended FROM keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0
+SELECT seq, ended FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0
 """
-WRITE = "INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?, NULL, NULL)"
-RELEASE = "DELETE FROM keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 1"
-DELETE = "DELETE FROM keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0"
+WRITE = "INSERT OR REPLACE INTO poolhand_keys VALUES (?, ?, ?, ?, ?, NULL, NULL)"
+RELEASE = "DELETE FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 1"
+DELETE = "DELETE FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0"
 FINISH = """
-UPDATE keys SET ended = ?, until = ? WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0
+UPDATE poolhand_keys SET ended = ?, until = ?
+WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0
 """
 FIRST = """
-SELECT tenant, key, until FROM keys WHERE pool = ? AND ended IS NOT NULL ORDER BY ended LIMIT 1
+SELECT tenant, key, until FROM poolhand_keys WHERE pool = ? AND ended IS NOT NULL
+ORDER BY ended LIMIT 1
 """
 
 

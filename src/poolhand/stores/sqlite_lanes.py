@@ -7,18 +7,20 @@ from poolhand.rules.rank import FairRoundRobin
 from poolhand.rules.ready import MOST_RESTING
 from poolhand.stores.sqlite_books import Books
 
-ONE = "SELECT rank, no, queued FROM lanes WHERE pool = ? AND key = ?"
+ONE = "SELECT rank, no, queued FROM poolhand_lanes WHERE pool = ? AND key = ?"
 BEST = """
-SELECT key, rank, no, queued FROM lanes WHERE pool = ? AND queued > 0 ORDER BY rank, no LIMIT ?
+SELECT key, rank, no, queued FROM poolhand_lanes WHERE pool = ? AND queued > 0
+ORDER BY rank, no LIMIT ?
 """
-WRITE = "INSERT OR REPLACE INTO lanes VALUES (?, ?, ?, ?, ?)"
-FORGET = "DELETE FROM lanes WHERE pool = ? AND queued = 0 AND rank <= ?"
+WRITE = "INSERT OR REPLACE INTO poolhand_lanes VALUES (?, ?, ?, ?, ?)"
+FORGET = "DELETE FROM poolhand_lanes WHERE pool = ? AND queued = 0 AND rank <= ?"
 TOO_MANY = """
-DELETE FROM lanes WHERE pool = ?1 AND key IN (
-    SELECT key FROM lanes WHERE pool = ?1 AND queued = 0 ORDER BY rank DESC LIMIT -1 OFFSET ?2
+DELETE FROM poolhand_lanes WHERE pool = ?1 AND key IN (
+    SELECT key FROM poolhand_lanes WHERE pool = ?1 AND queued = 0
+    ORDER BY rank DESC LIMIT -1 OFFSET ?2
 )
 """
-CLEAR = "DELETE FROM lanes WHERE pool = ?"
+CLEAR = "DELETE FROM poolhand_lanes WHERE pool = ?"
 
 
 class Lane:

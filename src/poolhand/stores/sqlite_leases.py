@@ -14,54 +14,60 @@ from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.turns import behind, deal
-from poolhand.stores import sqlite_documents, sqlite_log
+from poolhand.stores import sqlite_documents
 from poolhand.stores.sqlite_books import json
+from poolhand.stores.sqlite_lots import by_lot, lots
 from poolhand.stores.sqlite_places import Pick
 from poolhand.stores.sqlite_pools import StoredPool
 from poolhand.stores.sqlite_rows import (
-    LOT,
+    END_OF,
     RUNNING,
     Row,
     decode_job,
     encode_course,
-    lots,
     moment,
     seconds,
 )
 from poolhand.stores.sqlite_steps import Steps
 
-_MARKS = ", ".join("?" * LOT)
-NAMES = "SELECT no, name FROM pools ORDER BY no"
-CLAIMED = f"""
-SELECT c.token, c.seq, c.pool, c.wished, j.id FROM claims c JOIN jobs j ON j.seq = c.seq
-WHERE c.token IN ({_MARKS}) AND c.stuck = 0
-"""  # noqa: S608 - place holders
-STUCK = """
-SELECT c.pool, j.key FROM claims c JOIN jobs j ON j.seq = c.seq WHERE c.token = ? AND c.stuck = 1
+NAMES = "SELECT no, name FROM poolhand_pools ORDER BY no"
+CLAIMED = by_lot(
+    """
+SELECT c.token, c.seq, c.pool, c.wished, j.id
+FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq WHERE c.stuck = 0 AND c.token IN
 """
-STICK = "UPDATE claims SET stuck = 1 WHERE token = ?"
-END_CLAIM = "DELETE FROM claims WHERE token = ?"
-ENROLL = "INSERT OR IGNORE INTO owners (id, owner) VALUES (?, ?)"
-RENEW = "UPDATE owners SET renewal = renewal + 1 WHERE no = ?"
-RENEWED = f"SELECT token, wished AND NOT stuck FROM claims WHERE owner = ? AND token IN ({_MARKS})"  # noqa: S608
+)
+STUCK = """
+SELECT c.pool, j.key FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.token = ? AND c.stuck = 1
+"""
+STICK = "UPDATE poolhand_claims SET stuck = 1 WHERE token = ?"
+END_CLAIM = "DELETE FROM poolhand_claims WHERE token = ?"
+ENROLL = "INSERT OR IGNORE INTO poolhand_owners (id, owner) VALUES (?, ?)"
+RENEW = "UPDATE poolhand_owners SET renewal = renewal + 1 WHERE no = ?"
+RENEWED = by_lot(
+    "SELECT token, wished AND NOT stuck FROM poolhand_claims WHERE owner = ? AND token IN"
+)
 FORGET_OWNERS = """
-DELETE FROM owners WHERE buried
-    AND NOT EXISTS (SELECT 1 FROM claims WHERE owner = owners.no)
-    AND NOT EXISTS (SELECT 1 FROM waits WHERE place = 0 AND owner = owners.no)
+DELETE FROM poolhand_owners WHERE buried
+    AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE owner = poolhand_owners.no)
+    AND NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
 """
 LEASES = """
-SELECT owner, renewal, buried, (SELECT count(*) FROM claims WHERE owner = owners.no)
-    + (SELECT count(*) FROM waits WHERE place = 0 AND owner = owners.no)
-FROM owners ORDER BY no
+SELECT owner, renewal, buried,
+    (SELECT count(*) FROM poolhand_claims WHERE owner = poolhand_owners.no)
+    + (SELECT count(*) FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
+FROM poolhand_owners ORDER BY no
 """
-BURY = "UPDATE owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
-PARKED_BY = "SELECT seq FROM waits WHERE place = 0 AND owner = ? ORDER BY seq"
-STUCK_OF = "SELECT token FROM claims WHERE owner = ? AND stuck = 1 ORDER BY token"
+BURY = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
+PARKED_BY = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"
+STUCK_OF = "SELECT token FROM poolhand_claims WHERE owner = ? AND stuck = 1 ORDER BY token"
 RUN_BY = """
 SELECT c.token, c.slot, c.started, c.waited, c.course, j.ordered, j.brief
-FROM claims c JOIN jobs j ON j.seq = c.seq WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token
+FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token
 """
-RETOKEN = "UPDATE claims SET token = ? WHERE token = ?"
+RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
 _encode_owner = msgspec.msgpack.Encoder().encode
 _decode_owner = msgspec.msgpack.Decoder(Owner).decode
@@ -103,7 +109,7 @@ class Leases:
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
         """Write what became of claimed jobs, each if its token is good."""
         for lot in lots([change.token for change in changes]):
-            for row in self._execute(CLAIMED, lot):
+            for row in self._execute(CLAIMED[len(lot)], lot):
                 self._good[row[0]] = row
         made = tuple([self._change(change) for change in changes])
         self.forget_owners()
@@ -118,36 +124,27 @@ class Leases:
         if documents and not sqlite_documents.put(books.connection, documents, books.now):
             return False
         if change.log:
-            self._append(change)
-        del self._good[change.token]
+            books.tell(change.log)
         token, seq, no, wished, _ = claim
+        del self._good[token]
         pool = self._steps.pools.no(no)
-        if (
-            pool.in_lots
-            and not change.stuck
-            and job.session is job.idempotency_key is None
-            and (wished or job.status.terminal)
-        ):
-            self._end(pool, seq, token, job, bool(wished))
+        # Where no gate looks at each job, all that is left to do is to write down its end.
+        alone = pool.in_lots and not change.stuck and job.session is job.idempotency_key is None
+        end = END_OF.get(job.status)
+        if alone and end is not None:
+            self._end(pool, seq, token, job, end, bool(wished))
         else:
             self._settle(pool, books.row(seq), change)
         return True
 
-    def _append(self, change: Change) -> None:
-        # Its lines may be for the stream of the audit, where some already wait to be written.
+    def _end(
+        self, pool: StoredPool, seq: int, token: int, job: Job, end: int, wished: bool
+    ) -> None:
         books = self._books
-        books.close()
-        sqlite_log.append(books.connection, change.log, books.at)
-
-    def _end(self, pool: StoredPool, seq: int, token: int, job: Job, wished: bool) -> None:
-        """End a job at which no gate looks."""
-        books = self._books
-        if not job.status.terminal:
-            job = lifecycle.cancel(job, books.at)
         books.lines.append((audit.OUTCOME, json(audit.ended(job))))
         books.topics.add("over")
-        books.ended_claims.append((token,))
-        self._steps.tell_end(pool, seq, job, wished)
+        books.ended_claims.append(token)
+        self._steps.tell_end(pool, seq, job, end, wished)
         pool.running -= 1
         self._steps.freed.add(pool.no)
 
@@ -203,7 +200,7 @@ class Leases:
         self._execute(RENEW, (no,))
         wished: dict[int, int] = {}
         for lot in lots(tokens):
-            wished.update(self._execute(RENEWED, (no, *lot)).fetchall())
+            wished.update(self._execute(RENEWED[len(lot)], (no, *lot)).fetchall())
         lost = tuple([token for token in tokens if token not in wished])
         return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
 

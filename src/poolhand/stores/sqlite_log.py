@@ -9,10 +9,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from sqlite3 import Connection
+from typing import Any
 
 import msgspec
 
 from poolhand.contract import Line, Written
+from poolhand.stores.sqlite_lots import Insert
 from poolhand.stores.sqlite_rows import moment, seconds
 
 Text = tuple[str, bytes]  # a kind and a body
@@ -20,12 +22,14 @@ Text = tuple[str, bytes]  # a kind and a body
 ROW_LINES = 256
 WORTH_WHILE = 1000  # bytes
 QUICKEST = 1
-LAST = "SELECT last FROM log WHERE stream = ? ORDER BY last DESC LIMIT 1"
-WRITE = "INSERT INTO log (stream, first, last, at, lines) VALUES (?, ?, ?, ?, ?)"
-READ = "SELECT first, at, lines FROM log WHERE stream = ? AND last > ? ORDER BY last"
-PART = "SELECT no, first, lines FROM log WHERE stream = ? AND last >= ? ORDER BY last LIMIT 1"
-FORGET = "DELETE FROM log WHERE stream = ? AND last < ? RETURNING last - first + 1"
-SHORTEN = "UPDATE log SET first = ?, lines = ? WHERE no = ?"
+LAST = "SELECT last FROM poolhand_log WHERE stream = ? ORDER BY last DESC LIMIT 1"
+WRITE = Insert("INSERT INTO poolhand_log (stream, first, last, at, lines)", "(?, ?, ?, ?, ?)")
+READ = "SELECT first, at, lines FROM poolhand_log WHERE stream = ? AND last > ? ORDER BY last"
+PART = (
+    "SELECT no, first, lines FROM poolhand_log WHERE stream = ? AND last >= ? ORDER BY last LIMIT 1"
+)
+FORGET = "DELETE FROM poolhand_log WHERE stream = ? AND last < ? RETURNING last - first + 1"
+SHORTEN = "UPDATE poolhand_log SET first = ?, lines = ? WHERE no = ?"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Text]).decode
@@ -38,18 +42,19 @@ def append(connection: Connection, lines: Iterable[Line], at: datetime) -> None:
     streams: dict[str, list[Text]] = {}
     for line in lines:
         streams.setdefault(line.stream, []).append((line.kind, line.body))
+    write(connection, streams, seconds(at))
+
+
+def write(connection: Connection, streams: dict[str, list[Text]], stamp: float) -> None:
+    """Write to streams; the numbers of each go on where they ended."""
+    rows: list[tuple[Any, ...]] = []
     for stream, texts in streams.items():
-        write(connection, stream, texts, at)
-
-
-def write(connection: Connection, stream: str, texts: list[Text], at: datetime) -> None:
-    """Write to one stream; its numbers go on where they ended."""
-    last = _last(connection, stream)
-    for start in range(0, len(texts), ROW_LINES):
-        part = texts[start : start + ROW_LINES]
-        row = (stream, last + 1, last + len(part), seconds(at), _pack(part))
-        connection.execute(WRITE, row)
-        last += len(part)
+        last = _last(connection, stream) if texts else 0
+        for start in range(0, len(texts), ROW_LINES):
+            part = texts[start : start + ROW_LINES]
+            rows.append((stream, last + 1, last + len(part), stamp, _pack(part)))
+            last += len(part)
+    WRITE.write(connection, rows)
 
 
 def read(connection: Connection, stream: str, after: int, limit: int, kind: str) -> list[Written]:

@@ -25,31 +25,35 @@ LEVEL_BITS = 22
 TURN_BITS = 40
 
 NEXT = """
-SELECT w.seq, w.since, j.ordered, w.course, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
+SELECT w.seq, w.since, j.ordered, w.course, j.brief
+FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
 """
 NEXT_OF_LANE = """
-SELECT w.seq, w.since, j.ordered, w.course, j.brief FROM waits w JOIN jobs j ON j.seq = w.seq
+SELECT w.seq, w.since, j.ordered, w.course, j.brief
+FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 AND w.rank = ? ORDER BY w.turn LIMIT ?
 """
 HELD = """
-SELECT (SELECT count(*) FROM waits WHERE pool = ?1 AND gate = ?2 AND place IN (4, 5))
-    + (SELECT count(*) FROM claims WHERE pool = ?1 AND gate = ?2)
+SELECT (SELECT count(*) FROM poolhand_waits WHERE pool = ?1 AND gate = ?2 AND place IN (4, 5))
+    + (SELECT count(*) FROM poolhand_claims WHERE pool = ?1 AND gate = ?2)
 """
 WORST = """
-SELECT seq FROM waits WHERE pool = ? AND gate = ? AND place = 4 ORDER BY rank DESC, seq DESC LIMIT 1
+SELECT seq FROM poolhand_waits WHERE pool = ? AND gate = ? AND place = 4
+ORDER BY rank DESC, seq DESC LIMIT 1
 """
 NEXT_OF_GATE = """
-SELECT seq FROM waits WHERE pool = ? AND gate = ? AND place = ? ORDER BY rank, turn LIMIT 1
+SELECT seq FROM poolhand_waits WHERE pool = ? AND gate = ? AND place = ? ORDER BY rank, turn LIMIT 1
 """
-HOLDER = "SELECT holder FROM sessions WHERE pool = ? AND line = ?"
-HOLD = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)"
-FREE = "DELETE FROM sessions WHERE pool = ? AND line = ?"
-OLDEST = "SELECT min(seq) FROM waits WHERE pool = ? AND crowd = ?"
+HOLDER = "SELECT holder FROM poolhand_sessions WHERE pool = ? AND line = ?"
+HOLD = "INSERT OR REPLACE INTO poolhand_sessions VALUES (?, ?, ?)"
+FREE = "DELETE FROM poolhand_sessions WHERE pool = ? AND line = ?"
+OLDEST = "SELECT min(seq) FROM poolhand_waits WHERE pool = ? AND crowd = ?"
 CROWDS = """
-SELECT crowd, count(*), min(seq) FROM waits WHERE pool = ? AND crowd IS NOT NULL GROUP BY crowd
+SELECT crowd, count(*), min(seq) FROM poolhand_waits WHERE pool = ? AND crowd IS NOT NULL
+GROUP BY crowd
 """
-FIRST_PARKED = "SELECT seq FROM waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
+FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
 
 # What a claim needs: number, since when, the record ordered, the one that replaced it, the brief.
 Pick = tuple[int, float, bytes, bytes | None, bytes]
@@ -103,7 +107,7 @@ class StoredReady(Ready[Row]):
         books = self._books
         picks = self._next(limit)
         self.size -= len(picks)
-        books.ended_waits += [(pick[0],) for pick in picks]
+        books.ended_waits += [pick[0] for pick in picks]
         for pick in picks if books.rows else ():
             books.rows.pop(pick[0], None)
         return picks

@@ -25,35 +25,36 @@ from poolhand.stores.sqlite_places import (
     Unkept,
     position,
 )
-from poolhand.stores.sqlite_rows import ENDS, SESSION, Row
+from poolhand.stores.sqlite_rows import SESSION, Row
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
     completed, failed, cancelled, expired, rejected
-FROM pools
+FROM poolhand_pools
 """
 BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
 BUSY = f"{ALL} WHERE queued > 0 AND NOT paused ORDER BY no"
 IN_ORDER = f"{ALL} ORDER BY no"
-NEW = "INSERT INTO pools (name, spec) VALUES (?, ?)"
+NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?)"
 SAVE = """
-UPDATE pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
+UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, completed = ?, failed = ?,
     cancelled = ?, expired = ?, rejected = ?
 WHERE no = ?
 """
-NAMES = "SELECT name FROM pools ORDER BY no"
+NAMES = "SELECT name FROM poolhand_pools ORDER BY no"
 TO_LIMBO = """
-UPDATE waits SET place = 5, gate = NULL WHERE pool = ? AND place IN (3, 4) RETURNING seq
+UPDATE poolhand_waits SET place = 5, gate = NULL WHERE pool = ? AND place IN (3, 4) RETURNING seq
 """
 OCCUPY = """
-UPDATE claims SET gate = CASE WHEN ? THEN (SELECT key FROM jobs WHERE seq = claims.seq) END
+UPDATE poolhand_claims SET gate = CASE WHEN ?
+    THEN (SELECT key FROM poolhand_jobs WHERE seq = poolhand_claims.seq) END
 WHERE pool = ?
 """
 RECROWD = """
-UPDATE waits SET crowd = CASE ? WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
-    (SELECT key FROM jobs WHERE seq = waits.seq) END
+UPDATE poolhand_waits SET crowd = CASE ? WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
+    (SELECT key FROM poolhand_jobs WHERE seq = poolhand_waits.seq) END
 WHERE pool = ? AND place > 0
 """
 
@@ -85,7 +86,8 @@ def pool_row(columns: Columns) -> PoolRow:
 class StoredPool(KeptDesk[Row]):
     """A pool: a desk whose places are tables, and the counts of its row.
 
-    `in_lots`: jobs can be taken and ended several at a time, as no gate looks at each of them.
+    `takes_all`: a job without session, key and time needs nothing but to be queued. `in_lots`: jobs
+    can be taken and ended several at a time, as no gate looks at each of them. `tally` counts ENDS.
     """
 
     def __init__(self, books: Books, columns: Columns) -> None:
@@ -95,7 +97,7 @@ class StoredPool(KeptDesk[Row]):
         self.spec = spec = spec_of(spec)
         self.resized: int | None = resized
         self.books = books
-        self.tally = dict(zip(ENDS, columns[12:], strict=True))
+        self.tally = list(columns[12:])
         slots = spec.slots if resized is None else resized
         keys = StoredKeys(books, no, spec.key_ttl, spec.max_keys)
         super().__init__(spec.queue, spec.backpressure, slots, keys, spec.max_per_key)
@@ -116,17 +118,13 @@ class StoredPool(KeptDesk[Row]):
             self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
         if self._crowd is not None:
             self._crowd = StoredCrowd(books, no, self._by_key)
+        self.takes_all = self._plain and not self._by_key
         self._by_level = spec.queue == Priority()
         self._saved: tuple[Any, ...] = self._state()
 
     @property
     def in_lots(self) -> bool:
         return self.gates is None and not self.parked.size
-
-    @property
-    def takes_all(self) -> bool:
-        """Tell whether a job without session, key and time needs nothing but to be queued."""
-        return self._plain and not self._by_key
 
     @property
     def crowds(self) -> int:
@@ -204,7 +202,7 @@ class StoredPool(KeptDesk[Row]):
             0 if lanes is None else lanes.round,
             0 if lanes is None else lanes.opened,
             self.keys.finished,
-            *self.tally.values(),
+            *self.tally,
         )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -35,8 +34,8 @@ ENDS = (
     Status.REJECTED,
 )
 END_OF = {status: number for number, status in enumerate(ENDS)}
+FAILED = END_OF[Status.FAILED]
 
-LOT = 100  # values to one statement
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 encode = msgspec.msgpack.Encoder().encode
@@ -84,14 +83,12 @@ SELECT j.seq, j.pool, j.closes_at, j.ordered,
     w.course, c.token, c.owner, c.started, c.waited, c.wished, c.course, e.dead, e.wished, e.course
 """
 PLACED = """
-LEFT JOIN waits w ON w.seq = j.seq
-LEFT JOIN claims c ON c.seq = j.seq AND c.stuck = 0
-LEFT JOIN ends e ON e.seq = j.seq
+LEFT JOIN poolhand_waits w ON w.seq = j.seq
+LEFT JOIN poolhand_claims c ON c.seq = j.seq AND c.stuck = 0
+LEFT JOIN poolhand_ends e ON e.seq = j.seq
 """
-BY_SEQ = f"{FACTS} FROM jobs j {PLACED} WHERE j.seq = ?"
-BY_ID = f"{FACTS} FROM jobs j {PLACED} WHERE j.id = ?"
-
-V = TypeVar("V")
+BY_SEQ = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq = ?"
+BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
 
 
 class Facts(NamedTuple):
@@ -146,13 +143,6 @@ def seconds(moment: datetime) -> float:
 def moment(number: float) -> datetime:
     """Return the moment that a number was made from."""
     return datetime.fromtimestamp(number, UTC)
-
-
-def lots(values: Sequence[V]) -> Iterator[tuple[V | None, ...]]:
-    """Yield values in lots of one size, so that statements are of few kinds."""
-    for start in range(0, len(values), LOT):
-        lot = tuple(values[start : start + LOT])
-        yield lot if len(lot) == LOT else (*lot, *(None,) * (LOT - len(lot)))
 
 
 class Row(Entry):

@@ -9,13 +9,13 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_pools import Pools, StoredPool
-from poolhand.stores.sqlite_rows import END_OF, OVER, PARKED, Row, encode_course
+from poolhand.stores.sqlite_rows import END_OF, FAILED, OVER, PARKED, Row, encode_course
 
 EXPIRED = """
-SELECT seq FROM waits WHERE closes_at IS NOT NULL AND closes_at <= ?
+SELECT seq FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
 ORDER BY closes_at, seq LIMIT 1
 """
-OWNER = "SELECT no FROM owners WHERE id = ? AND NOT buried"
+OWNER = "SELECT no FROM poolhand_owners WHERE id = ? AND NOT buried"
 
 
 class Steps:
@@ -102,17 +102,15 @@ class Steps:
         if job.session is not None or job.idempotency_key is not None:
             pool.finish(row, books.now)
         books.put(row, OVER)
-        self.tell_end(pool, row.seq, job, row.wished)
+        self.tell_end(pool, row.seq, job, END_OF[job.status], row.wished)
 
-    def tell_end(self, pool: StoredPool, seq: int, job: Job, wished: bool) -> None:
+    def tell_end(self, pool: StoredPool, seq: int, job: Job, end: int, wished: bool) -> None:
         """Write what became of a job."""
-        books, status = self.books, job.status
+        books = self.books
         books.ends += 1
-        pool.tally[status] += 1
-        dead = status is Status.FAILED
-        books.new_ends.append(
-            (books.ends, seq, pool.no, END_OF[status], dead, wished, books.now, encode_course(job))
-        )
+        pool.tally[end] += 1
+        times = (books.now, encode_course(job))
+        books.new_ends.append((books.ends, seq, pool.no, end, end == FAILED, wished, *times))
 
     def expire(self, limit: int | None) -> int:
         """End what has waited too long."""
@@ -139,6 +137,8 @@ class Steps:
             self.remove(row, lifecycle.cancel(job, books.at))
         elif job.status is Status.RUNNING and not row.wished:
             row.wished = True
-            books.connection.execute("UPDATE claims SET wished = 1 WHERE token = ?", (row.token,))
+            books.connection.execute(
+                "UPDATE poolhand_claims SET wished = 1 WHERE token = ?", (row.token,)
+            )
             books.topics.add("wish")
         return row

@@ -6,25 +6,24 @@ from sqlite3 import Connection
 
 from poolhand.contract import Promoted
 from poolhand.stores import sqlite_documents
-from poolhand.stores.sqlite_rows import ENDS
 from poolhand.stores.sqlite_steps import Steps
 
 DUE = """
-SELECT due_at - ?, seq FROM waits WHERE place = 1 AND by_wall = ? AND due_at <= ?
+SELECT due_at - ?, seq FROM poolhand_waits WHERE place = 1 AND by_wall = ? AND due_at <= ?
 ORDER BY due_at, seq LIMIT ?
 """
-WITH_PARKED = "SELECT no FROM pools WHERE parked > 0 ORDER BY no"
-NEXT_DUE = "SELECT min(due_at) FROM waits WHERE place = 1 AND by_wall = ?"
-NEXT_CLOSING = "SELECT min(closes_at) FROM waits WHERE closes_at IS NOT NULL"
-POOLS = "SELECT no FROM pools ORDER BY no"
+WITH_PARKED = "SELECT no FROM poolhand_pools WHERE parked > 0 ORDER BY no"
+NEXT_DUE = "SELECT min(due_at) FROM poolhand_waits WHERE place = 1 AND by_wall = ?"
+NEXT_CLOSING = "SELECT min(closes_at) FROM poolhand_waits WHERE closes_at IS NOT NULL"
+POOLS = "SELECT no FROM poolhand_pools ORDER BY no"
 OVER = """
 SELECT e.no, e.seq, e.pool, e.status, e.over_at,
-    EXISTS (SELECT 1 FROM keys WHERE seq = e.seq AND newcomer = 0)
-    OR EXISTS (SELECT 1 FROM claims WHERE seq = e.seq)
-FROM ends e ORDER BY e.no
+    EXISTS (SELECT 1 FROM poolhand_keys WHERE seq = e.seq AND newcomer = 0)
+    OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
+FROM poolhand_ends e ORDER BY e.no
 """
-FORGET_END = "DELETE FROM ends WHERE no = ?"
-FORGET_JOB = "DELETE FROM jobs WHERE seq = ?"
+FORGET_END = "DELETE FROM poolhand_ends WHERE no = ?"
+FORGET_JOB = "DELETE FROM poolhand_jobs WHERE seq = ?"
 
 
 def promote(steps: Steps, limit: int) -> Promoted:
@@ -74,7 +73,7 @@ def prune(steps: Steps, keep: float, limit: int) -> int:
             break
         if not kept:
             gone.append((no, seq))
-            steps.pools.no(of).tally[ENDS[status]] -= 1
+            steps.pools.no(of).tally[status] -= 1
     connection.executemany(FORGET_END, [(no,) for no, _ in gone])
     connection.executemany(FORGET_JOB, [(seq,) for _, seq in gone])
     return len(gone)

@@ -35,7 +35,7 @@ def read(connection: sqlite3.Connection, after: int = 0, limit: int = 10_000) ->
 
 
 def rows(connection: sqlite3.Connection) -> int:
-    (count,) = connection.execute("SELECT count(*) FROM log").fetchone()
+    (count,) = connection.execute("SELECT count(*) FROM poolhand_log").fetchone()
     return int(count)
 
 
@@ -66,7 +66,7 @@ def test_lines_come_back_as_they_were_however_they_are_kept(
 
 def test_much_of_a_kind_is_kept_small(connection: sqlite3.Connection) -> None:
     write(connection, *[b"the same sentence %d" % number for number in range(200)])
-    (size,) = connection.execute("SELECT length(lines) FROM log").fetchone()
+    (size,) = connection.execute("SELECT length(lines) FROM poolhand_log").fetchone()
     assert size < 200 * 10
 
 

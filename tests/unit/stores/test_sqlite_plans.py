@@ -22,6 +22,7 @@ from poolhand.stores import (
     sqlite_upkeep,
 )
 from poolhand.stores.migrations import steps
+from poolhand.stores.sqlite_lots import MANY
 
 HOT = {
     "the next of a queue": sqlite_places.NEXT,
@@ -35,12 +36,12 @@ HOT = {
     "a lane": sqlite_lanes.ONE,
     "a key": sqlite_keys.FIND,
     "the oldest key": sqlite_keys.FIRST,
-    "what was claimed": sqlite_leases.CLAIMED,
+    "what was claimed": sqlite_leases.CLAIMED[MANY],
     "what is stuck": sqlite_leases.STUCK,
-    "what was renewed": sqlite_leases.RENEWED,
+    "what was renewed": sqlite_leases.RENEWED[MANY],
     "a job by its number": sqlite_rows.BY_SEQ,
     "a job by its id": sqlite_rows.BY_ID,
-    "jobs by their ids": sqlite_find.BY_IDS,
+    "jobs by their ids": sqlite_find.BY_IDS[MANY],
     "a pool": sqlite_pools.BY_NAME,
     "what has expired": sqlite_steps.EXPIRED,
     "what is due": sqlite_upkeep.DUE,
@@ -80,16 +81,16 @@ def test_a_question_that_every_job_asks_is_answered_by_an_index(
 
 
 def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
-    assert scans(plan(connection, "SELECT seq FROM waits WHERE since = ? ORDER BY turn"))
+    assert scans(plan(connection, "SELECT seq FROM poolhand_waits WHERE since = ? ORDER BY turn"))
 
 
 @pytest.mark.parametrize(
     ("which", "table"),
     [
-        (Filter(dead=True), "e USING INDEX ends_dead"),
-        (Filter(statuses=(Status.RUNNING,)), "c USING INDEX claims_by_job"),
+        (Filter(dead=True), "e USING INDEX poolhand_ends_dead"),
+        (Filter(statuses=(Status.RUNNING,)), "c USING INDEX poolhand_claims_by_job"),
         (Filter(statuses=(Status.QUEUED, Status.BLOCKED), key="k"), "w"),
-        (Filter(statuses=(Status.FAILED,), tenant="t"), "e USING INDEX ends_by_job"),
+        (Filter(statuses=(Status.FAILED,), tenant="t"), "e USING INDEX poolhand_ends_by_job"),
         (Filter(name="n"), "j"),
     ],
     ids=["dead", "running", "waiting", "over", "any"],

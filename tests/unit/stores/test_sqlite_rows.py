@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.stores.sqlite_rows import (
-    LOT,
     Course,
     decode_job,
     encode,
     encode_course,
-    lots,
     moment,
     seconds,
 )
@@ -73,11 +71,3 @@ def test_what_has_become_of_a_job_is_told_without_what_was_ordered() -> None:
     assert {"id", "pool", "name", "key", "session", "tenant", "idempotency_key"} <= ordered
     large = replace(ORDERED, session="s" * 10_000)
     assert len(encode_course(large)) == len(encode_course(ORDERED)) < 100
-
-
-def test_values_come_in_lots_of_one_size() -> None:
-    values = list(range(2 * LOT + 1))
-    found = list(lots(values))
-    assert {len(lot) for lot in found} == {LOT}
-    assert [value for lot in found for value in lot if value is not None] == values
-    assert list(lots([])) == []

@@ -6,17 +6,19 @@ import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from poolhand.contract import Batch, Change, Filter, Refusal, Wanted
+from poolhand.contract import Batch, Change, Filter, Order, Refusal, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.ready import MOST_RESTING
+from poolhand.stores.migrations import steps
 from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_rows import LOT
+from poolhand.stores.sqlite_lots import MANY as LOT
 from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
 from tests.unit.stores.tables import faults
 
@@ -45,7 +47,8 @@ async def hand(path: Path, clock: Clock) -> AsyncIterator[Hand]:
 
 def contents(path: Path) -> dict[str, list[tuple[object, ...]]]:
     connection = sqlite3.connect(path)
-    found = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}  # noqa: S608
+    asked = {table: f"SELECT * FROM poolhand_{table}" for table in TABLES}  # noqa: S608
+    found = {table: connection.execute(text).fetchall() for table, text in asked.items()}
     connection.close()
     return found
 
@@ -132,8 +135,7 @@ async def test_a_store_that_is_opened_again_goes_on_where_it_was(
 
 async def test_a_payload_is_written_once(hand: Hand, path: Path) -> None:
     large = bytes(500_000)
-    job = order("a").job
-    await hand.store.add([Batch((order("a").__class__(job, large),))])
+    await hand.store.add([Batch((Order(order("a").job, large),))])
     size = path.with_name("jobs.db-wal").stat().st_size
     (claim,) = await hand.claim()
     assert await hand.retry(claim)
@@ -152,9 +154,9 @@ async def test_lanes_of_keys_that_never_come_again_do_not_fill_the_file(
     connection = sqlite3.connect(path)
     lanes = [(f"old-{number}", number, number) for number in range(1, MOST_RESTING + 10)]
     with connection:
-        connection.executemany("INSERT INTO lanes VALUES (1, ?, 1000000 + ?, ?, 0)", lanes)
+        connection.executemany("INSERT INTO poolhand_lanes VALUES (1, ?, 1000000 + ?, ?, 0)", lanes)
     await hand.store.prune(0.0)
-    (count,) = connection.execute("SELECT count(*) FROM lanes").fetchone()
+    (count,) = connection.execute("SELECT count(*) FROM poolhand_lanes").fetchone()
     assert count == MOST_RESTING
     connection.close()
 
@@ -175,7 +177,7 @@ async def test_the_books_balance_whatever_happens(
     await hand.store.declare(spec(queue=queue, backpressure=policy, slots=3, max_per_key=cap))
     claims = []
     for number in range(60):
-        options = {
+        options: dict[str, Any] = {
             "key": random.choice("ABC"),
             "priority": random.randint(0, 2),
             "session": random.choice([None, None, "s"]),
@@ -201,14 +203,16 @@ async def test_the_books_balance_whatever_happens(
 
 
 def test_books_that_do_not_balance_are_found(path: Path) -> None:
-    from poolhand.stores.migrations import steps
-
     connection = sqlite3.connect(path)
     for step in steps():
         connection.executescript(step.text)
     with connection:
-        connection.execute("INSERT INTO pools (name, spec, queued) VALUES ('pool', x'', 1)")
-        connection.execute("INSERT INTO waits (seq, pool, place, since) VALUES (7, 1, 5, 0)")
+        connection.execute(
+            "INSERT INTO poolhand_pools (name, spec, queued) VALUES ('pool', x'', 1)"
+        )
+        connection.execute(
+            "INSERT INTO poolhand_waits (seq, pool, place, since) VALUES (7, 1, 5, 0)"
+        )
     connection.close()
     assert [fault.rpartition(": ")[0] for fault in faults(path)] == [
         "a place is held by a job that is not there",

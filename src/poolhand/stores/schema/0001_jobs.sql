@@ -2,7 +2,7 @@
 -- table: it waits, runs (`claims`) or is over (`ends`). So nothing that finished jobs leave behind
 -- is ever met by those that are queued, and no change rewrites a payload.
 
-CREATE TABLE counters (
+CREATE TABLE poolhand_counters (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     jobs INTEGER NOT NULL,    -- the last number given to a job
     turns INTEGER NOT NULL,   -- … to an entry into a line
@@ -10,9 +10,9 @@ CREATE TABLE counters (
     ends INTEGER NOT NULL,    -- … to an outcome
     pool INTEGER NOT NULL     -- the pool that got the last job
 );
-INSERT INTO counters VALUES (1, 0, 0, 0, 0, 0);
+INSERT INTO poolhand_counters VALUES (1, 0, 0, 0, 0, 0);
 
-CREATE TABLE pools (
+CREATE TABLE poolhand_pools (
     no INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     spec BLOB NOT NULL,
@@ -33,7 +33,7 @@ CREATE TABLE pools (
     rejected INTEGER NOT NULL DEFAULT 0
 );
 
-CREATE TABLE jobs (
+CREATE TABLE poolhand_jobs (
     seq INTEGER PRIMARY KEY,  -- the order of arrival
     id TEXT NOT NULL,
     pool INTEGER NOT NULL,
@@ -45,11 +45,11 @@ CREATE TABLE jobs (
     ordered BLOB NOT NULL,
     brief BLOB NOT NULL
 );
-CREATE UNIQUE INDEX jobs_by_id ON jobs (id);
+CREATE UNIQUE INDEX poolhand_jobs_by_id ON poolhand_jobs (id);
 
 -- Places: 0 parked, 1 scheduled, 2 blocked by its session, 3 blocked by its key, 4 queued,
 -- 5 between two places (within one transaction only).
-CREATE TABLE waits (
+CREATE TABLE poolhand_waits (
     seq INTEGER PRIMARY KEY,
     pool INTEGER NOT NULL,
     place INTEGER NOT NULL,
@@ -65,15 +65,15 @@ CREATE TABLE waits (
     owner INTEGER,            -- parked: under whose lease
     course BLOB               -- what has become of it, NULL: nothing yet
 );
-CREATE INDEX waits_ready ON waits (pool, rank, turn) WHERE place = 4;
-CREATE INDEX waits_due ON waits (by_wall, due_at) WHERE place = 1;
-CREATE INDEX waits_parked ON waits (pool) WHERE place = 0;
-CREATE INDEX waits_closing ON waits (closes_at) WHERE closes_at IS NOT NULL;
-CREATE INDEX waits_gates ON waits (pool, gate, place, rank, turn) WHERE gate IS NOT NULL;
-CREATE INDEX waits_crowds ON waits (pool, crowd) WHERE crowd IS NOT NULL;
+CREATE INDEX poolhand_waits_ready ON poolhand_waits (pool, rank, turn) WHERE place = 4;
+CREATE INDEX poolhand_waits_due ON poolhand_waits (by_wall, due_at) WHERE place = 1;
+CREATE INDEX poolhand_waits_parked ON poolhand_waits (pool) WHERE place = 0;
+CREATE INDEX poolhand_waits_closing ON poolhand_waits (closes_at) WHERE closes_at IS NOT NULL;
+CREATE INDEX poolhand_waits_gates ON poolhand_waits (pool, gate, place, rank, turn) WHERE gate IS NOT NULL;
+CREATE INDEX poolhand_waits_crowds ON poolhand_waits (pool, crowd) WHERE crowd IS NOT NULL;
 
 -- A claim that is stuck is about code that still runs; its job may wait, run or be over.
-CREATE TABLE claims (
+CREATE TABLE poolhand_claims (
     token INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
     pool INTEGER NOT NULL,
@@ -86,11 +86,11 @@ CREATE TABLE claims (
     gate TEXT,
     course BLOB
 );
-CREATE INDEX claims_by_job ON claims (seq);
-CREATE INDEX claims_gates ON claims (pool, gate) WHERE gate IS NOT NULL;
+CREATE INDEX poolhand_claims_by_job ON poolhand_claims (seq);
+CREATE INDEX poolhand_claims_gates ON poolhand_claims (pool, gate) WHERE gate IS NOT NULL;
 
 -- Status: 0 completed, 1 failed, 2 cancelled, 3 expired, 4 rejected.
-CREATE TABLE ends (
+CREATE TABLE poolhand_ends (
     no INTEGER PRIMARY KEY,   -- the order in which jobs ended
     seq INTEGER NOT NULL,
     pool INTEGER NOT NULL,
@@ -100,10 +100,10 @@ CREATE TABLE ends (
     over_at REAL NOT NULL,
     course BLOB NOT NULL
 );
-CREATE UNIQUE INDEX ends_by_job ON ends (seq);
-CREATE INDEX ends_dead ON ends (seq) WHERE dead = 1;
+CREATE UNIQUE INDEX poolhand_ends_by_job ON poolhand_ends (seq);
+CREATE INDEX poolhand_ends_dead ON poolhand_ends (seq) WHERE dead = 1;
 
-CREATE TABLE lanes (
+CREATE TABLE poolhand_lanes (
     pool INTEGER NOT NULL,
     key TEXT NOT NULL,
     rank INTEGER NOT NULL,
@@ -111,17 +111,17 @@ CREATE TABLE lanes (
     queued INTEGER NOT NULL,
     PRIMARY KEY (pool, key)
 ) WITHOUT ROWID;
-CREATE INDEX lanes_by_rank ON lanes (pool, rank, no) WHERE queued > 0;
-CREATE INDEX lanes_resting ON lanes (pool, rank) WHERE queued = 0;
+CREATE INDEX poolhand_lanes_by_rank ON poolhand_lanes (pool, rank, no) WHERE queued > 0;
+CREATE INDEX poolhand_lanes_resting ON poolhand_lanes (pool, rank) WHERE queued = 0;
 
-CREATE TABLE sessions (
+CREATE TABLE poolhand_sessions (
     pool INTEGER NOT NULL,
     line TEXT NOT NULL,
     holder INTEGER NOT NULL,
     PRIMARY KEY (pool, line)
 ) WITHOUT ROWID;
 
-CREATE TABLE keys (
+CREATE TABLE poolhand_keys (
     pool INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -131,10 +131,10 @@ CREATE TABLE keys (
     until REAL,
     PRIMARY KEY (pool, tenant, key, newcomer)
 ) WITHOUT ROWID;
-CREATE INDEX keys_ended ON keys (pool, ended) WHERE ended IS NOT NULL;
-CREATE INDEX keys_by_job ON keys (seq);
+CREATE INDEX poolhand_keys_ended ON poolhand_keys (pool, ended) WHERE ended IS NOT NULL;
+CREATE INDEX poolhand_keys_by_job ON poolhand_keys (seq);
 
-CREATE TABLE owners (
+CREATE TABLE poolhand_owners (
     no INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     owner BLOB NOT NULL,
@@ -142,17 +142,17 @@ CREATE TABLE owners (
     buried INTEGER NOT NULL DEFAULT 0
 );
 
-CREATE TABLE documents (
+CREATE TABLE poolhand_documents (
     key TEXT NOT NULL UNIQUE,
     version INTEGER NOT NULL,
     until REAL,
     value BLOB NOT NULL
 );
-CREATE INDEX documents_until ON documents (until) WHERE until IS NOT NULL;
+CREATE INDEX poolhand_documents_until ON poolhand_documents (until) WHERE until IS NOT NULL;
 
 -- Lines of one stream that were written together are one row: kinds and bodies, in MessagePack,
 -- compressed (after the letter z) where they are many.
-CREATE TABLE log (
+CREATE TABLE poolhand_log (
     no INTEGER PRIMARY KEY,
     stream TEXT NOT NULL,
     first INTEGER NOT NULL,
@@ -160,4 +160,4 @@ CREATE TABLE log (
     at REAL NOT NULL,
     lines BLOB NOT NULL
 );
-CREATE INDEX log_streams ON log (stream, last);
+CREATE INDEX poolhand_log_streams ON poolhand_log (stream, last);

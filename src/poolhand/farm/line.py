@@ -1,0 +1,128 @@
+"""The line between a worker and the keeper, whose loops are two: what one tells the other."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Task
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from poolhand.execute.executor import hand_back
+from poolhand.farm.hand import Delivery, Done, Hand
+from poolhand.farm.station import Station
+from poolhand.farm.stored_work import StoredWork
+from poolhand.farm.tray import Tray
+
+STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
+
+
+class Crew(Protocol):
+    """What a worker does when it is told; on its own loop."""
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def running(self) -> Mapping[int, StoredWork]: ...
+
+    def receive(self) -> None: ...
+
+    def lose(self, tokens: Sequence[int]) -> None: ...
+
+    def give_up(self) -> None: ...
+
+    def cancel(self, tokens: Sequence[int]) -> None: ...
+
+    def stop_now(self, grace: float) -> None: ...
+
+
+class Line:
+    """A worker as the keeper knows it: one that holds leases, and one that claims.
+
+    All but `begin` and what concerns the `tray` and the `mail` happens on the keeper's loop.
+    """
+
+    def __init__(self, station: Station, pools: tuple[str, ...] | None, crew: Crew) -> None:
+        self.task: Task[None] | None = None
+        self.mail: deque[Delivery] = deque()
+        self._station = station
+        self._crew = crew
+        self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self)
+        self.tray = Tray(crew.loop, self.hand)
+
+    def begin(self) -> None:
+        """Let the keeper know the worker; on the worker's loop."""
+        self._station.keeper.post(self._begin)
+
+    def _begin(self) -> None:
+        if not self._station.keeper.closed:
+            self._station.heart.holders.append(self)
+            self._station.workers.append(self)
+            self.task = self._station.keeper.start("worker", self._serve)
+
+    async def _serve(self) -> None:
+        await self.hand.run()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self in self._station.workers:
+            self._station.heart.holders.remove(self)
+            self._station.workers.remove(self)
+
+    async def finish(self, within: float) -> None:
+        """Write what is done, for so many seconds at most.
+
+        What takes longer, or has not ended, is written when that is possible.
+        """
+        self.hand.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self.hand.ended()
+                if not self.at_work:
+                    self._leave()
+
+    @property
+    def at_work(self) -> bool:
+        return not self.gone and (bool(self._crew.running) or self.tray.full)
+
+    @property
+    def gone(self) -> bool:
+        return self._crew.loop.is_closed()
+
+    def tokens(self) -> Sequence[int]:
+        return list(self._crew.running)
+
+    def hint(self) -> None:
+        self.hand.hint()
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.mail.append(delivery)
+        self._tell(self._crew.receive)
+
+    def lose(self, tokens: Sequence[int]) -> None:
+        self._tell(self._crew.lose, tokens)
+
+    def give_up(self) -> None:
+        self._tell(self._crew.give_up)
+
+    def cancel(self, tokens: Sequence[int]) -> None:
+        self._tell(self._crew.cancel, tokens)
+
+    def dismiss(self) -> None:
+        self.hand.close()
+        self._tell(self._crew.stop_now, STOP_GRACE)
+
+    def left_behind(self) -> list[Done]:
+        """Return what a loop that was closed in the middle of everything did not send."""
+        self.tray.send()
+        claims = [claim for delivery in self.mail for claim in delivery.claims]
+        claims += [work.claim for work in self._crew.running.values() if not work.lost]
+        self.mail.clear()
+        return [Done(hand_back(claim)) for claim in claims]
+
+    def _tell(self, call: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):
+            # The loop is closed: the hand will see it.
+            self._crew.loop.call_soon_threadsafe(call, *args)

@@ -1,0 +1,244 @@
+"""The keeper: whoever asks is answered, whatever happens, on whatever loop or thread."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from poolhand import Unavailable, UsageError, bounded
+from poolhand.app import App
+from poolhand.contract import Batch
+from poolhand.farm.keeper import Keeper
+from poolhand.observe.events import StoreTrouble
+from poolhand.runtime import Runtime
+from poolhand.stores.memory import MemoryStore
+from poolhand.testing import SeededRuntime
+from tests.unit.farm.support import Heard, SharedStore, seeded, until
+
+
+async def nothing() -> None: ...
+
+
+def keeper_of(runtime: Runtime, heard: Heard | None = None) -> Keeper:
+    return Keeper(MemoryStore(runtime), runtime, (heard or Heard()).events)
+
+
+async def test_an_answer_comes_to_the_loop_that_asked() -> None:
+    keeper = keeper_of(Runtime())
+
+    async def where() -> str:
+        return threading.current_thread().name
+
+    async def fail() -> None:
+        raise LookupError("no")
+
+    assert await keeper.ask(where) == "poolhand-keeper"
+    with pytest.raises(LookupError, match="no"):
+        await keeper.ask(fail)
+    assert await asyncio.to_thread(keeper.ask_sync, where) == "poolhand-keeper"
+    with pytest.raises(LookupError, match="no"):
+        await asyncio.to_thread(keeper.ask_sync, fail)
+    await keeper.close(keeper.stop)
+
+
+async def test_a_closed_keeper_answers_with_an_error() -> None:
+    keeper = keeper_of(Runtime())
+    await keeper.ask(nothing)
+    await keeper.close(keeper.stop)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="closed"):
+            await keeper.ask(nothing)
+        with pytest.raises(Unavailable, match="closed"):
+            await keeper.add(Batch(()))
+        with pytest.raises(Unavailable, match="closed"):
+            await keeper.wait(lambda reply: None)
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.to_thread(keeper.ask_sync, nothing)
+        keeper.do("anything", nothing)
+        # Until the thread is gone, and after.
+        await asyncio.to_thread(_join, "poolhand-keeper", keeper)
+
+
+def _join(name: str, keeper: Keeper) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name and keeper.closed:
+            thread.join(5)
+
+
+@seeded
+async def test_everybody_who_asks_while_it_is_closed_is_answered(runtime: SeededRuntime) -> None:
+    for _ in range(20):
+        keeper = keeper_of(runtime)
+
+        async def slow() -> str:
+            await asyncio.sleep(runtime.random.choice([0, 0, 1, 100]))
+            return "done"
+
+        asked: list[asyncio.Future[Any]] = []
+        asked += [asyncio.ensure_future(keeper.ask(slow)) for _ in range(5)]
+        asked += [asyncio.ensure_future(keeper.add(Batch(()))) for _ in range(5)]
+        for _ in range(runtime.random.randrange(10)):
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(keeper.close(keeper.stop))
+        asked += [asyncio.ensure_future(keeper.ask(slow)) for _ in range(5)]
+        await closing
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(one) for one in found} <= {str, tuple, Unavailable}
+
+
+async def test_threads_that_ask_while_it_is_closed_are_answered() -> None:
+    keeper = keeper_of(Runtime())
+    found: list[str] = []
+    started = threading.Semaphore(0)
+
+    def ask_on() -> None:
+        try:
+            while True:
+                keeper.ask_sync(nothing)
+                started.release()
+        except Unavailable:
+            found.append("refused")
+
+    threads = [threading.Thread(target=ask_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        await asyncio.to_thread(started.acquire)
+    await keeper.close(keeper.stop)
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 20)
+    assert found == ["refused"] * 4
+
+
+async def test_closing_goes_on_when_whoever_asked_for_it_leaves() -> None:
+    keeper = keeper_of(Runtime())
+    proceed = threading.Event()
+
+    async def last() -> None:
+        await asyncio.to_thread(proceed.wait)
+        await keeper.stop()
+
+    closing = asyncio.ensure_future(keeper.close(last))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    proceed.set()
+    while not keeper.loop.is_closed():  # noqa: ASYNC110 - it is closed on another thread
+        await asyncio.sleep(0)
+
+
+@seeded
+async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRuntime) -> None:
+    heard = Heard()
+    keeper = keeper_of(runtime, heard)
+
+    async def fail() -> None:
+        raise OSError("no")
+
+    for work in (fail, fail, nothing, fail):
+        keeper.do("work", work)
+        await asyncio.sleep(1)
+    await keeper.close(keeper.stop)
+    assert [event.error for event in heard.of(StoreTrouble)] == ["OSError: no"] * 2
+
+
+@seeded
+async def test_what_goes_on_begins_anew_after_a_failure_and_ends_when_it_is_done(
+    runtime: SeededRuntime,
+) -> None:
+    heard = Heard()
+    keeper = keeper_of(runtime, heard)
+    runs: list[float] = []
+
+    async def work() -> None:
+        runs.append(runtime.monotonic())
+        if len(runs) < 4:
+            raise [ValueError(), asyncio.CancelledError(), KeyError()][len(runs) - 1]
+
+    task = keeper.start("work", work)
+    await asyncio.wait([task])
+    assert len(runs) == 4
+    assert runs[-1] - runs[0] == pytest.approx(3)
+    assert len(heard.of(StoreTrouble)) == 3
+    await keeper.close(keeper.stop)
+
+
+@seeded
+async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None:
+    keeper = keeper_of(runtime)
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append("work")
+
+    keeper.start("work", work)
+    await asyncio.sleep(1)
+    await keeper.close(keeper.stop)
+    assert ended == ["work"]
+
+
+def test_ctrl_c_ends_a_submit_that_waits_for_a_place() -> None:
+    app = App("memory://")
+    app.pool("full", max_concurrent=1, backpressure=bounded(1))
+
+    @app.task(pool="full")
+    async def call() -> None: ...
+
+    call.submit_sync()
+    station = app._opening.current
+    assert station is not None
+    store = station.store
+    assert isinstance(store, MemoryStore)
+    desk = store._books.pools["full"].desk
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        while not desk.parked.size:
+            pass
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        call.submit_sync()
+    thread.join()
+
+    async def look() -> None:
+        await until(lambda: not desk.parked.size)
+        await app.close()
+
+    asyncio.run(look())
+
+
+@seeded
+async def test_a_store_is_asked_in_the_order_of_the_askers(runtime: SeededRuntime) -> None:
+    """One after the other: what a caller was answered is there when it asks again."""
+    store = SharedStore(runtime)
+    keeper = Keeper(store, runtime, Heard().events)
+    seen: list[int] = []
+
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    for number in range(20):
+        await keeper.ask(lambda number=number: note(number))  # type: ignore[misc]
+    assert seen == list(range(20))
+    await keeper.close(keeper.stop)
+
+
+def test_the_wrong_store_is_told() -> None:
+    for url in ("jobs.db", "sqlite://jobs.db", "sqlite:///", ""):
+        with pytest.raises(UsageError, match=r"give memory://, sqlite:///file\.db"):
+            App(url)
+    wrong: Any = 5
+    with pytest.raises(UsageError):
+        App(wrong)

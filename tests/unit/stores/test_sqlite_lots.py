@@ -1,0 +1,54 @@
+"""Many rows in one statement: all of them, once, whatever their number."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from poolhand.stores.sqlite_lots import FEW, MANY, ROWS, Delete, Insert, by_lot, lots
+
+COUNTS = [0, 1, 2, FEW, FEW + 1, ROWS - 1, ROWS, MANY, MANY + 1, MANY + FEW + 1, 2 * MANY + 5]
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE things (no INTEGER PRIMARY KEY, name TEXT, kind TEXT)")
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_values_come_in_lots_of_two_sizes(count: int) -> None:
+    found = list(lots(range(count)))
+    assert {len(lot) for lot in found} <= {FEW, MANY}
+    assert [value for lot in found for value in lot if value is not None] == list(range(count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_all_rows_are_inserted(connection: sqlite3.Connection, count: int) -> None:
+    insert = Insert("INSERT INTO things", "(?, ?, 'kind')")
+    insert.write(connection, [(number, f"thing {number}") for number in range(count)])
+    found = connection.execute("SELECT * FROM things ORDER BY no").fetchall()
+    assert found == [(number, f"thing {number}", "kind") for number in range(count)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_is_named_is_deleted_and_nothing_else(
+    connection: sqlite3.Connection, count: int
+) -> None:
+    numbers = [(number,) for number in range(3 * MANY)]
+    connection.executemany("INSERT INTO things (no) VALUES (?)", numbers)
+    Delete("DELETE FROM things WHERE no").write(connection, list(range(count)))
+    found = connection.execute("SELECT no FROM things ORDER BY no").fetchall()
+    assert found == numbers[count:]
+
+
+def test_a_statement_fits_its_lot(connection: sqlite3.Connection) -> None:
+    connection.executemany("INSERT INTO things (no) VALUES (?)", [(n,) for n in range(50)])
+    asked = by_lot("SELECT no FROM things WHERE no IN", "AND no % 2 = 0")
+    for lot in lots(range(30)):
+        found = connection.execute(asked[len(lot)], lot).fetchall()
+        assert found == [(number,) for number in range(0, 30, 2)]
