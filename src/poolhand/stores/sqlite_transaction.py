@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,6 +17,12 @@ from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
 from poolhand.stores.sqlite_intake import Intake
 from poolhand.stores.sqlite_steps import Steps
 
+# Statements that would end the transaction, or change how it is kept. Comments may go before.
+_ENDS = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+    r"(?:begin|commit|end|rollback|savepoint|release|pragma|vacuum|attach|detach)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 LONGEST = 5.0  # nobody else can write meanwhile, not even the leases of running jobs
 
 
@@ -66,7 +73,7 @@ class SqliteTransaction:
     async def execute(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
         connection = self._usable()
-        if sql.lstrip().split(" ", 1)[0].upper() in _ENDS:
+        if _ENDS.match(sql):
             raise UsageError("leave the block to commit, or raise to roll back; not by statement")
         try:
             return connection.execute(sql, parameters).fetchall()
@@ -136,8 +143,3 @@ class SqliteTransaction:
             connection.close()
         self._lock.release()
         self._lock.close()
-
-
-_ENDS = frozenset(
-    {"BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE", "PRAGMA", "VACUUM"}
-)
