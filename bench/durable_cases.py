@@ -43,7 +43,7 @@ class Scale:
     """How much work one run is."""
 
     jobs: int = 10_000
-    steps: int = 1_000
+    steps: int = 500
     finished: int = 1_000_000
     claimed: int = 3_000
     short: int = 1_000

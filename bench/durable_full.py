@@ -16,12 +16,18 @@ from poolhand.contract import Filter
 from poolhand.rules.job import Status
 
 REAL = 1_000
+JOBS, ENDS, LOG = "poolhand_jobs", "poolhand_ends", "poolhand_log"
 # Columns that have to differ in a copy: numbers go on, ids another beginning.
 NUMBERS = {
-    "poolhand_jobs": ("seq",),
-    "poolhand_ends": ("no", "seq"),
-    "poolhand_log": ("no", "first", "last"),
+    JOBS: ("seq",),
+    ENDS: ("no", "seq"),
+    LOG: ("no", "first", "last"),
 }
+COUNT = f"""
+UPDATE poolhand_counters
+SET jobs = (SELECT max(seq) FROM {JOBS}), ends = (SELECT max(no) FROM {ENDS})
+"""  # noqa: S608
+TALLY = f"UPDATE poolhand_pools SET completed = (SELECT count(*) FROM {ENDS})"  # noqa: S608
 
 
 def full_store(path: str, finished: int) -> str:
@@ -52,17 +58,15 @@ def copy_rows(path: str, finished: int) -> None:
     for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000"):
         connection.execute(f"PRAGMA {setting}")
     connection.execute("BEGIN")
-    real = _count(connection, "poolhand_ends")
+    real = _count(connection, ENDS)
     times = -(-finished // real)
     for table, moved in NUMBERS.items():
         _copy(connection, table, moved, times)
-    connection.execute(
-        "UPDATE poolhand_counters SET jobs = (SELECT max(seq) FROM poolhand_jobs), "
-        "ends = (SELECT max(no) FROM poolhand_ends)"
-    )
-    connection.execute("UPDATE poolhand_pools SET completed = (SELECT count(*) FROM poolhand_ends)")
+    connection.execute(COUNT)
+    connection.execute(TALLY)
     connection.execute("COMMIT")
-    assert _count(connection, "poolhand_ends") == _count(connection, "poolhand_jobs") == real * times >= finished
+    made = real * times
+    assert _count(connection, ENDS) == _count(connection, JOBS) == made >= finished
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from asyncio import Event as Flag
-from asyncio import Task
+from asyncio import Task, TaskGroup
 from asyncio.subprocess import PIPE, STDOUT
 from asyncio.subprocess import Process as Child
 from collections.abc import Callable
@@ -69,12 +69,13 @@ class Second:
     async def _read(self) -> None:
         """Hear what it tells until it is gone."""
         assert self._child.stdout is not None
-        async for line in self._child.stdout:
-            self._take(line)
-        await self._child.wait()
-        self.up.set()
-        self.gone.set()
-        self.changed.set()
+        try:
+            async for line in self._child.stdout:
+                self._take(line)
+            await self._child.wait()
+        finally:
+            for flag in (self.up, self.gone, self.changed):
+                flag.set()
 
     def _take(self, line: bytes) -> None:
         if line.strip() == READY.encode():
@@ -109,8 +110,8 @@ class Crew:
         """The second process, or the last one there was."""
         return None if self._second is None else self._second.process
 
-    def begin(self) -> None:
-        self._task = asyncio.create_task(self._work())
+    def begin(self, tasks: TaskGroup) -> None:
+        self._task = tasks.create_task(self._work())
 
     async def stop(self) -> None:
         """Let the second process finish what it runs and give back the rest; wait for its end."""
@@ -217,7 +218,9 @@ class Crew:
         if not self.falls or self.falls[-1].pid != process.pid:
             self.falls.append(Fall(process.pid, self._newsroom.elapsed))
             process.fate = Fate.KILLED
-            text = f"{process.name}, pid {process.pid}, is killed by SIGKILL in the middle of its work"
+            text = (
+                f"{process.name}, pid {process.pid}, is killed by SIGKILL in the middle of its work"
+            )
             self._newsroom.headline("", text, BAD)
         return self.falls[-1]
 

@@ -110,7 +110,7 @@ class Run:
         async with asyncio.TaskGroup() as tasks:
             watchers = [tasks.create_task(_paint(view)), tasks.create_task(self._look())]
             await self.shift.start()
-            self.crew.begin()
+            self.crew.begin(tasks)
             show = tasks.create_task(self._perform())
             interrupted = tasks.create_task(self._interrupted.wait())
             await asyncio.wait({show, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,14 +141,18 @@ class Run:
         """Let everything happen, in one round to its end."""
         await self.crew.up.wait()
         await self.traffic.run(self._rerun_dead)
+        await self._until_over(Origin.FOUND)
         await self.crew.stop()
         for _ in range(MOST_RERUNS):
             await self._rerun_dead()
-            while self.ledger.alive(Origin.RERUN):
-                self.state.looked.clear()
-                await self.state.looked.wait()
+            await self._until_over(Origin.RERUN)
             if not await self.dead():
                 break
+
+    async def _until_over(self, origin: Origin) -> None:
+        while self.ledger.alive(origin):
+            self.state.looked.clear()
+            await self.state.looked.wait()
 
     async def _rerun_dead(self) -> None:
         """Run the dead letters again, as an operator does who has mended the cause."""

@@ -208,6 +208,18 @@ async def test_a_parked_order_whose_time_comes_is_looked_at_again(hand: Hand) ->
     assert await hand.status("b") == "queued"
 
 
+async def test_a_refusal_changes_nothing_for_those_that_wait(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1), slots=1))
+    await hand.take_in("later", delay=100.0)
+    await park(hand, "b", delay=5.0)
+    hand.clock.wait(5)
+    assert refused(await hand.add(order("c"), owner=None)).waiting == 1
+    assert (await hand.get("b")).parked
+    assert (await hand.pool()).parked == 1
+    await hand.store.promote()
+    assert await hand.serve() == ["b"]
+
+
 async def test_a_parked_order_with_a_date_follows_the_calendar(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(1), slots=1))
     await hand.take_in("later", delay=100.0)

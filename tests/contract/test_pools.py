@@ -132,6 +132,26 @@ async def test_a_new_key_cap_counts_what_runs(hand: Hand) -> None:
     assert ids(await hand.claim()) == ["a3"]
 
 
+async def test_a_new_key_cap_does_not_count_what_has_run(hand: Hand) -> None:
+    await hand.take_in("a1", "a2", "a3", key="A")
+    one, two = await hand.claim(2)
+    await hand.finish(one)
+    await hand.retry(two)
+    await hand.store.declare(spec(max_per_key=1))
+    assert await hand.statuses("a1", "a2", "a3") == "completed queued blocked"
+    assert await hand.serve() == ["a2", "a3"]
+
+
+async def test_a_new_key_cap_counts_what_is_stuck(hand: Hand) -> None:
+    claim = await hand.start("a1", key="A")
+    await hand.change(hand.ended(claim, stuck=True))
+    await hand.take_in("a2", key="A")
+    await hand.store.declare(spec(max_per_key=1))
+    assert await hand.claim() == []
+    await hand.store.release([claim.token])
+    assert await hand.serve() == ["a2"]
+
+
 async def test_a_lifted_key_cap_lets_everybody_through(hand: Hand) -> None:
     await hand.store.declare(spec(max_per_key=1))
     await hand.take_in("a1", "a2", "a3", key="A")

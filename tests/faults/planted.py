@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Entry
+from poolhand.execute.executor import hand_back
 from poolhand.farm.maintenance import Reaper
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
@@ -18,9 +19,6 @@ from poolhand.stores.file import StoreFile
 from poolhand.stores.sqlite import SqliteStore
 
 VARIABLE = "FAULTS_PLANT"
-TOKEN_NOW = """
-SELECT token FROM poolhand_claims JOIN poolhand_jobs USING (seq) WHERE id = ?
-"""  # noqa: S105
 _kept: set[asyncio.Task[Any]] = set()
 
 
@@ -62,19 +60,22 @@ def reaps_the_living() -> None:
 
 
 def counts_late_results() -> None:
-    """Take what a worker says under a token that is not good any more."""
-    change_all = SqliteStore.replace
+    """Take what a worker says under a lost lease, at the cost of whoever has the lease now."""
+    settle = SqliteStore.replace
 
     async def lenient(self: SqliteStore, changes: Any, wanted: Any = None) -> Any:
-        def token(change: Any) -> int:
-            found = self._file.read(lambda db: db.execute(TOKEN_NOW, (change.job.id,)).fetchone())
-            return change.token if found is None else int(found[0])
+        done = await settle(self, changes, wanted)
+        for change, made in zip(changes, done.made, strict=True):
+            if not made and change.job.status.terminal:
+                await by_force(self, change)
+        return done
 
-        good = [
-            replace(change, token=token(change)) if change.job.status.terminal else change
-            for change in changes
-        ]
-        return await change_all(self, good, wanted)
+    async def by_force(store: SqliteStore, change: Any) -> None:
+        for lease in await store.leases():
+            for claim in await store.bury(lease.owner.id, lease.renewal):
+                is_it = claim.job.id == change.job.id
+                what = replace(change, token=claim.token) if is_it else hand_back(claim)
+                await settle(store, [what])
 
     _patch(SqliteStore, "replace", lenient)
 
@@ -117,7 +118,7 @@ PLANTED: dict[str, tuple[Callable[[], None], str, str]] = {
     "acknowledges-early": (acknowledges_early, "kills", "lost"),
     "starts-without-looking": (starts_without_looking, "restart", "slot_given_twice"),
     "reaps-the-living": (reaps_the_living, "crowd", "duplicated"),
-    "counts-late-results": (counts_late_results, "fence", "unfounded_effect"),
+    "counts-late-results": (counts_late_results, "fence", "duplicated"),
     "charges-for-stops": (charges_for_stops, "drain", "charged"),
     "blames-neighbours": (blames_neighbours, "poison", "wrong_end"),
     "forgets-caps": (forgets_caps, "crowd", "over_cap"),

@@ -22,8 +22,9 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from poolhand import App, PoolhandError, Retry, Task, Ticket, fair_round_robin
+from poolhand import App, Event, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
 from poolhand.contract import Filter
+from poolhand.observe.events import LeaseLost, OwnerReaped, StoreTrouble
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite import SqliteStore
 from tests.faults import bodies, outside
@@ -203,8 +204,16 @@ async def enough(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
+def note_trouble(event: Event) -> None:
+    """Leave word, for people, of what does not go as it should."""
+    if isinstance(event, StoreTrouble | LeaseLost | OwnerReaped):
+        sys.stderr.write(f"{time.monotonic():.3f} {event}\n")
+        sys.stderr.flush()
+
+
 def run() -> None:
     """Be a process under test, as the first argument says."""
+    subscribe(note_trouble)
     given = json.loads(sys.argv[1])
     bodies.marks = Marks(bodies.FOLDER / f"marks-{bodies.LIFE}")
     if os.environ.get("FAULTS_PLANT"):

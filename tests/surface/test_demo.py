@@ -266,9 +266,10 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
     assert not [job for job in jobs_in(store) if job["attempts"] and job["crashes"]]
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs the pidfd of Linux")
 def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/agents.db"
-    with started("--slots", "2", "--speed", "2", "--seconds", "2", "--store", store) as demo:
+    with started("--slots", "2", "--speed", "2", "--seconds", "40", "--store", store) as demo:
         second = int(read_until(demo.stdout, "worker 2, ").partition("pid ")[2].partition(",")[0])
         gone = os.pidfd_open(second)
         read_until(demo.stdout, r" [1-9]\d* queued")
@@ -277,11 +278,13 @@ def test_what_a_killed_demo_had_accepted_is_done_by_the_next(tmp_path: Path) -> 
     assert select.select([gone], [], [], SECONDS)[0]
     os.close(gone)
     before = jobs_in(store)
-    left = [job["id"] for job in before if not Status(job["status"]).terminal]
-    assert left
+    assert any(Status(job["status"]) is Status.RUNNING for job in before)
     done = run(*DEMO, "--once", *QUICK, "--store", store)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"of an earlier run: found {len(left)}, ended {len(left)}" in done.stdout
+    balance(done.stdout)
+    found = re.search(r"^of an earlier run: found (\d+), ended (\d+)$", done.stdout, re.MULTILINE)
+    assert found is not None
+    assert found[1] == found[2]
     after = {job["id"]: Status(job["status"]) for job in jobs_in(store)}
     assert all(after[job["id"]].terminal for job in before)
 
@@ -513,12 +516,13 @@ def test_text_of_jobs_is_neither_markup_nor_a_command_to_the_terminal(
 ) -> None:
     hostile = "[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
     spelled = r"[/] [bold]x \x1b[2J\r\n\x07 [link=http://x]"
-    world = World(monkeypatch)
+    world = World(monkeypatch, slots=2)
     world.ledger.begin_session(
         world.plan.Session("s1", "initech", "user-01", hostile, 0.0, burst=False)
     )
     world.hear(JobStarted("demo", a_job(), "worker-000"))
     assert re.search(rf"● \d+ ms {re.escape(spelled)}", world.paint())
+    assert "○ idle" not in world.paint()
     failed = a_job(status=Status.FAILED, error=Fault("ValueError", hostile))
     world.hear(JobEnded("demo", failed))
     assert f"initech s1 is dead: {spelled}" in world.paint()

@@ -19,8 +19,8 @@ PRELUDE = """
 import asyncio
 from collections.abc import AsyncIterator
 from poolhand import (
-    AgentRequest, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Status, Ticket, agent_fanout,
-    bounded, bounded_map, fair_round_robin, wait,
+    AgentRequest, App, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Status, Ticket,
+    agent_fanout, bounded, bounded_map, fair_round_robin, wait,
 )
 
 async def review(number: int, *, deep: bool = False) -> str:
@@ -42,6 +42,16 @@ async def numbers() -> AsyncIterator[int]:
     yield 1
 
 some: bool = bool(count("x"))
+
+app = App("memory://")
+
+@app.task
+async def study(topic: str, *, deep: bool = False) -> list[str]:
+    return [topic]
+
+@app.task(pool="typed", timeout=5)
+def tally(text: str, times: int = 1) -> int:
+    return len(text) * times
 
 pool = Pool("typed", max_concurrent=2, queue=fair_round_robin(), backpressure=bounded(5))
 view = pool.with_options(priority=1, key="k", tenant_id="acme")
@@ -110,6 +120,21 @@ REVEALED = {
     "pool.snapshot()": "PoolSnapshot",
     "pool.dead()": "list[Job]",
     "await pool.start()": "Pool",
+    # a task gives a ticket for its value, is called like its function, and keeps its parameters
+    "await study.submit('bees', deep=True)": "Ticket[list[str]]",
+    "await (await study.submit('bees'))": "list[str]",
+    "await (await study.submit('bees')).result(timeout=5)": "list[str]",
+    "await study('bees')": "list[str]",
+    "tally('x', times=2)": "int",
+    "await tally.submit('x', 2)": "Ticket[int]",
+    "tally.submit_sync('x')": "Ticket[int]",
+    "await study.submit_many([('bees',)])": "list[Ticket[list[str]]]",
+    "await study.with_options(priority=1, tenant_id='acme').submit('bees')": "Ticket[list[str]]",
+    "await study.with_options(key='k').with_options(delay=5).submit('x')": "Ticket[list[str]]",
+    "await wait(await study.submit('bees'))": "Job",
+    "await app.get('id')": "Ticket[Any] | None",
+    "await app.ready()": "bool",
+    "study.name": "str",
 }
 
 WRONG = {
@@ -157,6 +182,19 @@ WRONG = {
     "AgentRequest(review, label=5)": "arg-type",
     "AgentRequest(review, timeout='5')": "arg-type",
     "(await agent_fanout([nothing]))[0]['value']": "typeddict-item",
+    "await study.submit(5)": "arg-type",
+    "await study.submit()": "call-arg",
+    "await study.submit('bees', depth=True)": "call-arg",
+    "await study.with_options(priority=1).submit(5)": "arg-type",
+    "study(5)": "arg-type",
+    "tally.submit_sync('x', times='2')": "arg-type",
+    "study.with_options(priority='high')": "arg-type",
+    "study.with_options(on_crash=5)": "arg-type",
+    "(await (await tally.submit('x'))).upper()": "attr-defined",
+    "app.task(pool='typed', timeout='5')": "arg-type|typeddict-item|call-overload",
+    "app.task(5)": "arg-type|call-overload",
+    "app.pool('x', max_concurrent='5')": "arg-type|typeddict-item",
+    "app.worker('5')": "arg-type",
 }
 
 

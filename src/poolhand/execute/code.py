@@ -39,12 +39,24 @@ class Code:
         return payload
 
     def check_findable(self) -> None:
-        """Raise if a process of its own could not find this function."""
-        if not is_findable(self.fn):
-            raise UsageError(
-                f"task {self.name!r} cannot run in a process of its own, which finds it by its "
-                "name: define it at the top level of a module"
-            )
+        """Raise if a process of its own surely cannot find this function."""
+        if "<" in getattr(self.fn, "__qualname__", "<"):
+            raise self.unfindable()
+
+    @property
+    def is_findable(self) -> bool:
+        """Whether a process of its own finds this function by its name."""
+        # Only now: while a task is made, its name is not yet given.
+        try:
+            return found_at(self.fn.__module__, self.fn.__qualname__) is self.fn
+        except Exception:
+            return False
+
+    def unfindable(self) -> UsageError:
+        return UsageError(
+            f"task {self.name!r} cannot run in a process of its own, which finds it by its name: "
+            "define it at the top level of a module"
+        )
 
     def unpack(self, payload: bytes) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
@@ -105,12 +117,6 @@ def name_of_task(fn: Callable[..., Any]) -> str:
     return f"{module}.{path}"
 
 
-def is_findable(fn: Callable[..., Any]) -> bool:
-    """Tell whether a function can be found by its name in another process."""
-    path = getattr(fn, "__qualname__", "<none>")
-    return "<" not in path
-
-
 def _name_of_main() -> str:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
@@ -126,12 +132,17 @@ def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
 
 def run_apart(module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make the call of a task in a process of its own, which has to find the task first."""
+    value = found_at(module, path)(*args, **kwargs)
+    return asyncio.run(_await(value)) if isawaitable(value) else value
+
+
+def found_at(module: str, path: str) -> Callable[..., Any]:
+    """Return the function of that name, behind the task that has taken its place."""
     found: Any = import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
-    fn = getattr(found, "fn", found)
-    value = fn(*args, **kwargs)
-    return asyncio.run(_await(value)) if isawaitable(value) else value
+    fn: Callable[..., Any] = getattr(found, "fn", found)
+    return fn
 
 
 async def _await(value: Any) -> Any:

@@ -20,6 +20,10 @@ class Parcels(Struct, frozen=True):
     ring: KeyRing | None = None
     pickle: AllowPickle | None = None
 
+    def __post_init__(self) -> None:
+        # Whatever is wrong with these four is told now, not by the first job.
+        self.write(None, "nothing")
+
     def write(self, value: Any, what: str) -> bytes:
         return encode(
             value,

@@ -194,8 +194,13 @@ class Keeper:
     async def close(self, work: Work) -> None:
         """Do the last work, then end the loop, even if the caller leaves; from another loop."""
         closing = asyncio.ensure_future(self.ask(work))
-        closing.add_done_callback(lambda _: self.runtime.end_loop(self.loop))
+        closing.add_done_callback(self._ended)
         await asyncio.shield(closing)
+
+    def _ended(self, closing: Future[None]) -> None:
+        self.runtime.end_loop(self.loop)
+        if not closing.cancelled():
+            closing.exception()  # Looked at: whoever would have heard it may have left.
 
     async def stop(self) -> None:
         """End everything that was started here, and refuse what is asked; on the keeper's loop."""

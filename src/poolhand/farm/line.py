@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, Task
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,7 +25,12 @@ class Crew(Protocol):
     def loop(self) -> AbstractEventLoop: ...
 
     @property
-    def running(self) -> Mapping[int, StoredWork]: ...
+    def running(self) -> Mapping[int, StoredWork]:
+        """What runs, by its token."""
+
+    @property
+    def stuck(self) -> Collection[int]:
+        """The tokens of jobs that are over while their code still runs."""
 
     def receive(self) -> None: ...
 
@@ -85,7 +90,8 @@ class Line:
 
     @property
     def at_work(self) -> bool:
-        return not self.gone and (bool(self._crew.running) or self.tray.full)
+        crew = self._crew
+        return not self.gone and (bool(crew.running) or bool(crew.stuck) or self.tray.full)
 
     @property
     def gone(self) -> bool:
@@ -117,6 +123,7 @@ class Line:
     def left_behind(self) -> list[Done]:
         """Return what a loop that was closed in the middle of everything did not send."""
         self.tray.send()
+        self.hand.put((), (), tuple(self._crew.stuck))
         claims = [claim for delivery in self.mail for claim in delivery.claims]
         claims += [work.claim for work in self._crew.running.values() if not work.lost]
         self.mail.clear()

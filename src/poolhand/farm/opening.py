@@ -6,8 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Future as PlainFuture
+from contextlib import suppress
+from functools import partial
 
 from poolhand.errors import Unavailable
+from poolhand.farm.keeper import Reply
 from poolhand.farm.station import Station
 from poolhand.rules.spec import PoolSpec
 
@@ -47,7 +50,7 @@ class Opening:
     async def station(self) -> Station:
         station = self.current
         if station is None:
-            station = await asyncio.shield(asyncio.wrap_future(self._begin()))
+            station = await _result(self._begin())
         specs = self._specs
         if station.declared is not specs:
             await station.keeper.ask(lambda: station.declare(specs))
@@ -68,7 +71,7 @@ class Opening:
         opened = self._tries.pop(os.getpid(), None)
         if opened is not None:
             try:
-                station = await asyncio.shield(asyncio.wrap_future(opened))
+                station = await _result(opened)
             except Exception:
                 return  # It did not open, which was told to those who wanted it.
             await station.close()
@@ -110,6 +113,24 @@ class Opening:
         if self._tries.get(os.getpid()) is opened:
             del self._tries[os.getpid()]
         opened.set_exception(error)
+
+
+async def _result(opened: PlainFuture[Station]) -> Station:
+    """Wait for what others may wait for too: whoever leaves takes nothing along."""
+    reply = Reply(asyncio.get_running_loop())
+    opened.add_done_callback(partial(_pass_on, reply))
+    assert isinstance(reply.future, asyncio.Future)
+    station: Station = await reply.future
+    return station
+
+
+def _pass_on(reply: Reply, opened: PlainFuture[Station]) -> None:
+    error = opened.exception()
+    station = None if error is not None else opened.result()
+    assert reply.loop is not None
+    with suppress(RuntimeError):
+        # That loop is closed: nobody waits there.
+        reply.loop.call_soon_threadsafe(reply.give, station, error)
 
 
 def _forsake(opened: PlainFuture[Station]) -> None:

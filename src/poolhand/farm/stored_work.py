@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Claim
-from poolhand.execute.code import is_findable, run_apart
+from poolhand.execute.code import run_apart
 from poolhand.execute.executor import Errand
 from poolhand.pool.attempt import Watched
 from poolhand.pool.options import Options, Terms, deadlines
@@ -86,10 +86,12 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     run_in = errand.brief.run_in
     # What this task may ask for was checked when it did; the rest is what its pool usually does.
     wanted = where_to_run(code.fn, run_in, run_in)
-    if errand.alone and is_findable(code.fn):
+    if errand.alone and code.is_findable:
         wanted = "process"
     if wanted != "process":
         return wanted, call
+    if not code.is_findable:
+        raise code.unfindable()
     assert isinstance(call, partial)
     # By its name: the function itself stands behind its task and cannot be found by its own.
     path = (code.fn.__module__, code.fn.__qualname__)

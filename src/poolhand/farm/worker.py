@@ -61,6 +61,7 @@ class Worker:
         self.stopped = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.running: dict[int, StoredWork] = {}
+        self.stuck: set[int] = set()
         self.handed_back = 0
         self.station = station
         self.heard: Callable[[Job], None] | None = None
@@ -182,6 +183,8 @@ class Worker:
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
+            if not work.lost:
+                self.stuck.add(work.token)
             self._settle(attempt, outcome, now, stuck=True)
         self.done()
 
@@ -192,6 +195,7 @@ class Worker:
             self._return(work)
         elif not work.lost:
             self.tray.release(work.token)
+            self.stuck.discard(work.token)
         self._vacate(attempt)
 
     def vanished(self, attempt: Attempt[StoredWork], why: str) -> None:

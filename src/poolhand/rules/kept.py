@@ -47,10 +47,10 @@ class KeptDesk(Desk[E]):
         """Let a parked newcomer go; `welcome` sees to those behind it."""
         self._leave_parking(entry)
 
-    def joins(self, job: Job, rerun: bool, now: float) -> bool:
-        """Tell whether the key of a newcomer already stands for another job."""
+    def joined(self, job: Job, rerun: bool, now: float) -> E | None:
+        """Return the entry that the key of a newcomer already stands for."""
         owner = self._keys.find(job, now)
-        return owner is not None and not (rerun and owner.job.status in RERUN)
+        return None if owner is None or (rerun and owner.job.status in RERUN) else owner
 
     def facts(self, entry: E, now: float) -> Facts:
         """Return what the ruling on a newcomer depends on."""
@@ -125,7 +125,7 @@ class Trial(Generic[E]):
         """Tell whether a newcomer would be refused, given that those before it were taken."""
         job = entry.job
         key = None if job.idempotency_key is None else (job.tenant, job.idempotency_key)
-        if key in self._keys or self._desk.joins(job, rerun, self._now):
+        if key in self._keys or self._desk.joined(job, rerun, self._now) is not None:
             return False
         facts = self._desk.facts(entry, self._now)
         at_once = facts.at_once and not self._queued

@@ -108,7 +108,7 @@ class MemoryStore:
         return answers
 
     async def begin(self) -> MemoryTransaction:
-        return MemoryTransaction(self)
+        return MemoryTransaction(self, self._intake)
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         self._books.begin()

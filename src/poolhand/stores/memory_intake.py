@@ -12,7 +12,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
-from poolhand.rules.job import Status
+from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import Trial, may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.stores.memory_books import Books
@@ -33,7 +33,7 @@ class Intake:
         """
         orders = batch.orders
         if len(orders) != 1 or orders[0].revives is not None:
-            refusal = self._try(orders, holder is not None)
+            refusal = self.refusal(orders, holder is not None)
             if refusal is not None:
                 return refusal
         added: list[Added] = []
@@ -47,9 +47,19 @@ class Intake:
             added.append(answer)
         return tuple(added)
 
-    def _try(self, orders: Sequence[Order], may_park: bool) -> Refusal | None:
-        """Return why a batch is refused."""
+    def standing_for(self, order: Order) -> Job | None:
+        """Return the job that the key of an order already stands for."""
+        self._books.begin()
+        pool = self._books.pools.get(order.job.pool)
+        if pool is None:
+            return None
+        owner = pool.desk.joined(order.job, order.rerun_failed, self._books.now)
+        return None if owner is None else owner.job
+
+    def refusal(self, orders: Sequence[Order], may_park: bool) -> Refusal | None:
+        """Return why a batch would be refused now; nothing is changed."""
         books = self._books
+        books.begin()
         trials: dict[Pool, Trial[Row]] = {}
         revived: set[str] = set()
         for order in orders:
@@ -105,7 +115,7 @@ class Intake:
                 holder.parked[row.job.id] = row
                 return Added(row.job, Entry.PARKED)
             case Parked():
-                desk.unpark(row, books.now)
+                desk.dismiss(row)
                 return _refusal(row.pool, "full", desk.waiting)
             case RefusedEntry():
                 return _refusal(row.pool, "full", desk.waiting)

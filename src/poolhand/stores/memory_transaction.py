@@ -5,26 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from poolhand.contract import Added, Batch, Entry, Jobs, Refusal
-from poolhand.errors import Unsupported
+from poolhand.contract import Added, Batch, Entry, Jobs, Order, Refusal
+from poolhand.errors import Conflict, Unavailable, Unsupported
+from poolhand.rules.job import Job
+from poolhand.stores.memory_intake import Intake
 
 
 class MemoryTransaction:
-    """Keeps batches until it commits; they are decided then, each by itself."""
+    """Keeps orders until it commits; what it says of them holds unless others come before."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, intake: Intake) -> None:
         self._jobs = jobs
-        self._batches: list[Batch] = []
+        self._intake = intake
+        self._orders: list[Order] = []
+        self._is_over = False
 
     async def execute(self, sql: str, parameters: Sequence[Any]) -> NoReturn:
         raise Unsupported("memory:// has no tables to write to; use sqlite:///file.db")
 
     async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
-        self._batches.append(batch)
-        return tuple(Added(order.job, Entry.TAKEN) for order in batch.orders)
+        self._check()
+        added: list[Added] = []
+        orders = self._orders[:]
+        for order in batch.orders:
+            owner = _standing_for(order, orders) or self._intake.standing_for(order)
+            if owner is None:
+                orders.append(order)
+            added.append(Added(owner or order.job, Entry.JOINED if owner else Entry.TAKEN))
+        refusal = self._intake.refusal(orders, may_park=False)
+        if refusal is not None:
+            return refusal
+        self._orders = orders
+        return tuple(added)
 
     async def commit(self) -> None:
-        await self._jobs.add(self._batches)
+        self._check()
+        self._is_over = True
+        (answer,) = await self._jobs.add([Batch(tuple(self._orders))])
+        if isinstance(answer, Refusal):
+            raise Conflict(
+                f"pool {answer.pool!r} ({answer.policy}) has no place any more for what this"
+                " transaction adds: others came first; nothing was taken, try again"
+            )
 
     async def roll_back(self) -> None:
-        self._batches.clear()
+        self._is_over = True
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise Unavailable("this transaction is over; begin another one")
+
+
+def _standing_for(order: Order, orders: Sequence[Order]) -> Job | None:
+    """Return the job of this transaction that the key of an order already stands for."""
+    key = _key(order)
+    if key[2] is None:
+        return None
+    return next((other.job for other in orders if _key(other) == key), None)
+
+
+def _key(order: Order) -> tuple[str, str | None, str | None]:
+    return order.job.pool, order.job.tenant, order.job.idempotency_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from sqlite3 import Connection
 from typing import Any
@@ -12,10 +12,11 @@ import msgspec
 from poolhand.contract import Line
 from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.stores import sqlite_log
-from poolhand.stores.sqlite_lots import Delete, Insert
+from poolhand.stores.sqlite_lots import Delete, Insert, lots
 from poolhand.stores.sqlite_rows import (
     BY_ID,
     BY_SEQ,
+    BY_SEQS,
     LIMBO,
     PARKED,
     Facts,
@@ -100,6 +101,14 @@ class Books:
             self.write()
             row = self._keep(self.connection.execute(BY_SEQ, (seq,)).fetchone())
         return row
+
+    def load(self, seqs: Sequence[int]) -> list[Row]:
+        """Return many jobs that are there."""
+        self.write()
+        for lot in lots([seq for seq in seqs if seq not in self.rows]):
+            for facts in self.connection.execute(BY_SEQS[len(lot)], lot):
+                self._keep(facts)
+        return [self.rows[seq] for seq in seqs]
 
     def row_named(self, id: str) -> Row | None:
         """Return a job by its id."""

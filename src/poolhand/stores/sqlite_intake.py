@@ -52,6 +52,7 @@ class Intake:
         self._revived.clear()
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
         execute = self._books.connection.execute
+        told = set(self._books.topics)
         if undo:
             self._books.close()
             execute("SAVEPOINT batch")
@@ -60,7 +61,7 @@ class Intake:
         except _Refused as refused:
             if undo:
                 execute("ROLLBACK TO batch")
-                self._steps.undo()
+                self._steps.undo(told)
             return self._refusal(refused)
         finally:
             if undo:
@@ -126,15 +127,28 @@ class Intake:
         """Queue jobs about which there is nothing to decide."""
         books, no, pool_id = self._books, pool.no, pool.spec.id
         at, now, jobs, lines = books.at, books.now, books.new_jobs, books.lines
-        seq, turn = books.jobs, books.turns
+        seq, turn, by_level = books.jobs, books.turns, pool.by_level
         added = []
         for order in orders:
             job = replace(order.job, pool_id=pool_id, status=Status.QUEUED, submitted_at=at)
             seq += 1
             turn += 1
-            terms = (job.name, job.key, None, job.tenant, None)
-            jobs.append((seq, job.id, no, *terms, encode(job), order.brief))
-            books.new_queued.append((seq, no, *pool.position(job, seq, turn), now))
+            jobs.append(
+                (
+                    seq,
+                    job.id,
+                    no,
+                    job.name,
+                    job.key,
+                    None,
+                    job.tenant,
+                    None,
+                    encode(job),
+                    order.brief,
+                )
+            )
+            rank = (-job.priority, turn) if by_level else pool.position(job, seq, turn)
+            books.new_queued.append((seq, no, *rank, now))
             lines.append((audit.SUBMIT, json(audit.submitted(job))))
             added.append(Added(job, Entry.TAKEN))
         books.jobs, books.turns = seq, turn

@@ -98,7 +98,7 @@ class Leases:
         busy = self._steps.pools.busy()
         pools = [busy[no] for no in numbers if no in busy]
         starter = _Starter(self._steps, owner)
-        take = starter.take if all(pool.in_lots for pool in pools) else starter.take_one
+        take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
         claims = take(pools, wanted.slots)
         if claims:
             self._books.last_pool = starter.last
@@ -111,6 +111,7 @@ class Leases:
         for lot in lots([change.token for change in changes]):
             for row in self._execute(CLAIMED[len(lot)], lot):
                 self._good[row[0]] = row
+        self._steps.freed.update(claim[2] for claim in self._good.values())
         made = tuple([self._change(change) for change in changes])
         self.forget_owners()
         return made
@@ -128,25 +129,16 @@ class Leases:
         token, seq, no, wished, _ = claim
         del self._good[token]
         pool = self._steps.pools.no(no)
-        # Where no gate looks at each job, all that is left to do is to write down its end.
-        alone = pool.in_lots and not change.stuck and job.session is job.idempotency_key is None
         end = END_OF.get(job.status)
-        if alone and end is not None:
-            self._end(pool, seq, token, job, end, bool(wished))
-        else:
+        alone = not change.stuck and job.session is job.idempotency_key is None
+        if end is None or not alone or not pool.ends_lots:
             self._settle(pool, books.row(seq), change)
-        return True
-
-    def _end(
-        self, pool: StoredPool, seq: int, token: int, job: Job, end: int, wished: bool
-    ) -> None:
-        books = self._books
+            return True
         books.lines.append((audit.OUTCOME, json(audit.ended(job))))
-        books.topics.add("over")
         books.ended_claims.append(token)
-        self._steps.tell_end(pool, seq, job, end, wished)
+        self._steps.tell_end(pool, seq, job, end, bool(wished))
         pool.running -= 1
-        self._steps.freed.add(pool.no)
+        return True
 
     def _settle(self, pool: StoredPool, row: Row, change: Change) -> None:
         steps, books, job = self._steps, self._books, change.job
@@ -214,7 +206,7 @@ class Leases:
         if buried is None:
             return []
         parked = self._execute(PARKED_BY, buried).fetchall()
-        self._steps.unpark(*[books.row(seq) for (seq,) in parked])
+        self._steps.unpark(*books.load([seq for (seq,) in parked]))
         self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
         claims = []
         for token, slot, started, waited, record, ordered, brief in self._execute(
@@ -258,13 +250,12 @@ class _Starter:
             pool.running += limit
         if turns:
             self.last = turns[-1].no
+        now = self._books.now
         claims = []
         for slot, pool in zip(slots, turns, strict=False):
-            seq, since, ordered, returned, brief = next(given[pool])
-            job = decode_job(ordered, returned)
-            claim = self._start(job, brief, slot, self._books.now - since)
-            self._note(claim, pool, seq, None, returned)
-            claims.append(claim)
+            seq, since, gate, ordered, course, brief = next(given[pool])
+            job = lifecycle.start(decode_job(ordered, course), self._books.at, now - since)
+            claims.append(self._claim(job, brief, slot, (seq, pool.no, gate, course)))
         return claims
 
     def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
@@ -272,30 +263,29 @@ class _Starter:
         claims = []
         for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
             self.last = pool.no
-            claim = self._start(row.job, row.brief, slot, self._books.now - row.since)
-            self._note(claim, pool, row.seq, row.gate, row.course)
+            job = lifecycle.start(row.job, self._books.at, self._books.now - row.since)
+            claims.append(
+                self._claim(job, row.brief, slot, (row.seq, pool.no, row.gate, row.course))
+            )
             self._books.put(row, RUNNING)
             self._steps.welcome(pool)
-            claims.append(claim)
         return claims
 
     def _next(self, pool: StoredPool) -> Row | None:
         self._steps.expire(None)
         return pool.next(self._books.now)
 
-    def _start(self, job: Job, brief: bytes, slot: int, waited: float) -> Claim:
+    def _claim(
+        self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, str | None, bytes | None]
+    ) -> Claim:
+        """Write down that a job was started; `kept` are its number, pool, gate and course."""
         books = self._books
-        books.tokens += 1
-        job = lifecycle.start(job, books.at, waited)
+        books.tokens = token = books.tokens + 1
         books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
-        return Claim(job, brief, books.tokens, slot)
-
-    def _note(
-        self, claim: Claim, pool: StoredPool, seq: int, gate: str | None, record: bytes | None
-    ) -> None:
-        """Write a claim down."""
-        run = (self._owner, claim.slot, self._books.stamp, claim.job.waited)
-        self._books.new_claims.append((claim.token, seq, pool.no, *run, gate, record))
+        seq, pool, gate, course = kept
+        run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
+        books.new_claims.append(run)
+        return Claim(job, brief, token, slot)
 
 
 def _claimable(pool: StoredPool) -> int:

@@ -25,12 +25,12 @@ LEVEL_BITS = 22
 TURN_BITS = 40
 
 NEXT = """
-SELECT w.seq, w.since, j.ordered, w.course, j.brief
+SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
 """
 NEXT_OF_LANE = """
-SELECT w.seq, w.since, j.ordered, w.course, j.brief
+SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 AND w.rank = ? ORDER BY w.turn LIMIT ?
 """
@@ -55,8 +55,8 @@ GROUP BY crowd
 """
 FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
 
-# What a claim needs: number, since when, the record ordered, the one that replaced it, the brief.
-Pick = tuple[int, float, bytes, bytes | None, bytes]
+# What a claim needs of a job: its number, since when it waits, its gate, order, course and brief.
+Pick = tuple[int, float, str | None, bytes, bytes | None, bytes]
 
 
 def position(strategy: Strategy, row: Row, turn: int) -> tuple[float, int]:
@@ -97,7 +97,7 @@ class StoredReady(Ready[Row]):
         if not rows:
             return None
         entry = self._books.row(rows[0][0])
-        entry.brief = rows[0][4]
+        entry.brief = rows[0][5]
         self.size -= 1
         self._books.put(entry, LIMBO)
         return entry
@@ -217,7 +217,12 @@ class StoredGates(KeyGates[Row]):
 
     def __init__(self, books: Books, pool: int, cap: int, strategy: Strategy) -> None:
         super().__init__(cap, strategy)
-        self._gates = _Gates(books, pool, strategy)
+        self._gates: _Gates = _Gates(books, pool, strategy)
+
+    @property
+    def looked(self) -> bool:
+        """Tell whether any gate has been looked at."""
+        return bool(self._gates)
 
 
 class StoredSessions(Sessions[Row]):

@@ -15,6 +15,7 @@ from poolhand.rules.rank import Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_keys import StoredKeys
+from poolhand.stores.sqlite_lots import MANY
 from poolhand.stores.sqlite_places import (
     Parking,
     Schedule,
@@ -86,8 +87,8 @@ def pool_row(columns: Columns) -> PoolRow:
 class StoredPool(KeptDesk[Row]):
     """A pool: a desk whose places are tables, and the counts of its row.
 
-    `takes_all`: a job without session, key and time needs nothing but to be queued. `in_lots`: jobs
-    can be taken and ended several at a time, as no gate looks at each of them. `tally` counts ENDS.
+    `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
+    priority says where. `tally` counts ENDS.
     """
 
     def __init__(self, books: Books, columns: Columns) -> None:
@@ -114,17 +115,29 @@ class StoredPool(KeptDesk[Row]):
         keys.finished = columns[11]
         if self.queue.lanes is not None:
             self.queue.lanes.round, self.queue.lanes.opened = columns[9:11]
+        self.gates: StoredGates | None = None
         if spec.max_per_key is not None:
             self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
         if self._crowd is not None:
             self._crowd = StoredCrowd(books, no, self._by_key)
         self.takes_all = self._plain and not self._by_key
-        self._by_level = spec.queue == Priority()
+        self.by_level = spec.queue == Priority()
         self._saved: tuple[Any, ...] = self._state()
 
     @property
-    def in_lots(self) -> bool:
-        return self.gates is None and not self.parked.size
+    def gives_lots(self) -> bool:
+        """Tell whether jobs can be taken several at a time: nobody gets in by that."""
+        return not self.parked.size
+
+    @property
+    def ends_lots(self) -> bool:
+        """Tell whether all that the end of a job without session and key leads to is a free slot.
+
+        Gates that were looked at have counted this job, and want to be told of its end.
+        """
+        if self.parked.size:
+            return False
+        return self.gates is None or not (self.gates.looked or self.blocked)
 
     @property
     def crowds(self) -> int:
@@ -142,8 +155,6 @@ class StoredPool(KeptDesk[Row]):
 
     def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
         """Return what a job that comes into the queue now is sorted by."""
-        if self._by_level:
-            return -job.priority, turn
         row = Row(job, self.no, self.books.now)
         row.seq, row.ready_at = seq, self.books.now
         return position(self.spec.queue, row, turn)
@@ -175,9 +186,13 @@ class StoredPool(KeptDesk[Row]):
             self.queue.lanes.clear()
         books.connection.execute(OCCUPY, (self.gates is not None, self.no))
         self.queue.size = 0
-        for (seq,) in sorted(books.query(TO_LIMBO, (self.no,))):
-            row = books.row(seq)
-            self._pass_key_gate(row, row.ready_at)
+        seqs = sorted([seq for (seq,) in books.query(TO_LIMBO, (self.no,))])
+        for start in range(0, len(seqs), MANY):
+            for row in books.load(seqs[start : start + MANY]):
+                self._pass_key_gate(row, row.ready_at)
+            # There may be more of them than fit into memory.
+            books.write()
+            books.rows.clear()
 
     def save(self) -> None:
         """Write the counts."""

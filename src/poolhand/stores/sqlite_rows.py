@@ -14,6 +14,7 @@ from poolhand.contract import Stored
 from poolhand.rules import lifecycle
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Fault, Job, Status
+from poolhand.stores.sqlite_lots import by_lot
 
 # Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
 # yet come to the next, which no commit ever shows.
@@ -88,6 +89,7 @@ LEFT JOIN poolhand_claims c ON c.seq = j.seq AND c.stuck = 0
 LEFT JOIN poolhand_ends e ON e.seq = j.seq
 """
 BY_SEQ = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq = ?"
+BY_SEQS = by_lot(f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq IN")
 BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
 
 

@@ -39,9 +39,10 @@ class Steps:
         self.books.close()
         return topics
 
-    def undo(self) -> None:
+    def undo(self, told: set[str]) -> None:
         """Begin anew after the tables were set back to when the books were last closed."""
         self.books.reopen()
+        self.books.topics &= told
         self.pools = Pools(self.books)
 
     def owner(self, id: str | None) -> int | None:
@@ -96,7 +97,6 @@ class Steps:
         """Write the last record of a job that has no place any more."""
         books, pool = self.books, self.pools.no(row.pool)
         books.note(record)
-        books.topics.add("over")
         row.job = job
         row.dead = job.status is Status.FAILED
         if job.session is not None or job.idempotency_key is not None:
@@ -107,6 +107,7 @@ class Steps:
     def tell_end(self, pool: StoredPool, seq: int, job: Job, end: int, wished: bool) -> None:
         """Write what became of a job."""
         books = self.books
+        books.topics.add("over")
         books.ends += 1
         pool.tally[end] += 1
         times = (books.now, encode_course(job))

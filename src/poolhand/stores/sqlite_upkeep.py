@@ -34,8 +34,7 @@ def promote(steps: Steps, limit: int) -> Promoted:
     for clock, by_wall in ((books.now, 0), (books.stamp, 1)):
         due += execute(DUE, (clock, by_wall, clock, limit)).fetchall()
     due = sorted(due)[:limit]
-    for _, seq in due:
-        row = books.row(seq)
+    for row in books.load([seq for _, seq in due]):
         steps.pools.no(row.pool).promote(row, books.now)
     expired = steps.expire(limit)
     books.write()

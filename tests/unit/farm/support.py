@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
 from poolhand.app import App
-from poolhand.contract import (
-    Added,
-    Batch,
-    Change,
-    Claim,
-    Extended,
-    Filter,
-    Lease,
-    Promoted,
-    Put,
-    Refusal,
-    Replaced,
-    Stored,
-    Wanted,
-)
+from poolhand.contract import Claim, Stored
 from poolhand.errors import Unavailable
 from poolhand.farm.station import Station
 from poolhand.observe.events import Event, Events
-from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.memory import MemoryStore
 from poolhand.testing import SeededRuntime
@@ -72,88 +57,55 @@ class Machine(SeededRuntime):
 class SharedStore(MemoryStore):
     """A memory store that outlives its apps, as a file does, and can be away for a while.
 
-    While it is `down` every verb says so; what came to it before is done.
+    While it is `down` every verb says so; what came to it before is done. Each verb may take
+    `lag()` seconds on its way in, and again on its way back.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
+        self._runtime = runtime
         self.down = False
         self.adds = self.machines = 0
+        self.lag: Callable[[], float] | None = None
 
-    def _check(self) -> None:
+    async def travel(self) -> None:
+        if self.lag is not None:
+            assert isinstance(self._runtime, SeededRuntime)
+            await _take(self._runtime, self.lag())
+
+    def check_up(self) -> None:
         if self.down:
             raise Unavailable("the store is away")
-
-    async def open(self) -> None:
-        self._check()
-        await super().open()
 
     async def close(self) -> None:
         """Stay open for the others."""
 
-    async def check(self) -> None:
-        self._check()
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
-        self._check()
-        self.adds += 1
-        return await super().add(batches)
+async def _take(runtime: SeededRuntime, seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
-    async def unpark(self, ids: Sequence[str]) -> list[str]:
-        self._check()
-        return await super().unpark(ids)
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
-        self._check()
-        return await super().claim(wanted)
+def _verb(name: str) -> Callable[..., Any]:
+    inner = getattr(MemoryStore, name)
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
-        self._check()
-        return await super().replace(changes, wanted)
+    async def verb(self: SharedStore, *args: Any, **kwargs: Any) -> Any:
+        await self.travel()
+        self.check_up()
+        self.adds += name == "add"
+        answer = await inner(self, *args, **kwargs)
+        await self.travel()
+        return answer
 
-    async def release(self, tokens: Sequence[int]) -> None:
-        self._check()
-        await super().release(tokens)
+    return verb
 
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        self._check()
-        return await super().cancel(ids, by)
 
-    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        self._check()
-        return await super().extend(owner, tokens)
-
-    async def leases(self) -> list[Lease]:
-        self._check()
-        return await super().leases()
-
-    async def bury(self, owner: str, renewal: int) -> list[Claim]:
-        self._check()
-        return await super().bury(owner, renewal)
-
-    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        self._check()
-        return await super().get(ids)
-
-    async def count(self, which: Filter) -> Mapping[Status, int]:
-        self._check()
-        return await super().count(which)
-
-    async def promote(self, limit: int = 1000) -> Promoted:
-        self._check()
-        return await super().promote(limit)
-
-    async def prune(self, keep: float, limit: int = 1000) -> int:
-        self._check()
-        return await super().prune(keep, limit)
-
-    async def get_document(self, key: str) -> tuple[bytes, int] | None:
-        self._check()
-        return await super().get_document(key)
-
-    async def put(self, puts: Sequence[Put]) -> bool:
-        self._check()
-        return await super().put(puts)
+VERBS = (
+    "open", "check", "declare", "pools", "add", "unpark", "claim", "replace", "release", "cancel",
+    "enroll", "extend", "leases", "bury", "get", "brief", "find", "count", "promote", "prune",
+    "get_document", "put", "delete", "scan", "append", "read", "trim",
+)  # fmt: skip
+for _name in VERBS:
+    setattr(SharedStore, _name, _verb(_name))
 
 
 @asynccontextmanager

@@ -97,7 +97,7 @@ def test_a_trial_leaves_no_trace() -> None:
     assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
     assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
     assert (made.desk.waiting, list(made.desk)) == (0, [])
-    assert not kept(made).joins(entry.job, False, made.now)
+    assert kept(made).joined(entry.job, False, made.now) is None
 
 
 @pytest.mark.parametrize(

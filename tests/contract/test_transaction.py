@@ -1,0 +1,76 @@
+"""Transactions: jobs that come in with a commit, or leave no trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from poolhand.contract import Batch, Refusal
+from poolhand.errors import StoreError
+from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast
+from tests.contract.support import Hand, entries, ids, order, refused, spec
+
+
+async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
+    made = await hand.store.begin()
+    assert entries(await made.add(Batch((order("a"), order("b", "other"))))) == ["taken", "taken"]
+    assert entries(await made.add(Batch((order("c"),)))) == ["taken"]
+    assert await hand.store.get(["a", "b", "c"]) == [None] * 3
+    await made.commit()
+    assert await hand.serve(("pool",)) == ["a", "c"]
+    assert await hand.serve() == ["b"]
+
+
+async def test_what_is_taken_back_leaves_no_trace(hand: Hand) -> None:
+    made = await hand.store.begin()
+    await made.add(Batch((order("a", idempotency_key="k"), order("b", "new"))))
+    await made.roll_back()
+    assert await hand.store.get(["a", "b"]) == [None, None]
+    assert await hand.store.pools() == []
+    assert await hand.audited() == []
+    await hand.take_in("c", idempotency_key="k")
+
+
+async def test_a_commit_of_nothing_is_harmless(hand: Hand) -> None:
+    await (await hand.store.begin()).commit()
+    await (await hand.store.begin()).roll_back()
+    await hand.take_in("a")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [bounded(1, OnFull.FAIL_SUBMITTER), bounded(1), fail_fast()],
+    ids=["fail", "block", "fail_fast"],
+)
+async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
+    hand: Hand, policy: Policy
+) -> None:
+    await hand.store.declare(spec(backpressure=policy, slots=1))
+    made = await hand.store.begin()
+    assert entries(await made.add(Batch((order("a"),)))) == ["taken"]
+    assert refused(await made.add(Batch((order("b"),)))).pool == "pool"
+    assert refused(await made.add(Batch((order("c", "other"), order("d"))))).pool == "pool"
+    await made.commit()
+    assert await hand.store.get(["b", "c", "d"]) == [None] * 3
+    assert await hand.serve() == ["a"]
+
+
+async def test_a_key_stands_for_its_job_inside_and_outside(hand: Hand) -> None:
+    await hand.take_in("a", idempotency_key="k")
+    made = await hand.store.begin()
+    for name, key, found in [("b", "k", "a"), ("c", "l", "c"), ("d", "l", "c")]:
+        answer = await made.add(Batch((order(name, idempotency_key=key),)))
+        assert not isinstance(answer, Refusal)
+        assert ids(answer) == [found]
+    await made.commit()
+    assert await hand.serve() == ["a", "c"]
+
+
+async def test_a_transaction_that_is_over_takes_nothing_more(hand: Hand) -> None:
+    made = await hand.store.begin()
+    await made.commit()
+    with pytest.raises(StoreError):
+        await made.add(Batch((order("a"),)))
+    with pytest.raises(StoreError):
+        await made.commit()
+    await made.roll_back()
+    await hand.take_in("a")

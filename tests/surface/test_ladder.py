@@ -1,0 +1,70 @@
+"""The ladder: one small program climbs from memory to a file by changing only the URL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """\
+import asyncio
+from poolhand import App
+
+app = App("memory://")
+
+@app.task(pool="research")
+async def research(topic: str, depth: int = 1) -> list[str]:
+    return [topic] * depth
+
+async def main() -> None:
+    async with app, app.worker(slots=3):
+        tickets = await research.submit_many([("bees", 2), ("ants",), ("wasps", 3)])
+        print([await ticket for ticket in tickets], await (await research.submit("moths")))
+
+asyncio.run(main())
+"""
+RESULT = "[['bees', 'bees'], ['ants'], ['wasps', 'wasps', 'wasps']] ['moths']\n"
+
+
+def run(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """Run the program over that store, as its users do."""
+    script = folder / "program.py"
+    script.write_text(PROGRAM.replace("memory://", url), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", script.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_the_program_is_no_more_than_a_dozen_lines() -> None:
+    assert len([line for line in PROGRAM.splitlines() if line]) <= 12
+    assert PROGRAM.count("memory://") == 1
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///agents.db"])
+def test_one_program_runs_over_every_store(tmp_path: Path, url: str) -> None:
+    found = run(tmp_path, url)
+    assert (found.stdout, found.stderr, found.returncode) == (RESULT, "", 0)
+
+
+def test_over_a_file_it_runs_again_and_by_several_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    text = PROGRAM.replace("memory://", "sqlite:///agents.db")
+    script.write_text(text, encoding="utf-8")
+    pipe = subprocess.PIPE
+    command = [sys.executable, script.name]
+    started = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+        for _ in range(3)
+    ]
+    found = [process.communicate(timeout=50) for process in started]
+    assert found == [(RESULT, "")] * 3
+    assert (tmp_path / "agents.db").exists()

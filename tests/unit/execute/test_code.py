@@ -1,0 +1,142 @@
+"""Codes: functions by their names, and calls as bytes."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from poolhand.errors import BadSignature, Undecodable, UsageError
+from poolhand.execute.code import Code, Codes, name_of_task, run_apart
+from poolhand.execute.parcel import Parcels
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
+
+RING = KeyRing({"a": b"a" * 32}, current="a")
+
+
+def add(number: int, more: int = 1) -> int:
+    return number + more
+
+
+async def add_later(number: int) -> int:
+    return number + 1
+
+
+class Wrapped:
+    """As a task stands in a module in place of its function."""
+
+    fn = staticmethod(add)
+
+    def method(self) -> None: ...
+
+
+wrapped = Wrapped()
+
+
+def code(name: str = "add", fn: Any = add, **options: Any) -> Code:
+    return Code(name, fn, Parcels(**options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"codec": "msgpack"},
+        {"ring": RING},
+        {"codec": "pickle", "ring": RING, "pickle": AllowPickle()},
+    ],
+    ids=["json", "msgpack", "signed", "pickle"],
+)
+def test_a_call_and_a_result_survive_being_kept(options: dict[str, Any]) -> None:
+    one = code(**options)
+    assert one.unpack(one.pack((4,), {"more": 5}))() == 9
+    assert one.unpack_result(one.pack_result(9)) == 9
+
+
+def test_a_call_is_one_of_its_task() -> None:
+    payload = code("add").pack((4,), {})
+    with pytest.raises(Undecodable, match="is one of 'add'; it was moved, and is not made"):
+        code("other").unpack(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00" * 9, b"{}", b"\xff" * 100], ids=repr)
+def test_bytes_that_hold_no_call_are_refused(payload: bytes) -> None:
+    with pytest.raises(Undecodable):
+        code().unpack(payload)
+
+
+def test_what_was_not_signed_by_us_is_refused() -> None:
+    signed = code(ring=RING)
+    for other in (code(), code(ring=KeyRing({"a": b"b" * 32}, current="a"))):
+        with pytest.raises(BadSignature):
+            signed.unpack(other.pack((1,), {}))
+        with pytest.raises(BadSignature):
+            other.unpack(signed.pack((1,), {}))
+    altered = bytearray(signed.pack((1,), {}))
+    altered[len(altered) // 2] ^= 1
+    with pytest.raises((BadSignature, Undecodable)):
+        signed.unpack(bytes(altered))
+
+
+def test_names_are_found_and_given_once() -> None:
+    codes = Codes()
+    first = code("add")
+    codes.add(first)
+    assert codes.find("add") is first
+    assert codes.find("sub") is None
+    assert list(codes) == [first]
+    again = code("add")
+    codes.add(again)
+    assert codes.find("add") is again, "a module that is loaded again brings its tasks again"
+    with pytest.raises(UsageError, match="'add' is registered already"):
+        codes.add(code("add", add_later))
+    other = code("add", add_later)
+    codes.renew(other)
+    assert codes.find("add") is other
+    codes.forget()
+    assert codes.find("add") is None
+
+
+def test_a_task_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_of_task(add) == f"{__name__}.add"
+
+    def local() -> None: ...
+
+    assert name_of_task(local).endswith("test_a_task_is_named_by_its_place.<locals>.local")
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(local, "__module__", "__main__")
+    monkeypatch.setattr(local, "__qualname__", "local")
+    main.__file__ = "/somewhere/agents.py"
+    assert name_of_task(local) == "agents.local", "as a worker that imports it would name it"
+    main.__spec__ = ModuleType("x").__spec__
+    with pytest.raises(UsageError, match="has no name to be found by"):
+        name_of_task(partial(add, 1))
+
+
+@pytest.mark.parametrize("name", ["", "  ", 5, None])
+def test_a_name_is_a_text(name: Any) -> None:
+    with pytest.raises(UsageError, match="it must be a non-blank text"):
+        code(name)
+
+
+def test_a_function_apart_is_found_by_its_name_and_run() -> None:
+    assert run_apart(__name__, "add", (1,), {"more": 5}) == 6
+    assert run_apart(__name__, "add_later", (1,), {}) == 2
+    assert run_apart(__name__, "wrapped", (1,), {}) == 2, "behind the task that has its name"
+
+
+def test_only_what_stands_in_a_module_can_be_found_elsewhere() -> None:
+    def local() -> None: ...
+
+    assert code(fn=add).is_findable
+    code(fn=add).check_findable()
+    for fn in (local, lambda: None, partial(add, 1)):
+        assert not code(fn=fn).is_findable
+        with pytest.raises(UsageError, match="at the top level of a module"):
+            code(fn=fn).check_findable()
+    assert not code(fn=Wrapped().method).is_findable, "it would be called without its object"

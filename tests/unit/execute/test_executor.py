@@ -1,0 +1,244 @@
+"""The executor: from a claim to a call, and from its end to a change of the store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Claim
+from poolhand.errors import JobLost, RetryLater, Undecodable, UsageError
+from poolhand.execute.brief import Brief, read_brief, record_of, write_brief
+from poolhand.execute.code import Code, Codes
+from poolhand.execute.executor import (
+    Closure,
+    End,
+    Errand,
+    Executor,
+    Hopeless,
+    crashed,
+    hand_back,
+    is_own_loss,
+    unwritable,
+)
+from poolhand.execute.parcel import Parcels
+from poolhand.rules.backoff import Retry
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Cancelled, Failed, Snoozed
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+END = End(AT, 2.0, 0.0)
+
+
+def add(number: int) -> int:
+    return number + 1
+
+
+CODE = Code("add", add, Parcels())
+CODES = Codes()
+CODES.add(CODE)
+
+
+def claim(brief: Brief | bytes | None = None, **fields: Any) -> Claim:
+    job = Job(
+        id="job-1",
+        pool="chat",
+        pool_id="pool-1",
+        status=Status.RUNNING,
+        submitted_at=AT,
+        name="add",
+        **{"attempts": 1, **fields},
+    )
+    if brief is None:
+        brief = Brief("add", CODE.pack((4,), {}), record_of(Retry(attempts=3, jitter=0.0)))
+    return Claim(job, brief if isinstance(brief, bytes) else write_brief(brief), 7)
+
+
+def prepared(brief: Brief | bytes | None = None, **fields: Any) -> Errand:
+    errand = Executor(CODES).prepare(claim(brief, **fields))
+    assert isinstance(errand, Errand)
+    return errand
+
+
+def hopeless(brief: Brief | bytes) -> Hopeless:
+    found = Executor(CODES).prepare(claim(brief))
+    assert isinstance(found, Hopeless)
+    return found
+
+
+def test_a_brief_survives_being_kept() -> None:
+    retry = Retry(attempts=3, give_up_on=(KeyError, "a.b.C"))
+    brief = Brief("add", b"x", record_of(retry), 3.0, 2.0, "thread", False)
+    found = read_brief(write_brief(brief), "job-1")
+    assert found == brief
+    assert found.policy == Retry(attempts=3, give_up_on=("KeyError", "a.b.C"))
+    assert Brief("add", b"").policy is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
+def test_bytes_that_hold_no_brief_are_told_with_the_job(data: bytes) -> None:
+    with pytest.raises(Undecodable, match="what job job-1 was ordered with cannot be read"):
+        read_brief(data, "job-1")
+
+
+def test_a_claim_becomes_a_call() -> None:
+    errand = prepared()
+    assert errand.call() == 5
+    assert (errand.code, errand.alone) == (CODE, False)
+
+
+def test_a_suspect_is_to_run_alone() -> None:
+    assert not prepared(crashes=1).alone
+    assert prepared(crashes=2).alone
+
+
+def test_a_task_that_is_not_here_is_passed_on() -> None:
+    found = hopeless(Brief("elsewhere", b""))
+    assert isinstance(found.outcome.error, JobLost)
+    assert "import the module that registers it" in str(found.outcome.error)
+    change = Executor(CODES).settle(found.claim, found.outcome, found.policy, END)
+    assert (change.job.status, change.wait) == (Status.SCHEDULED, 5.0)
+    last = replace(found.claim, job=replace(found.claim.job, attempts=5))
+    change = Executor(CODES).settle(last, found.outcome, found.policy, END)
+    assert change.job.status is Status.FAILED
+
+
+@pytest.mark.parametrize("brief", [b"", Brief("add", b"junk")], ids=["no brief", "no call"])
+def test_a_claim_that_cannot_be_read_has_failed_for_good(brief: Brief | bytes) -> None:
+    found = hopeless(brief)
+    change = Executor(CODES).settle(found.claim, found.outcome, found.policy, END)
+    assert change.job.status is Status.FAILED
+
+
+def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
+    class Hostile(msgspec.Struct):
+        number: int
+
+        def __post_init__(self) -> None:
+            if self.number == 13:
+                raise MemoryError
+
+    def take(value: Hostile) -> None: ...
+
+    take.__annotations__ = {"value": Hostile}
+    codes = Codes()
+    codes.add(Code("take", take, Parcels()))
+    payload = Parcels().write(("take", ["value"], {"value": {"number": 13}}), "a call")
+    assert isinstance(Executor(codes).prepare(claim(Brief("take", payload))), Hopeless)
+
+
+def test_a_closure_is_made_again_only_where_it_lives() -> None:
+    executor = Executor(CODES)
+    brief = Brief("<lambda>", b"", closure=True)
+    found = executor.prepare(claim(brief))
+    assert isinstance(found, Hopeless)
+    assert "it lived in the process that submitted it" in str(found.outcome.error)
+    executor.closures["job-1"] = Closure.of(lambda: 9)
+    errand = executor.prepare(claim(brief))
+    assert isinstance(errand, Errand)
+    assert errand.call() == 9
+    assert errand.code is None
+
+
+def test_a_value_is_kept_as_its_bytes() -> None:
+    executor, errand = Executor(CODES), prepared()
+    change = executor.complete(errand, errand.claim, 5, END)
+    assert isinstance(change, Change)
+    assert (change.token, change.job.status, change.job.ran) == (7, Status.COMPLETED, 2.0)
+    assert CODE.unpack_result(change.job.result) == 5
+
+
+def test_a_value_that_cannot_be_kept_is_a_failure_for_good() -> None:
+    class Hostile:
+        def __reduce__(self) -> Any:
+            raise ZeroDivisionError
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise ZeroDivisionError
+
+    executor, errand = Executor(CODES), prepared()
+    for value in (object(), Hostile(), {1: {2: Hostile()}}):
+        found = executor.complete(errand, errand.claim, value, END)
+        assert isinstance(found, Failed)
+        assert found.permanent
+        assert isinstance(found.error, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "wait"),
+    [
+        (Failed(ValueError()), Status.SCHEDULED, 5.0),
+        (Failed(ValueError(), permanent=True), Status.FAILED, None),
+        (Failed(RetryLater(60), on_purpose=True, retry_after=60), Status.SCHEDULED, 60.0),
+        (Cancelled(), Status.CANCELLED, None),
+        (Snoozed(30.0), Status.SCHEDULED, 30.0),
+        (Snoozed(AT + timedelta(hours=1)), Status.SCHEDULED, None),
+    ],
+    ids=["failed", "for good", "later", "cancelled", "snoozed", "until"],
+)
+def test_an_end_says_when_a_job_runs_again(
+    outcome: Any, status: Status, wait: float | None
+) -> None:
+    policy = Retry(attempts=3, jitter=0.0)
+    change = Executor(CODES).settle(claim(), outcome, policy, END)
+    assert (change.job.status, change.wait, change.token) == (status, wait, 7)
+
+
+def test_what_is_given_back_costs_nothing() -> None:
+    change = hand_back(claim())
+    assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 0, 0.0)
+
+
+def test_texts_that_are_no_texts_are_made_some() -> None:
+    fault = Fault("Error", "half a pair: \ud800", "line \udfff")
+    end = replace(END, fault=fault)
+    change = Executor(CODES).settle(claim(), Failed(ValueError()), None, end)
+    assert change.job.error == Fault("Error", "half a pair: ?", "line ?")
+    msgspec.json.encode(change.job)
+
+
+def test_a_crash_is_told_and_costs_an_attempt() -> None:
+    change = crashed(claim(), AT)
+    assert (change.job.status, change.job.attempts, change.job.crashes) == (Status.QUEUED, 1, 1)
+    assert change.job.error is not None
+    assert change.job.error.message == "the process that ran it died"
+
+
+def test_what_must_not_be_repeated_fails_with_its_process() -> None:
+    change = crashed(claim(Brief("add", b"", rerun=False)), AT)
+    assert change.job.status is Status.FAILED
+    assert change.job.error is not None
+    assert "on_crash='fail'" in change.job.error.message
+
+
+def test_a_brief_that_cannot_be_read_is_left_to_the_next_worker() -> None:
+    assert crashed(claim(b"junk"), AT).job.status is Status.QUEUED
+
+
+def test_a_process_that_dies_with_its_own_job_again_and_again_ends_it() -> None:
+    executor, errand = Executor(CODES), prepared()
+    statuses = []
+    for crashes in range(5):
+        one = claim(attempts=crashes + 1, crashes=crashes)
+        statuses.append(executor.lost(one, errand.brief, END).job.status)
+    assert statuses == [Status.QUEUED, Status.QUEUED, *[Status.FAILED] * 3]
+
+
+def test_only_the_loss_of_its_own_process_is_a_loss() -> None:
+    job = claim().job
+    assert is_own_loss(Failed(JobLost("gone", job_id="job-1")), job)
+    assert not is_own_loss(Failed(JobLost("gone", job_id="job-2")), job)
+    assert not is_own_loss(Failed(ValueError()), job)
+    assert not is_own_loss(Cancelled(), job)
+
+
+def test_what_no_store_can_take_is_told_as_a_failure() -> None:
+    job = replace(claim().job, status=Status.SCHEDULED, run_at=AT, started_at=AT, result=b"x")
+    change = unwritable(Change(job, 7, wait=5.0, stuck=True), TypeError("x"))
+    assert (change.job.status, change.job.result, change.job.run_at) == (Status.FAILED, None, None)
+    assert change.job.finished_at == AT
+    assert (change.token, change.wait, change.stuck) == (7, None, True)

@@ -1,0 +1,140 @@
+"""Signatures: which calls are taken, and how a kept call is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from msgspec import Meta
+
+from poolhand.errors import Undecodable, UsageError
+from poolhand.execute.signature import Signature
+
+if TYPE_CHECKING:
+    from decimal import Decimal as Unheard
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def everything(
+    a: int, /, b: Point, c: str = "c", *args: Point, d: Annotated[int, Meta(ge=0)] = 4, **more: str
+) -> Point:
+    return b
+
+
+def unheard(a: Point, b: Unheard) -> Unheard: ...  # type: ignore[empty-body]
+
+
+def test_a_call_is_kept_by_the_names_of_its_arguments() -> None:
+    signature = Signature(everything, "task")
+    point = Point(1)
+    assert signature.bind((1, point), {}) == ("task", ["a", "b"], {"a": 1, "b": point})
+    name, names, given = signature.bind((1, point, "x", point, point), {"d": 5, "e": "e"})
+    assert (name, names) == ("task", ["a", "b", "c", "args", "d", "more"])
+    assert given["args"] == (point, point)
+    assert given["more"] == {"e": "e"}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1, Point(1)), {}),
+        ((1,), {"b": Point(1), "d": 7}),
+        ((1, Point(1), "c", Point(2), Point(3)), {"d": 1, "e": "e", "f": "f"}),
+    ],
+    ids=["positional", "named", "all"],
+)
+def test_what_was_bound_is_called_the_same(args: Any, kwargs: Any) -> None:
+    signature = Signature(everything, "task")
+    expected = signature._signature.bind(*args, **kwargs)
+    found = signature._signature.bind(
+        *(made := signature.unbind(signature.bind(args, kwargs)))[0], **made[1]
+    )
+    assert found.arguments == expected.arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((1,), {}), ((), {"a": 1, "b": 2}), ((1, 2), {"b": 3})], ids=str
+)
+def test_what_a_function_does_not_take_is_refused_with_its_signature(
+    args: Any, kwargs: Any
+) -> None:
+    with pytest.raises(UsageError, match=r"task\(a: 'int', /, b: 'Point'.* cannot be called so"):
+        Signature(everything, "task").bind(args, kwargs)
+
+
+def test_types_are_those_of_the_parameters() -> None:
+    hints = Signature(everything, "task")._hints()
+    assert hints[2] == {
+        "a": int,
+        "b": Point,
+        "c": str,
+        "args": list[Point],
+        "d": Annotated[int, Meta(ge=0)],
+        "more": dict[str, str],
+    }
+    assert hints[1] is Point
+
+
+def test_one_unknown_type_leaves_the_others() -> None:
+    signature = Signature(unheard, "task")
+    assert signature._hints()[2] == {"a": Point, "b": Any}
+    assert signature.returns is Any
+
+
+def test_a_decorated_function_has_the_types_of_the_one_inside() -> None:
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    signature = Signature(decorate(everything), "task")
+    assert signature._hints()[2]["b"] is Point
+    with pytest.raises(UsageError):
+        signature.bind((), {})
+
+
+def test_only_plain_values_of_the_very_type_are_sure_to_fit() -> None:
+    def call(a: int, b: str, c: Any, d: float = 0.0) -> None: ...
+
+    signature = Signature(call, "task")
+    for args, sure in (
+        ((1, "x", object()), True),
+        ((1, "x", None, 1.5), True),
+        ((True, "x", None), False),
+        (("1", "x", None), False),
+        ((1, "x", None, 1), False),
+    ):
+        assert signature.surely_fits(signature.bind(args, {})) is sure
+
+
+def test_a_kept_call_that_does_not_fit_any_more_says_what_is_wrong() -> None:
+    def before(a: int, b: int = 2) -> None: ...
+
+    def after(a: int, c: int) -> None: ...
+
+    kept = Signature(before, "task").bind((1, 2), {})
+    with pytest.raises(Undecodable, match=r"unknown \['b'\], missing \['c'\]"):
+        Signature(after, "task").unbind(kept)
+
+
+def test_a_kept_call_follows_parameters_that_moved() -> None:
+    def before(a: int, b: int) -> None: ...
+
+    def after(b: int, *, a: int, c: int = 3) -> None: ...
+
+    kept = Signature(before, "task").bind((1, 2), {})
+    assert Signature(after, "task").unbind(kept) == ([2], {"a": 1})
+
+
+def test_what_has_no_signature_is_no_task() -> None:
+    with pytest.raises(UsageError, match="has no signature"):
+        Signature(type, "task")

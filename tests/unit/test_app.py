@@ -1,0 +1,197 @@
+"""The app: where tasks, pools and a store meet."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand import Autoscale, Status, Unsupported, UsageError, wait
+from poolhand.app import App
+from poolhand.execute.brief import read_brief, write_brief
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
+
+
+@pytest.mark.parametrize("url", ["redis://localhost", "amqp://u:secret@host", "file:///x"])
+def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url: str) -> None:
+    with pytest.raises(Unsupported, match="is not supported by this version") as caught:
+        App(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_app_is_shown_by_its_url() -> None:
+    assert repr(App("memory://")) == "<App memory://>"
+
+
+def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app.pool("chat", max_concurrent=3)
+
+    @app.task(pool="chat")
+    async def call() -> None: ...
+
+    app.worker()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep", [0, -1, "week", float("nan"), None], ids=str)
+def test_results_are_kept_for_some_seconds(keep: Any) -> None:
+    with pytest.raises(UsageError, match="keep_results"):
+        App("memory://", keep_results=keep)
+
+
+def test_an_undeclared_pool_has_no_cap_but_a_near_miss_is_an_error() -> None:
+    app = App("memory://")
+    app.pool("research")
+
+    @app.task(pool="something else")
+    async def fine() -> None: ...
+
+    with pytest.raises(UsageError, match="pool 'reserch' is not declared, but 'research' is"):
+
+        @app.task(pool="reserch")
+        async def call() -> None: ...
+
+
+def test_a_near_miss_is_found_when_the_pool_is_declared_after_the_task() -> None:
+    app = App("memory://")
+
+    @app.task(pool="reserch")
+    async def call() -> None: ...
+
+    with pytest.raises(UsageError, match="'reserch' is not declared, but 'research' is"):
+        app.pool("research")
+
+
+async def test_two_pools_that_are_both_declared_may_have_similar_names() -> None:
+    app = App("memory://")
+    app.pool("chat1")
+    app.pool("chat2")
+
+    @app.task(pool="chat2")
+    async def call() -> int:
+        return 1
+
+    async with app, app.worker():
+        assert await (await call.submit()) == 1
+
+
+def test_options_of_a_pool_are_told_all_at_once() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError) as caught:
+        app.pool("chat", max_concurrent=0, timeout=-1, colour="red")  # type: ignore[call-arg]
+    assert "max_concurrent=0" in str(caught.value)
+    assert "timeout=-1" in str(caught.value)
+    assert "'colour' is no option" in str(caught.value)
+
+
+def test_a_stored_pool_does_not_scale_itself() -> None:
+    with pytest.raises(UsageError, match="autoscale goes with a pool in memory"):
+        App("memory://").pool("chat", autoscale=Autoscale(min=1, max=5))
+
+
+async def test_signed_calls_are_run_and_others_are_not() -> None:
+    ring = KeyRing({"k1": b"x" * 32}, current="k1")
+    other = KeyRing({"k1": b"y" * 32}, current="k1")
+
+    async def call(number: int) -> int:
+        return number
+
+    app = App("memory://", ring=ring)
+    task = app.task(name="call")(call)
+    async with app, app.worker():
+        assert await (await task.submit(5)) == 5
+        forged = App("memory://", ring=other).task(name="call")(call)
+        unsigned = App("memory://").task(name="call")(call)
+        for view in (forged, unsigned):
+            order = view._order((5,), {})
+            (ticket,) = await app.submit([order], task._how())
+            job = await wait(ticket)
+            assert job.status is Status.FAILED
+            assert job.error is not None
+            assert job.error.type == "poolhand.errors.BadSignature"
+
+
+async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
+    ring = KeyRing({"k1": b"x" * 32}, current="k1")
+    app = App("memory://", ring=ring)
+    runs: list[str] = []
+
+    @app.task(name="harmless")
+    async def harmless(path: str) -> None:
+        runs.append("harmless")
+
+    @app.task(name="delete")
+    async def delete(path: str) -> None:
+        runs.append("delete")
+
+    async with app, app.worker():
+        order = harmless._order(("/",), {})
+        brief = replace(read_brief(order.brief, ""), task="delete")
+        moved = replace(order, brief=write_brief(brief))
+        (ticket,) = await app.submit([moved], delete._how())
+        job = await wait(ticket)
+    assert runs == []
+    assert job.error is not None
+    assert "it was moved, and is not made" in job.error.message
+
+
+async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
+    with pytest.raises(UsageError, match="codec='pickle' needs"):
+        App("memory://", codec="pickle")
+    with pytest.raises(UsageError, match="codec='yaml' is not allowed"):
+        App("memory://", codec="yaml")
+    ring = KeyRing({"k1": b"x" * 32}, current="k1")
+    app = App("memory://", codec="pickle", ring=ring, pickle=AllowPickle())
+
+    @app.task
+    async def call(value: Any) -> Any:
+        return value
+
+    async with app, app.worker():
+        assert await (await call.submit({1: {2, 3}, "x": 4 + 5j})) == {1: {2, 3}, "x": 4 + 5j}
+
+
+async def test_an_app_says_whether_it_could_take_a_job(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'jobs.db'}")
+    assert not await app.ready()
+    fine = App("memory://")
+    assert await fine.ready()
+    await fine.close()
+
+
+async def test_the_same_name_is_the_same_pool_in_every_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    one, two = App(url), App(url)
+    one.pool("chat", max_concurrent=1)
+
+    async def call(number: int) -> int:
+        return number
+
+    first = one.task(pool="chat", name="call")(call)
+    second = two.task(pool="chat", name="call")(call)
+    async with one, two, one.worker():
+        tickets = [await first.submit(1), await second.submit(2)]
+        assert [await ticket for ticket in tickets] == [1, 2]
+        assert len({ticket.snapshot().pool_id for ticket in tickets}) == 1
+        station = await two.station()
+        (row,) = await station.keeper.ask(station.store.pools)
+        assert row.slots == 1
+
+
+async def test_an_app_can_be_used_by_many_tasks_of_a_loop_at_once(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task
+    async def call(number: int) -> int:
+        return number
+
+    async def one(number: int) -> int:
+        return await (await call.submit(number))
+
+    async with app, app.worker(8):
+        assert await asyncio.gather(*map(one, range(100))) == list(range(100))
