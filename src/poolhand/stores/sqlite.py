@@ -7,6 +7,8 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
+from msgspec import MsgspecError
+
 from poolhand.contract import (
     Added,
     Batch,
@@ -28,6 +30,7 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
+from poolhand.errors import Corrupt
 from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
@@ -80,12 +83,27 @@ class SqliteStore:
 
         def op(connection: Connection) -> T:
             steps = Steps(connection, file.now(), self._wall())
-            value = act(steps)
+            try:
+                value = act(steps)
+            except MsgspecError as error:
+                raise self._unreadable(error) from error
             for topic in sorted(steps.close()):
                 file.signal(topic)
             return value
 
         return await file.write(op)
+
+    def _read(self, op: Callable[[Connection], T]) -> T:
+        try:
+            return self._file.read(op)
+        except MsgspecError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Corrupt:
+        return Corrupt(
+            f"{self._file.path}: a row holds no record that could be read ({error}); somebody else "
+            "wrote to it, or the file is damaged: `poolhand doctor` says what is wrong"
+        )
 
     # Pools
 
@@ -102,7 +120,7 @@ class SqliteStore:
         await self._write(act)
 
     async def pools(self) -> list[PoolRow]:
-        return self._file.read(lambda db: [pool_row(row) for row in db.execute(IN_ORDER)])
+        return self._read(lambda db: [pool_row(row) for row in db.execute(IN_ORDER)])
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         def act(steps: Steps) -> None:
@@ -180,7 +198,7 @@ class SqliteStore:
         return await self._write(lambda steps: Leases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
-        return self._file.read(all_leases)
+        return self._read(all_leases)
 
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
         return await self._write(lambda steps: Leases(steps).bury(owner, renewal))
@@ -188,16 +206,16 @@ class SqliteStore:
     # What can be seen
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        return self._file.read(lambda db: sqlite_find.get(db, ids))
+        return self._read(lambda db: sqlite_find.get(db, ids))
 
     async def brief(self, id: str) -> bytes | None:
-        return self._file.read(lambda db: sqlite_find.brief(db, id))
+        return self._read(lambda db: sqlite_find.brief(db, id))
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
-        return self._file.read(lambda db: sqlite_find.find(db, which, after, limit))
+        return self._read(lambda db: sqlite_find.find(db, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
-        return self._file.read(lambda db: sqlite_find.count(db, which))
+        return self._read(lambda db: sqlite_find.count(db, which))
 
     # Time
 
@@ -210,7 +228,7 @@ class SqliteStore:
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
-        return self._file.read(lambda db: sqlite_documents.get(db, key, self._file.now()))
+        return self._read(lambda db: sqlite_documents.get(db, key, self._file.now()))
 
     async def put(self, puts: Sequence[Put]) -> bool:
         return await self._file.write(lambda db: sqlite_documents.put(db, puts, self._file.now()))
@@ -221,7 +239,7 @@ class SqliteStore:
         )
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
-        return self._file.read(
+        return self._read(
             lambda db: sqlite_documents.scan(db, prefix, after, limit, self._file.now())
         )
 
@@ -237,7 +255,7 @@ class SqliteStore:
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]:
-        return self._file.read(lambda db: sqlite_log.read(db, stream, after, limit, kind))
+        return self._read(lambda db: sqlite_log.read(db, stream, after, limit, kind))
 
     async def trim(self, stream: str, before: int) -> int:
         return await self._file.write(lambda db: sqlite_log.trim(db, stream, before))
