@@ -24,7 +24,7 @@ help: ## list the targets
 setup: ## build .venv with everything pinned; quick when nothing changed
 	@$(MAKE_VENV) .venv requirements/dev.txt
 
-demo: setup ## watch a pool at work (ONCE=1: one round, then end)
+demo: setup ## watch durable agents at work; a worker is killed (ONCE=1: one round, then end)
 	@$(RUN) examples/demo.py $(if $(ONCE),--once)
 
 test: setup lint types ## everything: lint, types, all tests

@@ -183,6 +183,20 @@ async def test_a_snooze_until_a_date_that_has_passed_is_over_at_once(hand: Hand)
     assert await hand.status("a") == "queued"
 
 
+async def test_a_job_that_comes_back_queued_does_not_wait_for_any_date(hand: Hand) -> None:
+    claim = await hand.start("a")
+    job = replace(claim.job, status=Status.QUEUED, run_at=START + timedelta(seconds=30))
+    await hand.change(Change(job, claim.token))
+    assert await hand.status("a") == "queued"
+
+
+async def test_a_job_that_comes_back_with_a_wait_waits(hand: Hand) -> None:
+    claim = await hand.start("a")
+    await hand.change(Change(replace(claim.job, status=Status.QUEUED), claim.token, wait=5.0))
+    assert await hand.status("a") == "scheduled"
+    assert (await hand.store.promote()).next_in == 5.0
+
+
 async def test_the_next_moment_is_that_of_whatever_comes_first(hand: Hand) -> None:
     assert await hand.store.promote() == Promoted(0, 0, None)
     await hand.take_in("a", delay=50.0)

@@ -126,8 +126,11 @@ class Hand:
                 self._done += self._served.left_behind()
                 self.close()
             self._fetch()
-            if self._done or self._released or (self._free and self._claims):
+            if self._done or (self._free and self._claims):
                 await self._write()
+            if self._released and not self._done:
+                # Behind what was done: until that is written they are not known to be stuck.
+                await self._release()
             self._looked.set()
 
     @property
@@ -162,18 +165,14 @@ class Hand:
     async def _write(self) -> None:
         most = 1 if self._one_by_one else len(self._done)
         done, self._done = self._done[:most], self._done[most:]
-        released, self._released = self._released, []
         free, self._free = (self._free, []) if self._claims else ([], self._free)
         self._writing = True
         try:
-            replaced = await self._exchange(done, free, released)
+            replaced = await self._exchange(done, free)
         except BaseException as error:
-            self._free, self._released = free + self._free, released + self._released
+            self._free = free + self._free
             self._done = self._kept(done, error) + self._done
-            self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
-            if not isinstance(error, Exception):
-                raise
-            self._keeper.trouble("worker", error)
+            self._fail(error)
             return
         finally:
             self._writing = False
@@ -186,6 +185,27 @@ class Hand:
         taken = {claim.slot for claim in replaced.claims}
         self._free += [slot for slot in free if slot not in taken]
         self._tell(done, replaced)
+
+    async def _release(self) -> None:
+        """Take the slots back of code that has ended at last."""
+        released, self._released = self._released, []
+        self._writing = True
+        try:
+            await self._keeper.store.release(released)
+        except BaseException as error:
+            self._released = released + self._released
+            self._fail(error)
+        else:
+            self._retry_in = 0.0
+        finally:
+            self._writing = False
+
+    def _fail(self, error: BaseException) -> None:
+        """Note that something has to be tried again."""
+        self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
+        if not isinstance(error, Exception):
+            raise error
+        self._keeper.trouble("worker", error)
 
     def _kept(self, done: list[Done], error: BaseException) -> list[Done]:
         """Return what is tried again after a failure.
@@ -201,11 +221,9 @@ class Hand:
         self._one_by_one = True
         return done
 
-    async def _exchange(self, done: list[Done], free: list[int], released: list[int]) -> Replaced:
+    async def _exchange(self, done: list[Done], free: list[int]) -> Replaced:
         store = self._keeper.store
         wanted = Wanted(self._heart.owner.id, tuple(free), self._pools) if free else None
-        if released:
-            await store.release(released)
         for one in done:
             self._outcomes.expect(one.change.job, one.value, one.error)
         if done:

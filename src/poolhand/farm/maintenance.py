@@ -118,7 +118,10 @@ class Leader:
         if now >= self._asks_at:
             if await self._write_down():
                 self._leads_until = now + LEAD_FOR
-            self._asks_at = now + LEAD_AGAIN
+                self._asks_at = now + LEAD_AGAIN
+            else:
+                # Soon again: nothing is promoted between the death of a leader and the next one.
+                self._asks_at = now + LOOK_EVERY
             self._keeper.well("leader")
         return now < self._leads_until
 

@@ -103,6 +103,9 @@ def _pack(texts: list[Text]) -> bytes:
 
 
 def _unpack(packed: bytes) -> list[Text]:
-    if packed.startswith(_COMPRESSED):
-        packed = zlib.decompress(packed[1:])
+    try:
+        if packed.startswith(_COMPRESSED):
+            packed = zlib.decompress(packed[1:])
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"lines of the log cannot be decompressed: {error}") from error
     return _decode(packed)

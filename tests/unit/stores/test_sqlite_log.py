@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from poolhand.contract import Line
@@ -87,3 +88,13 @@ def test_a_row_is_trimmed_line_by_line(connection: sqlite3.Connection, before: i
     write(connection, b"f")
     assert read(connection)[-1] == "6 f"
     assert rows(connection) == (4 if gone < 3 else 3)
+
+
+@pytest.mark.parametrize("lines", [b"z no zlib", b"\x00"], ids=["compressed", "plain"])
+def test_lines_that_somebody_spoilt_are_not_taken_for_lines(
+    connection: sqlite3.Connection, lines: bytes
+) -> None:
+    write(connection, b"a")
+    connection.execute("UPDATE poolhand_log SET lines = ?", (lines,))
+    with pytest.raises(msgspec.MsgspecError):
+        read(connection)
