@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import shutil
 import sqlite3
@@ -23,6 +24,8 @@ from goals import MISSED
 from lag import RESULTS, facts, fresh, publish, show_progress, table
 from machine import installed
 from measure import FAILED
+
+LONGEST = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,8 @@ def main() -> int:
     given = arguments()
     if given.probe:
         case, folder = given.probe
+        # What hangs says where.
+        faulthandler.dump_traceback_later(LONGEST, exit=True)
         print(json.dumps(asdict(probe(Case(**json.loads(case)), folder))))
         return 0
     with tempfile.TemporaryDirectory(prefix="poolhand-bench-", dir=given.folder) as root:

@@ -146,14 +146,15 @@ class FarmWorld:
 
     def enter(self, body: Body, token: int) -> None:
         tokens = self.tokens.setdefault(body.number, [])
-        if tokens and token <= tokens[-1]:
-            self.faults.append(f"token: {body.number} ran under {token} after {tokens}")
-        tokens.append(token)
         self.inside[token] = body
         good = self.store._leases._claims
-        row = good.get(token)
-        if row is None:
-            return  # Its lease was lost before it began: it is about to be told.
+        if token not in good:
+            # Its lease was lost on the way: what it does counts for nothing, as it will be told.
+            tokens.append(token)
+            return
+        if token <= max(tokens, default=0):
+            self.faults.append(f"token: {body.number} runs under {token} after {tokens}")
+        tokens.append(token)
         valid = [good[one] for one in self.inside if one in good]
         for name, cap in CAPS.items():
             if sum(one.job.pool == name for one in valid) > cap:
@@ -395,7 +396,7 @@ class FarmWorld:
             ran = msgspec.json.decode(_body(job.result), type=Ran)
             if ran.number not in self.accepted.get(id, {ran.number}):
                 self.faults.append(f"result: {id} has that of {ran.number}")
-            if ran.token != self.tokens[ran.number][-1]:
+            if ran.token != max(self.tokens[ran.number]):
                 self.faults.append(f"fence: {id} ended by {ran.token}, not by the last one")
         if job.attempts > 3 + job.crashes:
             self.faults.append(f"attempts: {id} has {job.attempts} and {job.crashes} crashes")
