@@ -155,6 +155,17 @@ async def test_a_burial_frees_stuck_slots(hand: Hand) -> None:
     assert (await hand.pool()).running == 0
 
 
+async def test_the_dead_are_forgotten_when_their_last_slot_is_free(hand: Hand) -> None:
+    await hand.start("a")
+    (found,) = await hand.store.bury("hand", 0)
+    assert await hand.change(hand.ended(found, stuck=True)) == (True,)
+    lease = await lease_of(hand, "hand")
+    assert lease is not None
+    assert lease.holds == 1
+    await hand.store.release([found.token])
+    assert await hand.store.leases() == []
+
+
 async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.store.enroll(owner("heir"))

@@ -111,6 +111,19 @@ async def test_a_changed_strategy_ranks_what_is_queued(
     assert await hand.serve() == served
 
 
+async def test_under_new_rules_everybody_is_as_old_as_before(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1))
+    for name, session in [("a", "s"), ("b", None), ("c", "t"), ("d", None)]:
+        await hand.take_in(name, session=session)
+    await hand.store.declare(spec(slots=1, queue=lifo()))
+    await hand.take_in("e")
+    await hand.store.declare(spec(slots=1, queue=lifo(), max_per_key=9))
+    await hand.take_in("f", session="u")
+    await hand.store.declare(spec(slots=1, queue=lifo(), max_per_key=9, key_ttl=5.0))
+    await hand.take_in("g")
+    assert await hand.serve() == ["g", "f", "e", "d", "c", "b", "a"]
+
+
 async def test_under_aging_what_was_queued_is_as_old_as_it_is(hand: Hand) -> None:
     await hand.store.declare(spec(slots=1))
     await hand.take_in("old")

@@ -15,6 +15,7 @@ from tests.contract.support import START, Hand, ids, spec
 async def test_a_delayed_job_waits_for_its_time(hand: Hand) -> None:
     await hand.take_in("a", delay=10.0)
     assert await hand.status("a") == "scheduled"
+    assert (await hand.pool()).scheduled == 1
     assert await hand.claim() == []
     hand.clock.wait(9)
     assert await hand.store.promote() == Promoted(0, 0, 1.0)
@@ -22,6 +23,7 @@ async def test_a_delayed_job_waits_for_its_time(hand: Hand) -> None:
     assert await hand.claim() == []
     assert await hand.store.promote() == Promoted(1, 0, None)
     assert await hand.status("a") == "queued"
+    assert (await hand.pool()).scheduled == 0
     (claim,) = await hand.claim()
     assert claim.job.waited == 10.0
     assert claim.job.run_at is None

@@ -83,6 +83,8 @@ class Life:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # A session of its own: when a shell ends, its stopped processes are made to go on.
+                start_new_session=True,
             )
 
     @property

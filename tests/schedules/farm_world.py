@@ -101,7 +101,7 @@ class FarmWorld:
         self.begun: list[asyncio.Task[None]] = []
         self.callers: list[asyncio.Task[None]] = []
         self.accepted: dict[str, set[int]] = {}
-        self.unknown = 0
+        self.unknown: set[int] = set()
         self.numbers = 0
         self.inside: dict[int, Body] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -238,10 +238,10 @@ class FarmWorld:
             self.seen["refused"] += 1
             return
         except Unavailable:
-            self.unknown += 1
+            self.unknown.add(body.number)
             return
         except asyncio.CancelledError:
-            self.unknown += 1
+            self.unknown.add(body.number)
             raise
         self.accepted.setdefault(ticket.id, set()).add(body.number)
         self.note(f"accepted {ticket.id[-5:]} as {body}")
@@ -375,7 +375,7 @@ class FarmWorld:
         jobs = {row.job.id: row.stored() for row in rows}
         for id in sorted(self.accepted.keys() - jobs.keys()):
             self.faults.append(f"lost: {id}")
-        if len(jobs) > len(self.accepted) + self.unknown:
+        if len(jobs) > len(self.accepted) + len(self.unknown):
             self.faults.append(f"unexpected: {len(jobs)} jobs of {len(self.accepted)}")
         for id, one in sorted(jobs.items()):
             self.seen[one.job.status.value] += 1
@@ -394,7 +394,8 @@ class FarmWorld:
             self.faults.append(f"open: {id} is {job.status} under {one}")
         if job.status is Status.COMPLETED:
             ran = msgspec.json.decode(_body(job.result), type=Ran)
-            if ran.number not in self.accepted.get(id, {ran.number}):
+            # Its key may have been that of one who never heard that it was taken.
+            if ran.number not in self.accepted.get(id, self.unknown) | self.unknown:
                 self.faults.append(f"result: {id} has that of {ran.number}")
             if ran.token != max(self.tokens[ran.number]):
                 self.faults.append(f"fence: {id} ended by {ran.token}, not by the last one")
