@@ -191,6 +191,20 @@ async def test_a_new_drop_policy_finds_the_oldest_of_those_that_were_there(hand:
     assert await hand.statuses(*"abcde") == "rejected rejected queued queued queued"
 
 
+async def test_the_parked_stay_parked_under_new_rules_without_room(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=1, backpressure=bounded(1)))
+    await hand.start("running")
+    await hand.take_in("a")
+    assert entries(await hand.add(order("b"))) == ["parked"]
+    await hand.store.declare(spec(slots=1, backpressure=bounded(1), queue=lifo()))
+    row = await hand.pool()
+    assert (row.queued, row.parked) == (1, 1)
+    await hand.store.declare(spec(slots=1, backpressure=ring_buffer(1)))
+    await hand.take_in("c")
+    assert await hand.statuses("a", "c") == "rejected queued"
+    assert (await hand.get("b")).parked
+
+
 async def test_a_paused_pool_takes_jobs_but_gives_none_out(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.pause("pool", True, "me")

@@ -32,7 +32,7 @@ from poolhand.errors import Refused
 from poolhand.execute.executor import crashed
 from poolhand.farm.shift import Shift
 from poolhand.observe.events import Event, Events
-from poolhand.rules.audit import STREAM
+from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
 from poolhand.testing import SeededRuntime, run_seeded
 from tests.unit.farm.support import SharedStore, StoreApp
 
@@ -350,7 +350,7 @@ class FarmWorld:
             await asyncio.sleep(1)
         async with self.machine() as last, last.worker(4):
             until = runtime.monotonic() + CALM
-            while await self.open_jobs() and runtime.monotonic() < until:
+            while await self.open_jobs() and runtime.monotonic() < until:  # noqa: ASYNC110
                 await asyncio.sleep(1)
             if self.begun:
                 await asyncio.wait(self.begun, timeout=100)
@@ -404,13 +404,18 @@ class FarmWorld:
 
     async def check_audit(self, jobs: dict[str, Stored]) -> None:
         ends: Counter[str] = Counter()
+        wished: set[str] = set()
         for line in await self.store.read(STREAM, limit=100_000):
             record = msgspec.json.decode(line.body)
-            if line.kind in ("pool_outcome", "pool_drop"):
+            if line.kind in (OUTCOME, DROP):
                 ends[record["task_id"]] += 1
-        for id in jobs:
+            elif line.kind == CANCEL:
+                wished.add(record["task_id"])
+        for id, one in jobs.items():
             if ends[id] != 1:
                 self.faults.append(f"ends: {id} ended {ends[id]} times")
+            if one.job.status is Status.CANCELLED and id not in wished:
+                self.faults.append(f"cancelled: {id} was, and nobody wished it")
 
 
 def _body(data: bytes) -> bytes:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import datetime, timedelta
 
-from poolhand.contract import Lease, Owner, Put
+from poolhand.contract import Lease, Log, Owner, Put
 from poolhand.execute.executor import crashed
 from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped
+from poolhand.rules.audit import STREAM
 from poolhand.runtime import process_started
 
 LOOK_EVERY = 1.0
@@ -23,6 +25,7 @@ LEAD_FOR = 15.0
 LEAD_AGAIN = 5.0
 PRUNE_EVERY = 60.0
 PRUNE_AT_ONCE = 1000
+KEEP_AUDIT = timedelta(days=90)
 
 
 class Reaper:
@@ -145,6 +148,16 @@ class Leader:
     async def _prune(self) -> None:
         now = self._now()
         if now >= self._prunes_at:
-            gone = await self._keeper.store.prune(self._keep, PRUNE_AT_ONCE)
+            store = self._keeper.store
+            jobs = await store.prune(self._keep, PRUNE_AT_ONCE)
+            lines = await trim_audit(store, self._keeper.runtime.wall() - KEEP_AUDIT)
             # A full sweep means that more is waiting.
-            self._prunes_at = now + (LOOK_EVERY if gone >= PRUNE_AT_ONCE else PRUNE_EVERY)
+            full = max(jobs, lines) >= PRUNE_AT_ONCE
+            self._prunes_at = now + (LOOK_EVERY if full else PRUNE_EVERY)
+
+
+async def trim_audit(store: Log, before: datetime) -> int:
+    """Forget up to a sweep of audit records from before a moment; return how many."""
+    lines = await store.read(STREAM, limit=PRUNE_AT_ONCE)
+    old = [line.number for line in lines if line.at < before]
+    return await store.trim(STREAM, old[-1] + 1) if old else 0

@@ -294,3 +294,66 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
         rows = await store.pools()
         assert (rows[0].queued, rows[0].running) == (0, 0)
     assert gate.entered == 2
+
+
+@seeded
+async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwards(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    app.pool("one", max_concurrent=1, max_per_key=1)
+
+    @app.task(pool="one", timeout=2, retry=Retry(attempts=1))
+    async def stubborn() -> None:
+        end = runtime.monotonic() + 6
+        while runtime.monotonic() < end:
+            try:
+                await asyncio.sleep(end - runtime.monotonic())
+            except asyncio.CancelledError:
+                continue
+
+    @app.task(pool="one")
+    async def polite() -> int:
+        return 1
+
+    async with app, app.worker(2):
+        first = await stubborn.with_options(key="k").submit()
+        await asyncio.sleep(1)
+        store.down = True
+        # It is over, stuck, and gone before the store hears any of it.
+        await asyncio.sleep(10)
+        store.down = False
+        assert (await wait(first)).status is Status.FAILED
+        assert await (await polite.with_options(key="k").submit()).result(timeout=5) == 1
+        (row,) = await store.pools()
+        assert row.running == 0
+
+
+@seeded
+async def test_a_slot_that_becomes_free_after_its_worker_left_is_given_back(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    app.pool("one", max_concurrent=1)
+
+    @app.task(pool="one", timeout=2, retry=Retry(attempts=1))
+    async def stubborn() -> None:
+        end = runtime.monotonic() + 30
+        while runtime.monotonic() < end:
+            try:
+                await asyncio.sleep(end - runtime.monotonic())
+            except asyncio.CancelledError:
+                continue
+
+    async with app:
+        async with app.worker(1):
+            job = await wait(await stubborn.submit())
+            assert job.status is Status.FAILED
+        (row,) = await store.pools()
+        assert row.running == 1, "its code still runs"
+        await asyncio.sleep(30)
+        (row,) = await store.pools()
+        assert row.running == 0
+        assert (await app.station()).workers == []

@@ -18,7 +18,12 @@ from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import Floor, names, new_entry
 
 FAIL = OnFull.FAIL_SUBMITTER
-REFUSING = st.sampled_from([fail_fast(), *[bounded(n, how) for n in (1, 2, 4) for how in OnFull]])
+REFUSING = st.sampled_from(
+    [
+        *[fail_fast()] * 4,
+        *[bounded(n, how) for n in (1, 2, 4) for how in (FAIL, OnFull.BLOCK_SUBMITTER)],
+    ]
+)
 NEWCOMER = st.fixed_dictionaries(
     {
         "key": st.sampled_from("AB"),
@@ -69,8 +74,6 @@ def test_a_trial_tells_who_will_be_refused(
     started: bool,
     batch: list[dict[str, Any]],
 ) -> None:
-    if not may_refuse(policy, may_park=False):
-        return
     made = floor(strategy, policy, slots=slots, max_per_key=cap)
     for number, fields in enumerate(before):
         entry = newcomer(f"before {number}", made.now, **fields)
@@ -98,6 +101,16 @@ def test_a_trial_leaves_no_trace() -> None:
     assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
     assert (made.desk.waiting, list(made.desk)) == (0, [])
     assert kept(made).joined(entry.job, False, made.now) is None
+
+
+def test_a_key_that_runs_again_needs_a_place_and_one_that_joins_does_not() -> None:
+    made = floor(fifo(), fail_fast())
+    made.submit("old", idempotency_key="k")
+    made.fail(made.start()[0])
+    made.occupy()
+    entry = newcomer("new", made.now, idempotency_key="k")
+    assert not Trial(kept(made), made.now).refuses(entry, rerun=False)
+    assert Trial(kept(made), made.now).refuses(entry, rerun=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Planted bugs of the farm: each is wrong in a way one could write, and was once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.farm.hand import Hand
+from poolhand.farm.keeper import Keeper
+from poolhand.farm.line import Line
+from poolhand.farm.worker import Worker
+from tests.schedules.planted import replaced
+
+
+def stuck_forgotten() -> AbstractContextManager[None]:
+    """A worker that leaves does not wait for code whose job is over but which still runs."""
+
+    def wrong(_: Any) -> Any:
+        return property(lambda line: bool(line._crew.running) or line.tray.full)
+
+    return replaced(Line, "at_work", wrong)
+
+
+def late_claims_dropped() -> AbstractContextManager[None]:
+    """What was claimed while a worker stopped to claim is forgotten."""
+
+    def wrong(right: Any) -> Any:
+        def tell(hand: Any, done: Any, answer: Any) -> None:
+            right(hand, done, answer if hand._claiming else replace(answer, claims=()))
+
+        return tell
+
+    return replaced(Hand, "_tell", wrong)
+
+
+def letters_left() -> AbstractContextManager[None]:
+    """A worker that leaves does not look whether something lies in the mail."""
+
+    def wrong(_: Any) -> Any:
+        def is_over(hand: Any) -> bool:
+            return bool(hand._closing and not hand._served.at_work)
+
+        return is_over
+
+    return replaced(Hand, "_is_over", wrong)
+
+
+def stopped_is_cancelled() -> AbstractContextManager[None]:
+    """A job that is stopped because its worker leaves counts as cancelled."""
+
+    def wrong(_: Any) -> Any:
+        return lambda worker, attempt, outcome: False
+
+    return replaced(Worker, "_gives_back", wrong)
+
+
+def askers_forgotten() -> AbstractContextManager[None]:
+    """A keeper that is closed does not answer those whose question was not begun."""
+
+    def wrong(right: Any) -> Any:
+        def keep(keeper: Any, task: Any, replies: Any = ()) -> None:
+            right(keeper, task)
+
+        return keep
+
+    return replaced(Keeper, "_keep", wrong)
+
+
+FARM_PLANTED: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug
+    for bug in (
+        stuck_forgotten,
+        late_claims_dropped,
+        letters_left,
+        stopped_is_cancelled,
+        askers_forgotten,
+    )
+}

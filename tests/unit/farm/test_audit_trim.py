@@ -1,0 +1,36 @@
+"""Audit records are kept for long, not for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from poolhand.contract import Line
+from poolhand.farm.maintenance import PRUNE_AT_ONCE, trim_audit
+from poolhand.rules.audit import STREAM
+from poolhand.stores.memory import MemoryStore
+from tests.contract.support import Clock
+
+
+async def test_only_records_from_before_the_moment_are_forgotten() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    await store.open()
+    began = clock.wall()
+    for day in range(3):
+        await store.append([Line(STREAM, f"pool_{day}", b""), Line(STREAM, "more", b"")])
+        clock.wait(86_400)
+    assert await trim_audit(store, began) == 0
+    assert await trim_audit(store, began + timedelta(days=1)) == 2
+    left = await store.read(STREAM)
+    assert [line.number for line in left] == [3, 4, 5, 6]
+
+
+async def test_a_sweep_is_bounded_and_the_last_record_stays() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    await store.open()
+    await store.append([Line(STREAM, "kind", b"")] * (PRUNE_AT_ONCE + 10))
+    clock.wait(10)
+    assert await trim_audit(store, clock.wall()) == PRUNE_AT_ONCE
+    assert await trim_audit(store, clock.wall()) == 9
+    assert await trim_audit(store, clock.wall()) == 0
