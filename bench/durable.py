@@ -176,7 +176,8 @@ def measured(given: argparse.Namespace, root: str) -> tuple[str, bool]:
         problems = (one.problem for samples in figures.values() for one in samples)
         crashed = crashed or any(problem.startswith(FAILED) for problem in problems)
     head = f"# Stored jobs\n\n{told(given, root)}"
-    return "\n\n".join([head, *parts, summary(goals)]) + "\n", crashed
+    parts += [summary(goals)] if any(goal for *_, goal in goals) else []
+    return "\n\n".join([head, *parts]) + "\n", crashed
 
 
 def main() -> int:

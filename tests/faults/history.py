@@ -14,6 +14,7 @@ from tests.faults.outside import Line
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "rejected"})
 ENDING = ("kill", "died", "term")  # blows that end a life
+UNWRITTEN = 10.0  # seconds within which the end of an attempt is written, on the busiest machine
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,31 @@ class History:
             return float(begin["at"])
         moments = [math.inf]
         for blow in self.blows:
-            if blow.get("life") != begin["life"] or blow["at"] < begin["at"]:
+            if not _hits(blow, begin["life"]):
                 continue
-            # Killed soon after its end, its end may not have been kept.
-            if blow["what"] in ENDING or (blow["what"] == "stop" and blow["at"] < ended):
-                moments.append(blow["at"])
+            at = float(blow["at"])
+            if blow["what"] == "stop" and at < begin["at"] < self._went_on(blow):
+                # Claimed before, begun while nothing could be written.
+                at = float(begin["at"])
+            # A blow soon after its end may have kept its end from being written.
+            if begin["at"] <= at < ended + UNWRITTEN:
+                moments.append(at)
         return min(moments)
+
+    def _went_on(self, stop: Line) -> float:
+        """Return when a process that was stopped was let go on."""
+        conts = [
+            one["at"] for one in self.blows if one["what"] == "cont" and one["life"] == stop["life"]
+        ]
+        return min((at for at in conts if at > stop["at"]), default=math.inf)
+
+
+def _hits(blow: Line, life: str) -> bool:
+    """Tell whether a blow falls on a life."""
+    if blow["what"] in ENDING:
+        return bool(blow["life"] == life)
+    # Who is stopped while it holds the lock keeps everybody from writing.
+    return blow["what"] == "stop" and (blow["life"] == life or "lock" in blow["phases"])
 
 
 def _run(line: Line) -> tuple[str, int, int, str]:

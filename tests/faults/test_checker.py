@@ -125,6 +125,14 @@ BAD: dict[str, tuple[Deed, str]] = {
         lambda story: story.files[outside.BLOWS].clear(),
         "duplicated",
     ),
+    "a job that had ended long before the kill runs again": (
+        lambda story: [
+            line.update(at=line["at"] - 20.0)
+            for line in story.files[outside.EFFECTS]
+            if (line["number"], line["life"]) == (9, "one")
+        ],
+        "duplicated",
+    ),
     "one token for two jobs": (
         lambda story: [effect(story, what, 2).update(token=1) for what in ("begin", "end")],
         "stale_token",

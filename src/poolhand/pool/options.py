@@ -67,7 +67,8 @@ def with_changes(
     faults = _later_faults(values, durable)
     for name, value in values.items():
         if name not in checks:
-            faults.append(f"{name!r} is no option of a submit; there are {', '.join(checks)}")
+            known = (one for one in checks if durable or one not in DURABLE_ONLY)
+            faults.append(f"{name!r} is no option of a submit; there are {', '.join(known)}")
         elif not checks[name][0](value):
             faults.append(f"{name}={value!r} is not allowed; it must be {checks[name][1]}")
     if not faults:
@@ -150,6 +151,7 @@ def deadlines(
     return soft, hard, hard if soft is None else soft
 
 
+DURABLE_ONLY = ("on_crash",)
 ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
 

@@ -319,14 +319,17 @@ async def test_a_joiner_that_gives_up_does_not_take_the_owner_along(
         await until(lambda: pier.gate.entered == 1)
         await pier.call.submit(1)
         owner = await pier.park(keyed, 2)
+        behind = await pier.park(pier.call, 3)
         joiner = asyncio.ensure_future(keyed.submit(2))
         await asyncio.sleep(1)
         joiner.cancel()
         await asyncio.sleep(3)
-        assert pier.parked == 1
+        assert pier.parked == 2
         assert not owner.done()
         pier.gate.opened.set()
         assert await (await owner) == 2
+        assert await (await behind) == 3
+    assert pier.ran == [0, 1, 2, 3], "it kept its place in the line"
 
 
 @seeded

@@ -341,6 +341,11 @@ def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) 
             assert await ticket.cancel()
 
     ticket = asyncio.run(forget())
+    station = app._opening.current
+    assert station is not None
+    (given_back,) = station.keeper.ask_sync(lambda: station.store.get([ticket.id]))
+    assert given_back is not None
+    assert (given_back.job.status, given_back.job.attempts) == (Status.QUEUED, 0)
     asyncio.run(look(ticket))
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobLost, Retry, Status
+from poolhand import JobLost, Retry, Status, Unavailable
 from poolhand.app import App
-from poolhand.contract import Claim, Extended
+from poolhand.contract import Claim, Extended, Promoted
 from poolhand.execute.executor import crashed
 from poolhand.farm.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
 from poolhand.farm.maintenance import LEADER
@@ -39,10 +39,10 @@ class Farm:
         self.apps: list[StoreApp] = []
         self.ran: list[str] = []
         self.stopped: list[str] = []
-        self.tasks = [self._hire("one"), self._hire("two")]
+        self.tasks = [self._hire("one", runtime), self._hire("two", runtime)]
 
-    def _hire(self, where: str) -> Any:
-        app = StoreApp(self.store, self.runtime, events=self.heard.events)
+    def _hire(self, where: str, runtime: SeededRuntime) -> Any:
+        app = StoreApp(self.store, runtime, events=self.heard.events)
         self.apps.append(app)
 
         async def work(seconds: float) -> str:
@@ -357,3 +357,73 @@ async def test_two_reapers_take_a_dead_owner_s_jobs_back_once(runtime: SeededRun
         reaped = [id for event in farm.heard.of(OwnerReaped) for id in event.job_ids]
         assert sorted(reaped) == sorted(ticket.id for ticket in tickets)
         await worker.drain(0)
+
+
+@seeded
+async def test_nothing_new_is_begun_under_leases_that_cannot_be_renewed(
+    runtime: SeededRuntime,
+) -> None:
+    class Deaf(SharedStore):
+        """A store that takes everything but renewals."""
+
+        deaf = False
+
+        async def extend(self, owner: str, tokens: Any) -> Extended:
+            if self.deaf:
+                raise Unavailable("not now")
+            return await super().extend(owner, tokens)
+
+    store = Deaf(runtime)
+    farm = Farm(runtime, store)
+    one = farm.apps[0]
+    async with one, one.worker():
+        store.deaf = True
+        await asyncio.sleep(GIVE_UP_AFTER + 1)
+        ticket = await farm.tasks[0].submit(1)
+        await asyncio.sleep(20)
+        assert farm.ran == []
+        store.deaf = False
+        assert await ticket.result(timeout=5) == "one"
+
+
+@seeded
+async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one = farm.apps[0]
+
+    async def stubborn() -> None:
+        end = runtime.monotonic() + 100
+        while runtime.monotonic() < end:
+            try:
+                await asyncio.sleep(end - runtime.monotonic())
+            except asyncio.CancelledError:
+                continue
+
+    call = one.task(stubborn)
+    async with one, one.worker(drain_timeout=1) as worker:
+        await call.submit()
+        await until(lambda: worker.running == 1)
+        await asyncio.sleep(2)
+        assert await farm.store.get_document(LEADER) is not None
+    assert await farm.store.get_document(LEADER) is None
+    assert [lease.holds for lease in await farm.store.leases()] == [1]
+    await asyncio.sleep(100)
+
+
+@seeded
+async def test_what_is_due_and_cannot_move_does_not_make_the_leader_spin(
+    runtime: SeededRuntime,
+) -> None:
+    class Stuck(SharedStore):
+        promotes = 0
+
+        async def promote(self, limit: int = 1000) -> Promoted:
+            self.promotes += 1
+            return Promoted(0, 0, 0.0)
+
+    store = Stuck(runtime)
+    async with StoreApp(store, runtime):
+        await asyncio.sleep(10)
+    assert 100 <= store.promotes <= 1100

@@ -199,8 +199,9 @@ async def test_a_task_that_one_worker_does_not_know_is_run_by_one_that_does(
     async def call() -> str:
         return "here"
 
-    async with here, there, there.worker():
-        ticket = await call.submit()
-        await asyncio.sleep(7)
+    async with here, there:
+        async with there.worker():
+            ticket = await call.submit()
+            await asyncio.sleep(7)
         async with here.worker():
             assert await ticket == "here"

@@ -543,3 +543,18 @@ async def test_elsewhere_the_error_of_a_task_is_told_by_its_type_and_text(
         assert error.type == "LookupError"
         assert "fail_there" in error.traceback
         msgspec.json.encode(error)
+
+
+@seeded
+async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+    errors = [LookupError(number) for number in range(20)]
+
+    @app.task(retry=Retry(attempts=1))
+    async def call(number: int) -> None:
+        raise errors[number]
+
+    async with app, app.worker(20):
+        tickets = await asyncio.gather(*(call.submit(number) for number in range(20)))
+        found = await asyncio.gather(*tickets, return_exceptions=True)
+    assert found == errors

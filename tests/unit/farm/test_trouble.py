@@ -300,7 +300,19 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
 async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwards(
     runtime: SeededRuntime,
 ) -> None:
-    store = SharedStore(runtime)
+    class Halting(SharedStore):
+        """A store that takes everything but outcomes."""
+
+        halting = False
+
+        async def replace(
+            self, changes: Sequence[Change], wanted: Wanted | None = None
+        ) -> Replaced:
+            if self.halting:
+                raise Unavailable("not now")
+            return await super().replace(changes, wanted)
+
+    store = Halting(runtime)
     app = StoreApp(store, runtime)
     app.pool("one", max_concurrent=1, max_per_key=1)
 
@@ -320,10 +332,10 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
     async with app, app.worker(2):
         first = await stubborn.with_options(key="k").submit()
         await asyncio.sleep(1)
-        store.down = True
+        store.halting = True
         # It is over, stuck, and gone before the store hears any of it.
         await asyncio.sleep(10)
-        store.down = False
+        store.halting = False
         assert (await wait(first)).status is Status.FAILED
         assert await (await polite.with_options(key="k").submit()).result(timeout=5) == 1
         (row,) = await store.pools()

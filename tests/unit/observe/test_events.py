@@ -59,12 +59,16 @@ CLOSED_LIST = {
     "SubmitRefused",
     "SubmitterParked",
 }
-# These tell of trouble; the tests of the check-ups, the watchdog and the processes hear them.
+# These tell of trouble; the tests of the check-ups, the watchdog, the processes and the farm hear
+# them.
 FINDINGS = {
     "ExecutorSmall",
+    "LeaseLost",
     "LoopBlocked",
+    "OwnerReaped",
     "PoisonSuspected",
     "QueueHigh",
+    "StoreTrouble",
     "WorkerBound",
     "WorkerVanished",
 }
