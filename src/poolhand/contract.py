@@ -5,6 +5,9 @@ changes is said by `rules`, which every store asks; one suite of tests holds the
 is all or nothing: what it returns is written, what it raised has left no trace. Only a StoreError
 says that a store could not do it. Verbs take durations: the store is the only clock of what it
 keeps. Audit records are written with the change they tell of.
+
+Records of which there are many (`gc=False`) hold nothing that could lead back to them: the garbage
+collector, which would look through all of them again and again, is spared that.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class Lease(Struct, frozen=True):
     buried: bool = False
 
 
-class Order(Struct, frozen=True):
+class Order(Struct, frozen=True, gc=False):
     """A job to be added, with what a worker needs to run it, which no store looks into.
 
     `job` is a draft: the store gives it its moments and its place. It may run after `delay` seconds
@@ -75,7 +78,7 @@ class Entry(StrEnum):
     REJECTED = "rejected"
 
 
-class Added(Struct, frozen=True):
+class Added(Struct, frozen=True, gc=False):
     """What became of one order; `job` is the one its submitter has now."""
 
     job: Job
@@ -92,7 +95,7 @@ class Refusal(Struct, frozen=True):
     waiting: int = 0
 
 
-class Wanted(Struct, frozen=True):
+class Wanted(Struct, frozen=True, gc=False):
     """What an owner would run: as many jobs as it has free slots, of these pools or of all."""
 
     owner: str
@@ -100,7 +103,7 @@ class Wanted(Struct, frozen=True):
     pools: tuple[str, ...] | None = None
 
 
-class Claim(Struct, frozen=True):
+class Claim(Struct, frozen=True, gc=False):
     """A job that runs under a lease; the token grows with every claim of a store."""
 
     job: Job
@@ -109,7 +112,7 @@ class Claim(Struct, frozen=True):
     slot: int = 0
 
 
-class Put(Struct, frozen=True):
+class Put(Struct, frozen=True, gc=False):
     """A document to write if its version is still `expect` (0: there is none; None: whatever)."""
 
     key: str
@@ -118,7 +121,7 @@ class Put(Struct, frozen=True):
     ttl: float | None = None
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, gc=False):
     """An entry for a stream of the log."""
 
     stream: str
@@ -126,7 +129,7 @@ class Line(Struct, frozen=True):
     body: bytes
 
 
-class Change(Struct, frozen=True):
+class Change(Struct, frozen=True, gc=False):
     """What became of a claimed job, good only under its token.
 
     A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on.
@@ -160,7 +163,7 @@ class Extended(Struct, frozen=True):
     cancel: tuple[int, ...] = ()
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, gc=False):
     """A job as it is kept. `parked`: it has no place yet. `dead`: it failed, nobody reran it."""
 
     job: Job
@@ -321,7 +324,7 @@ class Documents(Protocol):
         """Return keys that begin so, sorted, from behind `after` on."""
 
 
-class Written(Struct, frozen=True):
+class Written(Struct, frozen=True, gc=False):
     """A line of the log as it is kept; numbers of a stream have no gaps."""
 
     number: int

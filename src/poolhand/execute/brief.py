@@ -9,7 +9,7 @@ from poolhand.errors import Undecodable
 from poolhand.rules.backoff import Retry, RetryRecord, recorded
 
 
-class Brief(Struct, frozen=True, array_like=True):
+class Brief(Struct, frozen=True, array_like=True, gc=False):
     """Which task to run, with what, and how it may be treated.
 
     `payload` holds the arguments. `rerun`: the job may run again when a process dies under it. A

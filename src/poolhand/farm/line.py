@@ -91,7 +91,8 @@ class Line:
     @property
     def at_work(self) -> bool:
         crew = self._crew
-        return not self.gone and (bool(crew.running) or bool(crew.stuck) or self.tray.full)
+        busy = bool(self.mail) or bool(crew.running) or bool(crew.stuck) or self.tray.full
+        return busy and not self.gone
 
     @property
     def gone(self) -> bool:

@@ -213,7 +213,8 @@ class Worker:
         """Take what the hand has brought."""
         mail = self.line.mail
         while mail:
-            delivery = mail.popleft()
+            # Taken off when it is dealt with: the hand must not see it nowhere.
+            delivery = mail[0]
             now = self._clock.now()
             for claim in delivery.claims:
                 self._start(claim, now)
@@ -221,6 +222,7 @@ class Worker:
                 self._announce(one)
             for one in delivery.refused:
                 self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
+            mail.popleft()
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:

@@ -28,7 +28,7 @@ DRAIN = "pool_drain"
 RERUN = "pool_rerun"
 
 
-class Submitted(Struct, frozen=True):
+class Submitted(Struct, frozen=True, gc=False):
     """A job was accepted."""
 
     schema: str
@@ -42,7 +42,7 @@ class Submitted(Struct, frozen=True):
     submitted_by: str
 
 
-class Dequeued(Struct, frozen=True):
+class Dequeued(Struct, frozen=True, gc=False):
     """An attempt at a job began: it left the queue for a slot."""
 
     schema: str
@@ -60,7 +60,7 @@ class Dequeued(Struct, frozen=True):
     attempt: int
 
 
-class Dropped(Struct, frozen=True):
+class Dropped(Struct, frozen=True, gc=False):
     """A policy turned a job away, a new one or one that waited."""
 
     schema: str
@@ -80,7 +80,7 @@ class Dropped(Struct, frozen=True):
     occurred_at: datetime
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):
     """A job is over, or (as a retry) goes back to wait for its next attempt."""
 
     schema: str
@@ -93,7 +93,7 @@ class Ended(Struct, frozen=True):
     occurred_at: datetime
 
 
-class Acted(Struct, frozen=True):
+class Acted(Struct, frozen=True, gc=False):
     """Somebody did something to a pool or a job; `by` says who, `detail` what exactly."""
 
     schema: str
