@@ -17,10 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.faults import outside
+from tests.faults.figures import figures
 from tests.faults.history import TERMINAL, Attempt, History
 from tests.faults.outside import Line
 
-JOB_LOST = "poolhand.errors.JobLost"
 UNKNOWN = ("Unavailable",)  # refusals after which a job may be there all the same
 STEPS = ("submit", "dequeue", "outcome")
 PATH = re.compile(r"submit( dequeue retry)* dequeue outcome")
@@ -206,25 +206,10 @@ def duplicated(history: History) -> Faults:
 def _may_run_again(history: History, run: Attempt) -> bool:
     if run.how not in (None, "returned", "CancelledError"):
         return True
-    followed = _followed(history, run)
+    followed = history.followed(run)
     if "crash" in followed and run.cut < math.inf:
         return True
     return "handed back" in followed and run.how == "CancelledError"
-
-
-def _followed(history: History, run: Attempt) -> set[str]:
-    """Return what the audit says of how an attempt of this number was ended."""
-    said = set()
-    for before, after in pairwise(history.audit_of.get(run.job, [])):
-        if before["kind"] != "pool_dequeue" or before["body"]["attempt"] != run.attempt:
-            continue
-        if after["kind"] != "pool_retry":
-            said.add("outcome")
-        elif after["body"]["attempt"] < run.attempt:
-            said.add("handed back")
-        else:
-            said.add("crash" if after["body"]["error"] == JOB_LOST else "raised")
-    return said
 
 
 def stale_token(history: History) -> Faults:
@@ -406,41 +391,3 @@ CHECKS: tuple[Callable[[History], Faults], ...] = (
     died,
     damaged,
 )
-
-
-def figures(history: History, faults: list[str]) -> dict[str, float]:
-    """Return what a report tells of a run."""
-    found = Counter(fault.partition(":")[0] for fault in faults)
-    again = [id for id in history.attempts_of if _crashed(history, id)]
-    recovered = [id for id in again if history.jobs.get(id, {}).get("status") in TERMINAL]
-    return {
-        "accepted": len(history.accepted),
-        "unknown": len(history.jobs.keys() - history.accepted),
-        "lost": found["lost"],
-        "unexpected": found["unexpected"] + found["doubled_key"],
-        "duplicated": found["duplicated"] + found["overlap"],
-        "recovered": len(recovered),
-        "kills": len(history.kills()),
-    }
-
-
-def _crashed(history: History, id: str) -> bool:
-    return any(
-        record["kind"] == "pool_retry" and record["body"]["error"] == JOB_LOST
-        for record in history.audit_of.get(id, [])
-    )
-
-
-def rerun_seconds(history: History) -> list[float]:
-    """Return how long each job stood still whose process was ended or stopped under it."""
-    return [
-        following.began - run.cut
-        for runs in history.attempts_of.values()
-        for run, following in pairwise(runs)
-        if run.cut < math.inf and "crash" in _followed(history, run)
-    ]
-
-
-def hits(history: History) -> Counter[str]:
-    """Count what processes were in the middle of when they were killed."""
-    return Counter(phase for blow in history.kills() for phase in blow["phases"])

@@ -184,8 +184,11 @@ class Crew:
             if life.alive:
                 with suppress(RunFailed):
                     life.kill()
+            life.marks.close()
         for pid in self._strays():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.blows.close()
 
     def start(self, name: str = "runner", **role: Any) -> Life:
         """Start a process under test; its role is that of the runner."""

@@ -6,12 +6,14 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from tests.faults import outside
 from tests.faults.load import Item, Plan, read_plan
 from tests.faults.outside import Line
 
+JOB_LOST = "poolhand.errors.JobLost"
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired", "rejected"})
 ENDING = ("kill", "died", "term")  # blows that end a life
 UNWRITTEN = 10.0  # seconds within which the end of an attempt is written, on the busiest machine
@@ -95,6 +97,20 @@ class History:
 
     def task_of(self, job: Line) -> str:
         return str(job["name"]).rpartition(".")[2]
+
+    def followed(self, run: Attempt) -> set[str]:
+        """Return what the audit says of how an attempt of this number was ended."""
+        said = set()
+        for before, after in pairwise(self.audit_of.get(run.job, [])):
+            if before["kind"] != "pool_dequeue" or before["body"]["attempt"] != run.attempt:
+                continue
+            if after["kind"] != "pool_retry":
+                said.add("outcome")
+            elif after["body"]["attempt"] < run.attempt:
+                said.add("handed back")
+            else:
+                said.add("crash" if after["body"]["error"] == JOB_LOST else "raised")
+        return said
 
     def _attempt(self, begin: Line, end: Line | None) -> Attempt:
         ended = None if end is None else end["at"]

@@ -7,8 +7,9 @@ from pathlib import Path
 from threading import Event
 
 from tests.faults.aim import Progress
-from tests.faults.checker import Verdict, check, rerun_seconds
+from tests.faults.checker import Verdict, check
 from tests.faults.crew import Crew, pass_time, until
+from tests.faults.figures import rerun_seconds
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
 from tests.faults.row_kills import begin

@@ -9,9 +9,10 @@ from typing import Any
 
 from tests.faults import outside
 from tests.faults.aim import PHASES, Progress, shots
-from tests.faults.checker import JOB_LOST, Verdict, check, hits, rerun_seconds
+from tests.faults.checker import Verdict, check
 from tests.faults.crew import Crew
-from tests.faults.history import History
+from tests.faults.figures import hits, rerun_seconds
+from tests.faults.history import JOB_LOST, History
 from tests.faults.load import LANES, Item, Plan, standard
 from tests.faults.rows import Settings
 

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 from tests.faults.aim import Progress
-from tests.faults.checker import Verdict, check, rerun_seconds
+from tests.faults.checker import Verdict, check
 from tests.faults.crew import Life, pass_time, until
+from tests.faults.figures import rerun_seconds
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
 from tests.faults.outside import Line

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import outside
-from tests.faults.checker import JOB_LOST
+from tests.faults.history import JOB_LOST
 from tests.faults.load import Item, Plan
 from tests.faults.outside import Line
 

@@ -13,15 +13,15 @@ from typing import Any
 from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
-from poolhand.rules.checks import is_text
+from poolhand.rules.checks import is_text, is_writable
 
 
 class Code:
     """A function and its name; `fn` is what runs."""
 
     def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
-        if not is_text(name):
-            raise UsageError(f"task name={name!r} is not allowed; it must be a non-blank text")
+        if not is_text(name) or not is_writable(name):
+            raise UsageError(f"task name={name!a} is not allowed; it must be a non-blank text")
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)

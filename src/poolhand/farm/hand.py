@@ -87,7 +87,7 @@ class Hand:
         self._retry_in = 0.0
         self._one_by_one = False
         self._claiming = True
-        self._closing = False
+        self._closing = self._deserted = False
         self._writing = False
 
     def put(self, done: Sequence[Done], free: Sequence[int], released: Sequence[int]) -> None:
@@ -122,7 +122,8 @@ class Hand:
     async def run(self) -> None:
         while not self._is_over():
             await self._woken()
-            if self._served.gone and not self._closing:
+            if self._served.gone and not self._deserted:
+                self._deserted = True
                 self._done += self._served.left_behind()
                 self.close()
             self._fetch()
@@ -142,7 +143,8 @@ class Hand:
         return bool(self._mail or self._done or self._released or self._writing)
 
     def _is_over(self) -> bool:
-        return self._closing and not (self._has_mail or self._served.at_work)
+        at_work = self._served.at_work and not self._deserted
+        return self._closing and not (self._has_mail or at_work)
 
     def _fetch(self) -> None:
         while self._mail:

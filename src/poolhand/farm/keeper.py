@@ -16,7 +16,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from poolhand.contract import Added, Batch, Entry, Refusal, Store
-from poolhand.errors import Unavailable
+from poolhand.errors import StoreError, Unavailable
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.runtime import Runtime
 
@@ -266,6 +266,11 @@ class Keeper:
         try:
             answers = await self.store.add([one.batch for one in adds])
         except BaseException as error:
+            if len(adds) > 1 and isinstance(error, Exception) and not isinstance(error, StoreError):
+                # The fault of one of them, for which the others must not pay.
+                for one in adds:
+                    await self._add([one])
+                return
             for one in adds:
                 self.answer(one.reply, None, _told_as(error))
             if isinstance(error, CancelledError):

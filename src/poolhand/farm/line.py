@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from poolhand.contract import Claim
 from poolhand.execute.executor import hand_back
 from poolhand.farm.hand import Delivery, Done, Hand
 from poolhand.farm.station import Station
@@ -46,12 +47,14 @@ class Crew(Protocol):
 class Line:
     """A worker as the keeper knows it: one that holds leases, and one that claims.
 
-    All but `begin` and what concerns the `tray` and the `mail` happens on the keeper's loop.
+    All but `begin` happens on the keeper's loop. The worker puts things on the `tray`; what is
+    brought to it waits as `claims` and `news`.
     """
 
     def __init__(self, station: Station, pools: tuple[str, ...] | None, crew: Crew) -> None:
         self.task: Task[None] | None = None
-        self.mail: deque[Delivery] = deque()
+        self.claims: deque[Claim] = deque()
+        self.news: deque[Delivery] = deque()
         self._station = station
         self._crew = crew
         self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self)
@@ -91,8 +94,7 @@ class Line:
     @property
     def at_work(self) -> bool:
         crew = self._crew
-        busy = bool(self.mail) or bool(crew.running) or bool(crew.stuck) or self.tray.full
-        return busy and not self.gone
+        return bool(self.claims) or bool(crew.running) or bool(crew.stuck) or self.tray.full
 
     @property
     def gone(self) -> bool:
@@ -105,7 +107,8 @@ class Line:
         self.hand.hint()
 
     def deliver(self, delivery: Delivery) -> None:
-        self.mail.append(delivery)
+        self.claims += delivery.claims
+        self.news.append(delivery)
         self._tell(self._crew.receive)
 
     def lose(self, tokens: Sequence[int]) -> None:
@@ -125,9 +128,8 @@ class Line:
         """Return what a loop that was closed in the middle of everything did not send."""
         self.tray.send()
         self.hand.put((), (), tuple(self._crew.stuck))
-        claims = [claim for delivery in self.mail for claim in delivery.claims]
-        claims += [work.claim for work in self._crew.running.values() if not work.lost]
-        self.mail.clear()
+        claims = [work.claim for work in self._crew.running.values() if not work.lost]
+        claims += self.claims
         return [Done(hand_back(claim)) for claim in claims]
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:

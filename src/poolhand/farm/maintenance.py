@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from poolhand.contract import Lease, Log, Owner, Put
+from poolhand.contract import Change, Lease, Log, Owner, Put
 from poolhand.execute.executor import crashed
 from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
@@ -19,6 +20,7 @@ from poolhand.rules.audit import STREAM
 from poolhand.runtime import process_started
 
 LOOK_EVERY = 1.0
+LOOKS_APART = 5.0  # what is longer between two looks was not seen
 LOOK_FIRST = 0.01  # what is due now and cannot move must not make it spin
 LEADER = "leader"
 LEAD_FOR = 15.0
@@ -32,15 +34,20 @@ class Reaper:
     """Takes back what dead owners held.
 
     A process of this host is dead when it is gone. Any other is when its renewals have stood still
-    for the length of a lease, by our own clock, from when we first saw them so.
+    for the length of a lease, by our own clock, from when we first saw them so. `tell` hears what
+    became of the jobs.
     """
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat) -> None:
+    def __init__(
+        self, keeper: Keeper, heart: Heartbeat, tell: Callable[[Sequence[Change]], None]
+    ) -> None:
         self._keeper = keeper
         self._heart = heart
+        self._tell = tell
         self._now = keeper.runtime.monotonic
         self._host, self._boot, _, _ = keeper.runtime.identity()
         self._seen: dict[str, tuple[int, float]] = {}
+        self._looked_at = self._now()
 
     async def run(self) -> None:
         while True:
@@ -51,16 +58,21 @@ class Reaper:
         """Look at all owners once."""
         leases = await self._keeper.store.leases()
         now = self._now()
-        known = {lease.owner.id: self._since(lease, now) for lease in leases}
-        self._seen = known
+        # While we could not look, nobody could renew: the store was away, or all of us stood still.
+        blind = max(0.0, now - self._looked_at - LOOKS_APART)
+        self._looked_at = now
+        self._seen = {lease.owner.id: self._since(lease, now, blind) for lease in leases}
         for lease in leases:
             if lease.owner.id != self._heart.owner.id and self._is_dead(lease, now):
                 await self._reap(lease)
         self._keeper.well("reaper")
 
-    def _since(self, lease: Lease, now: float) -> tuple[int, float]:
+    def _since(self, lease: Lease, now: float, blind: float) -> tuple[int, float]:
+        """Return the renewal of a lease, and since when it has been seen to stand there."""
         before = self._seen.get(lease.owner.id)
-        return before if before is not None and before[0] == lease.renewal else (lease.renewal, now)
+        if before is None or before[0] != lease.renewal:
+            return lease.renewal, now
+        return lease.renewal, before[1] + blind
 
     def _is_dead(self, lease: Lease, now: float) -> bool:
         owner = lease.owner
@@ -81,12 +93,14 @@ class Reaper:
         claims = await store.bury(lease.owner.id, lease.renewal)
         if not claims:
             return
-        replaced = await store.replace([crashed(claim, at) for claim in claims])
+        changes = [crashed(claim, at) for claim in claims]
+        replaced = await store.replace(changes)
         # Others may look at the same moment: what they took back is theirs to tell.
-        made = zip(claims, replaced.made, strict=True)
-        ids = tuple(claim.job.id for claim, was_made in made if was_made)
-        if ids and self._keeper.events.live:
+        made = [one for one, was_made in zip(changes, replaced.made, strict=True) if was_made]
+        if made and self._keeper.events.live:
+            ids = tuple(one.job.id for one in made)
             self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
+        self._tell(made)
 
 
 class Leader:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from poolhand.contract import Store
+from poolhand.contract import Change, Store
 from poolhand.errors import StoreError
+from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.maintenance import Leader, Reaper
@@ -31,6 +32,9 @@ class Employed(Protocol):
     def hint(self) -> None:
         """Hear that something can be claimed."""
 
+    def deliver(self, delivery: Delivery) -> None:
+        """Hear what was written."""
+
     def dismiss(self) -> None:
         """Stop, and give back what runs; from any thread."""
 
@@ -45,7 +49,7 @@ class Station:
         self.parking = Watch("parking", self.keeper, is_in)
         self.workers: list[Employed] = []
         self.declared: Mapping[str, PoolSpec] = {}
-        self._reaper = Reaper(self.keeper, self.heart)
+        self._reaper = Reaper(self.keeper, self.heart, self._announce)
         self._leader = Leader(self.keeper, self.heart, keep)
 
     @property
@@ -113,6 +117,11 @@ class Station:
     async def _forsake(self) -> None:
         await self.keeper.stop()
         await self.abandon()
+
+    def _announce(self, changes: Sequence[Change]) -> None:
+        """Let a worker tell what became of the jobs of the dead, as if they had ended with it."""
+        if changes and self.workers:
+            self.workers[0].deliver(Delivery((), tuple(Done(change) for change in changes)))
 
     def _hear(self, topic: str) -> None:
         match topic:

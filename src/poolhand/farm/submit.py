@@ -19,6 +19,7 @@ from poolhand.execute.code import Code
 from poolhand.farm.keeper import Answer, give_up
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened, StoredTicket
+from poolhand.farm.watch import Seen
 from poolhand.observe import events
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.backpressure import Bounded, OnFull, Policy
@@ -137,10 +138,8 @@ class Submissions:
         jobs = [one.job for one in added]
         if any(one.entry is Entry.PARKED for one in added):
             jobs = await self._wait_in(station, orders, added, how)
-        tickets = [self.ticket(station, job, how) for job in jobs]
-        for ticket, own in zip(tickets, known, strict=True):
-            ticket.share(ticket.id != own.job.id)
-        return tickets
+        pairs = zip(known, jobs, strict=True)
+        return [self._ticket(station, _found(station, own, job), how) for own, job in pairs]
 
     def accepted(self, answer: Answer) -> tuple[Added, ...]:
         """Return what was added, or raise what an answer refuses."""
@@ -155,7 +154,10 @@ class Submissions:
         return answer
 
     def ticket(self, station: Station, job: Job, how: How) -> StoredTicket[Any]:
-        seen = station.outcomes.seen(job)
+        """Return a ticket for a job that is kept."""
+        return self._ticket(station, station.outcomes.seen(job), how)
+
+    def _ticket(self, station: Station, seen: Seen, how: How) -> StoredTicket[Any]:
         return StoredTicket(seen, how.code, self._opened, station.keeper, how.cancels)
 
     def _announce(self, added: Added) -> None:
@@ -214,6 +216,16 @@ class Submissions:
             if self._events.live:
                 self._announce(added)
         return added.job
+
+
+def _found(station: Station, own: Seen, job: Job) -> Seen:
+    """Return what is known of the job that an order got: its own, or one of the same key."""
+    if job.id == own.job.id:
+        own.learn(job)
+        return own
+    seen = station.outcomes.seen(job)
+    seen.shared = True
+    return seen
 
 
 async def _came_in(

@@ -18,6 +18,7 @@ from poolhand.pool.submitter import UNSET
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
+from poolhand.rules.checks import is_writable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,6 +151,10 @@ class Submits(Generic[P, T]):
         """Return the terms under the rules of the pool, which may be declared after the task."""
         config = self._door.config(self._pool)
         if self._made is None or self._made[0] is not config:
+            if not is_writable(self._pool):
+                raise UsageError(
+                    f"pool={self._pool!a} is not allowed; give it a name of UTF-8 text"
+                )
             options = with_changes(_defaults(config), config, self._changes, durable=True)
             fn = self._code.fn
             where_to_run(fn, self._changes.get("run_in"), config.run_in)

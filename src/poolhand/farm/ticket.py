@@ -59,10 +59,6 @@ class StoredTicket(Ticket[T]):
     def id(self) -> str:
         return self._seen.job.id
 
-    def share(self, shared: bool) -> None:
-        """Note that another submitter has this job too."""
-        self._seen.shared |= shared
-
     def snapshot(self) -> Job:
         job = self._seen.job
         if job.status is not Status.COMPLETED:

@@ -211,18 +211,17 @@ class Worker:
 
     def receive(self) -> None:
         """Take what the hand has brought."""
-        mail = self.line.mail
-        while mail:
-            # Taken off when it is dealt with: the hand must not see it nowhere.
-            delivery = mail[0]
-            now = self._clock.now()
-            for claim in delivery.claims:
-                self._start(claim, now)
+        claims, news = self.line.claims, self.line.news
+        while claims:
+            self._start(claims[0], self._clock.now())
+            # Only now: the hand must not see it neither here nor there.
+            claims.popleft()
+        while news:
+            delivery = news.popleft()
             for one in delivery.written:
                 self._announce(one)
             for one in delivery.refused:
                 self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
-            mail.popleft()
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:

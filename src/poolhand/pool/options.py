@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from poolhand.errors import UsageError
 from poolhand.pool.config import RUN_IN, PoolConfig
 from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import is_amount, is_int, is_seconds, is_text, optional
+from poolhand.rules.checks import is_amount, is_int, is_seconds, is_text, is_writable, optional
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.rank import FairRoundRobin
@@ -197,4 +197,10 @@ def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
         faults.append("on_busy is not in this version; turns of a session wait ('enqueue')")
     if not durable and values.pop("on_crash", None) is not None:
         faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
+    if durable:
+        faults += [
+            f"{name}={value!a} is not allowed; it holds half of a surrogate pair, which is no text"
+            for name, value in values.items()
+            if isinstance(value, str) and not is_writable(value)
+        ]
     return faults

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -12,13 +11,13 @@ from poolhand.app import App
 from poolhand.contract import Claim, Stored
 from poolhand.errors import Unavailable
 from poolhand.farm.station import Station
-from poolhand.observe.events import Event, Events
+from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
 from poolhand.stores.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until
 
-__all__ = ["Heard", "Machine", "SharedStore", "StoreApp", "busy", "seeded", "until"]
+__all__ = ["Heard", "Machine", "SharedStore", "StoreApp", "seeded", "until"]
 
 
 class StoreApp(App):
@@ -108,13 +107,6 @@ for _name in VERBS:
     setattr(SharedStore, _name, _verb(_name))
 
 
-@asynccontextmanager
-async def busy(app: App, slots: int = 1, **options: Any) -> AsyncIterator[None]:
-    """An app with one worker for the time of a block."""
-    async with app, app.worker(slots, **options):
-        yield
-
-
 async def until_later(condition: Callable[[], bool], runtime: SeededRuntime) -> None:
     """Let virtual time pass until something holds."""
     while not condition():  # noqa: ASYNC110 - there is no event for "anything changed"
@@ -154,12 +146,3 @@ class Gate:
     async def pass_through(self) -> None:
         self.entered += 1
         await self.opened.wait()
-
-
-def kinds(heard: Heard) -> list[str]:
-    """Return the names of the events that were heard."""
-    return [type(event).__name__ for event in heard.all]
-
-
-def of(events: list[Event], *kinds: type[Event]) -> list[Any]:
-    return [event for event in events if type(event) in kinds]

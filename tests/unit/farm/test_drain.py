@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -349,6 +350,7 @@ def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) 
     asyncio.run(look(ticket))
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_closed_under_a_worker_gives_its_claims_back(url: str) -> None:
     app = App(url)
     runs: list[int] = []
@@ -380,6 +382,36 @@ def test_a_loop_that_is_closed_under_a_worker_gives_its_claims_back(url: str) ->
     for task in tasks:
         # Python complains about tasks that never ended, which is the point here.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_thread_that_outlives_its_loop_does_not_keep_its_job(url: str) -> None:
+    app = App(url)
+    let_go = threading.Event()
+    runs: list[int] = []
+
+    @app.task
+    def call() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            let_go.wait(50)
+        return len(runs)
+
+    async def forget() -> Any:
+        await app.worker(1).start()
+        ticket = await call.submit()
+        await until(lambda: len(runs) == 1)
+        return ticket
+
+    async def look(ticket: Any) -> int:
+        async with app, app.worker(1):
+            found: int = await ticket
+            return found
+
+    try:
+        assert asyncio.run(look(asyncio.run(forget()))) == 2
+    finally:
+        let_go.set()
 
 
 @seeded

@@ -427,3 +427,48 @@ async def test_what_is_due_and_cannot_move_does_not_make_the_leader_spin(
     async with StoreApp(store, runtime):
         await asyncio.sleep(10)
     assert 100 <= store.promotes <= 1100
+
+
+@seeded
+async def test_the_death_of_a_job_with_its_machine_is_told_by_whoever_finds_it(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    dead: list[str] = []
+    two.pool("default", on_dead=lambda job: dead.append(job.id))
+    worker = await one.worker(2).start()
+    tickets = [
+        await farm.tasks[0].with_options(on_crash=what).submit(FOREVER)
+        for what in ("fail", "rerun")
+    ]
+    await until(lambda: farm.ran == ["one", "one"])
+    async with two, two.worker(1):
+        await farm.kill(one)
+        await until_later(lambda: bool(dead), runtime)
+        assert dead == [tickets[0].id]
+        await asyncio.sleep(1)
+        assert [event.job.id for event in farm.heard.of(JobEnded)] == dead
+        found = await two.get(tickets[1].id)
+        assert found is not None
+        await found.cancel()
+    await worker.drain(0)
+
+
+@seeded
+async def test_an_outage_of_the_store_kills_nobody(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with one, two, one.worker(1):
+        ticket = await farm.tasks[0].submit(5)
+        await until(lambda: farm.ran == ["one"])
+        owners = {lease.owner.id for lease in await farm.store.leases()}
+        farm.store.down = True
+        await asyncio.sleep(60)
+        farm.store.down = False
+        # Nobody could renew, and whoever looks first after it must not take the others for dead.
+        assert await ticket.result(timeout=10) == "one"
+        await asyncio.sleep(20)
+        assert {lease.owner.id for lease in await farm.store.leases()} == owners
+    assert farm.heard.of(OwnerReaped) == []
+    assert ticket.snapshot().crashes == 0

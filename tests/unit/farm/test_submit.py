@@ -213,3 +213,42 @@ async def test_ids_sort_in_the_order_of_the_submits(url: str) -> None:
         ids += [ticket.id for ticket in await add.submit_many([(1,)] * 20)]
     assert ids == sorted(ids)
     assert len(set(ids)) == 40
+
+
+@pytest.mark.parametrize("field", ["key", "session", "tenant", "user", "idempotency_key"])
+async def test_what_no_store_can_write_is_told_where_it_is_given(field: str) -> None:
+    add = adder(App("memory://"))
+    with pytest.raises(UsageError, match=f"{field}='.ud800' is not allowed; it holds half of a"):
+        add.with_options(**{field: "\ud800"})
+
+
+def test_names_are_texts_that_can_be_written() -> None:
+    app = App("memory://")
+
+    async def call() -> None: ...
+
+    with pytest.raises(UsageError, match="task name="):
+        app.task(name="\ud800")(call)
+    with pytest.raises(UsageError, match="pool="):
+        app.task(pool="\ud800")(call)
+
+
+@seeded
+async def test_a_submit_that_a_store_breaks_on_does_not_break_those_beside_it(
+    runtime: SeededRuntime,
+) -> None:
+    class Picky(SharedStore):
+        async def add(self, batches: Any) -> Any:
+            if any(order.job.key == "odd" for batch in batches for order in batch.orders):
+                raise ZeroDivisionError
+            return await super().add(batches)
+
+    app = StoreApp(Picky(runtime), runtime)
+    add = adder(app)
+    odd = add.with_options(key="odd")
+    async with app, app.worker(3):
+        submits = [view.submit(number) for number, view in enumerate([add, odd, add, add, odd])]
+        found = await asyncio.gather(*submits, return_exceptions=True)
+        kinds = [isinstance(one, ZeroDivisionError) for one in found]
+        assert kinds == [False, True, False, False, True]
+        assert [await one for one in found if isinstance(one, Ticket)] == [1, 3, 4]

@@ -1,0 +1,47 @@
+"""What a report tells of a run, counted from its history. Nothing of poolhand is imported."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+from tests.faults.history import JOB_LOST, TERMINAL, History
+
+
+def figures(history: History, faults: list[str]) -> dict[str, float]:
+    """Return what a report tells of a run."""
+    found = Counter(fault.partition(":")[0] for fault in faults)
+    again = [id for id in history.attempts_of if _crashed(history, id)]
+    recovered = [id for id in again if history.jobs.get(id, {}).get("status") in TERMINAL]
+    return {
+        "accepted": len(history.accepted),
+        "unknown": len(history.jobs.keys() - history.accepted),
+        "lost": found["lost"],
+        "unexpected": found["unexpected"] + found["doubled_key"],
+        "duplicated": found["duplicated"] + found["overlap"],
+        "recovered": len(recovered),
+        "kills": len(history.kills()),
+    }
+
+
+def _crashed(history: History, id: str) -> bool:
+    return any(
+        record["kind"] == "pool_retry" and record["body"]["error"] == JOB_LOST
+        for record in history.audit_of.get(id, [])
+    )
+
+
+def rerun_seconds(history: History) -> list[float]:
+    """Return how long each job stood still whose process was ended or stopped under it."""
+    return [
+        following.began - run.cut
+        for runs in history.attempts_of.values()
+        for run, following in pairwise(runs)
+        if run.cut < math.inf and "crash" in history.followed(run)
+    ]
+
+
+def hits(history: History) -> Counter[str]:
+    """Count what processes were in the middle of when they were killed."""
+    return Counter(phase for blow in history.kills() for phase in blow["phases"])
