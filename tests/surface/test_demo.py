@@ -438,7 +438,7 @@ def test_the_live_view_shows_tenants_processes_a_death_and_news(tmp_path: Path) 
     for text in (*always, f"export POOLHAND_STORE={store}", str(tmp_path / "agents.db")):
         assert any(text in picture for picture in pictures), text
     died = next(n for n, picture in enumerate(pictures) if re.search(r"─ killed ─", picture))
-    # Not the line that tells of it: on a busy machine it may have scrolled away between two pictures.
+    # Not the line that tells of it: that may have scrolled away between two pictures.
     taken_back = re.compile(r"[1-9]\d* jobs? recovered")
     back = next(n for n, picture in enumerate(pictures) if taken_back.search(picture))
     assert died <= back
