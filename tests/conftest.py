@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline and no complaint about slow data: a busy machine is not a failure of the code.
@@ -13,3 +16,27 @@ settings.register_profile(
 # A run says something about the code alone: the same examples each time. `make soak` draws others.
 settings.register_profile("same", settings.get_profile("fresh"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# A test's own timeout raises inside it, which an event loop can swallow. This much later the
+# process tells what each thread does and ends; the run goes on without it and names the test.
+LAST_RESORT = 30
+_screen = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_screen] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    screen = item.config.stash[_screen]
+    faulthandler.dump_traceback_later(_limit(item) + LAST_RESORT, file=screen, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _limit(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0] if marker else item.config.getini("timeout"))

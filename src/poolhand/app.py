@@ -16,21 +16,23 @@ from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import kept_store
+from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
+from poolhand.farm.orders import Orders
 from poolhand.farm.shift import DRAIN_TIMEOUT, Shift
 from poolhand.farm.station import Station
-from poolhand.farm.submit import How, Orders, Submissions
+from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.observe.events import EVENTS, Events
 from poolhand.operate.actions import Operator
-from poolhand.pool.config import PoolConfig, PoolOptions, configure
+from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import is_amount, is_seconds, is_text
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
-from poolhand.rules.spec import PoolSpec, pool_id
+from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.pickling import AllowPickle
@@ -40,7 +42,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KINDS = "memory://, sqlite:///file.db (a relative path) or sqlite:////absolute/file.db"
-KEEP_RESULTS = 7 * 86_400.0
 SCOPE = "app"
 
 
@@ -102,9 +103,9 @@ class App:
                 "all processes together, and each worker has its own number of slots"
             )
         config = configure(name, options)
-        self._check_near_miss(name, self._pools_of_tasks - {name}, declared={name})
+        self._check_near_miss(self._pools_of_tasks - {name}, declared={name})
         self._configs[name] = config
-        self._opening.declare(_spec(config))
+        self._opening.declare(spec_of(config, self.pool_id(name)))
 
     @overload
     def task(
@@ -213,7 +214,7 @@ class App:
         """Make a task of a function."""
         name = options.pop("name", None) or name_of_task(fn)
         where_to_run(fn, options.get("run_in"), None)
-        self._check_near_miss(pool, {pool}, declared=set(self._configs))
+        self._check_near_miss({pool}, declared=set(self._configs))
         self._pools_of_tasks.add(pool)
         code = Code(name, fn, self._parcels)
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
@@ -227,9 +228,9 @@ class App:
         return Station(store, self.runtime, self.events, self._keep)
 
     def _check_pools(self) -> None:
-        self._check_near_miss("", self._pools_of_tasks, set(self._configs))
+        self._check_near_miss(self._pools_of_tasks, declared=set(self._configs))
 
-    def _check_near_miss(self, name: str, used: set[str], declared: set[str]) -> None:
+    def _check_near_miss(self, used: set[str], declared: set[str]) -> None:
         """Raise for a pool that nobody declared but whose name is nearly that of one."""
         for pool in sorted(used - self._configs.keys()):
             if pool in declared:
@@ -263,19 +264,6 @@ class TaskMaker:
 
 
 _UNDECLARED = PoolConfig("default")
-
-
-def _spec(config: PoolConfig) -> PoolSpec:
-    return PoolSpec(
-        config.name,
-        pool_id(SCOPE, "", config.name),
-        config.max_concurrent,
-        config.queue,
-        config.backpressure,
-        config.max_per_key,
-        config.key_ttl,
-        config.max_keys,
-    )
 
 
 def _check_keep(seconds: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
@@ -80,9 +80,6 @@ class Codes:
     def __init__(self) -> None:
         self._codes: dict[str, Code] = {}
 
-    def __iter__(self) -> Iterator[Code]:
-        return iter(self._codes.values())
-
     def add(self, code: Code) -> None:
         other = self._codes.get(code.name)
         if other is not None and other.fn is not code.fn and not _is_reloaded(other.fn, code.fn):
@@ -97,10 +94,6 @@ class Codes:
 
     def find(self, name: str) -> Code | None:
         return self._codes.get(name)
-
-    def forget(self) -> None:
-        """Forget all tasks, as a process that has ended does."""
-        self._codes.clear()
 
 
 # Every task of every app of this process: what a durable pool finds its tasks in.

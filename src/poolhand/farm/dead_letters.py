@@ -9,9 +9,8 @@ from inspect import isawaitable
 
 from poolhand.observe.events import CallbackFailed, Events
 from poolhand.pool.config import OnDead
+from poolhand.pool.drain import STOP_GRACE
 from poolhand.rules.job import Job
-
-STOP_WITHIN = 0.4  # after the deadline of a drain; what has not stopped by then is left behind
 
 
 class Callbacks:
@@ -34,7 +33,7 @@ class Callbacks:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_WITHIN)
+            await asyncio.wait(self._tasks, timeout=STOP_GRACE)
 
     async def _call(self, callback: OnDead, job: Job) -> None:
         try:

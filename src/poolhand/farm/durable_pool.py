@@ -16,22 +16,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Store
-from poolhand.errors import Conflict, Draining, UsageError
+from poolhand.contract import Filter, Line, Store
+from poolhand.errors import Conflict, Draining, StoreError, UsageError
 from poolhand.execute.code import KNOWN
 from poolhand.execute.executor import Closure, Executor
 from poolhand.farm.durable_submitter import DurableSubmitter
 from poolhand.farm.known import OVER, Known
+from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
+from poolhand.farm.orders import Call, Orders
 from poolhand.farm.shift import Shift
 from poolhand.farm.station import Station
-from poolhand.farm.submit import Call, How, Orders, Submissions
+from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
-from poolhand.pool.config import CHECKS, PoolOptions, configure
+from poolhand.pool.config import CHECKS, PoolOptions, configure, spec_of
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.health import PoolHealth
 from poolhand.pool.options import Terms, defaults, terms
@@ -39,13 +42,13 @@ from poolhand.pool.pool import Pool, check_parts, default_runtime
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
+from poolhand.rules import audit
 from poolhand.rules.checks import is_seconds
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
-from poolhand.rules.spec import PoolSpec, pool_id
+from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 
-KEEP = 7 * 86_400.0
 LOOK_EVERY = 0.5
 
 
@@ -112,7 +115,7 @@ class DurablePool(DurableSubmitter, Pool):
             return self
         registry.check_free(self.name)
         self._make_folder()
-        self._opening.declare(self._spec(self._config.max_concurrent))
+        self._opening.declare(spec_of(self._config, self.id))
         station = await self._opening.station()
         await station.keeper.ask(lambda: self._load(station))
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
@@ -145,7 +148,8 @@ class DurablePool(DurableSubmitter, Pool):
             self._executor.closures.pop(order.job.id, None)
         else:
             self._known.submitted += 1
-            if ticket.status.terminal:
+            if ticket.status is Status.REJECTED:
+                # No worker will tell of it.
                 self._hear(ticket.snapshot())
         return ticket
 
@@ -187,7 +191,7 @@ class DurablePool(DurableSubmitter, Pool):
             raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
         shift = self._on_shift()
         self._config = replace(self._config, max_concurrent=max_concurrent)
-        self._opening.declare(self._spec(max_concurrent))
+        self._opening.declare(spec_of(self._config, self.id))
         await self._opening.station()
         shift.grow(max_concurrent)
 
@@ -233,17 +237,20 @@ class DurablePool(DurableSubmitter, Pool):
         if stored is None or brief is None or not stored.dead:
             raise UsageError(f"job {id!r} is no dead job of pool {self.name!r}; see pool.dead()")
         order = self._orders.again(stored.job, brief, "user")
-        closure = self._executor.closures.get(id)
-        if closure is not None:
-            self._executor.closures[order.job.id] = closure
+        closures = self._executor.closures
+        if id in closures:
+            closures[order.job.id] = closures[id]
         how = How(KNOWN.find(stored.job.name), self._config.backpressure)
         try:
             (ticket,) = await self._submissions.submit([order], how)
-        except Conflict as error:
-            raise UsageError(str(error)) from error
+        except BaseException as error:
+            closures.pop(order.job.id, None)
+            if isinstance(error, Conflict):
+                raise UsageError(str(error)) from error
+            raise
         self._known.submitted += 1
         self._known.dead.pop(id, None)
-        self._executor.closures.pop(id, None)
+        closures.pop(id, None)
         return ticket
 
     def _call(
@@ -257,17 +264,12 @@ class DurablePool(DurableSubmitter, Pool):
 
     def _make_station(self) -> Station:
         store = self.make_store(self._url, self.runtime)
-        return Station(store, self.runtime, self._events, KEEP)
+        return Station(store, self.runtime, self._events, KEEP_RESULTS)
 
     def _make_folder(self) -> None:
         scope = self._config.scope
         if scope.store is None:
             Path(self._url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-
-    def _spec(self, slots: int) -> PoolSpec:
-        config = self._config
-        rules = (config.queue, config.backpressure, config.max_per_key)
-        return PoolSpec(config.name, self.id, slots, *rules, config.key_ttl, config.max_keys)
 
     async def _load(self, station: Station) -> None:
         """Learn what an earlier run left; on the keeper's loop."""
@@ -319,7 +321,10 @@ class DurablePool(DurableSubmitter, Pool):
         began = self.runtime.monotonic()
         station = await self._opening.station()
         try:
-            await self._finish(station)
+            # A store that is away is no reason not to stop: what is in it stays there.
+            with suppress(StoreError):
+                await station.keeper.ask(lambda: self._note_drain(station.store))
+                await self._finish(station)
             left = max(0.0, self._deadline - self.runtime.monotonic())
             report = await self._shift.drain(left)
         finally:
@@ -336,6 +341,10 @@ class DurablePool(DurableSubmitter, Pool):
             report.stuck,
             self.runtime.monotonic() - began,
         )
+
+    async def _note_drain(self, store: Store) -> None:
+        record = audit.acted(audit.DRAIN, (self.id, self.name), "user", "", self.runtime.wall())
+        await store.append([Line(audit.STREAM, audit.DRAIN, msgspec.json.encode(record))])
 
     async def _finish(self, station: Station) -> None:
         """Wait until nothing is left that could run now, or the deadline, which may move."""

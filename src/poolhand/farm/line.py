@@ -15,8 +15,7 @@ from poolhand.farm.hand import Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.farm.tray import Tray
-
-STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind
+from poolhand.pool.drain import STOP_GRACE
 
 
 class Crew(Protocol):

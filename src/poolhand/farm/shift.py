@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.executor import Executor
-from poolhand.farm.line import STOP_GRACE
 from poolhand.farm.ticket import Opened
 from poolhand.farm.worker import Worker
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.drain import STOP_GRACE
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job
 

@@ -10,11 +10,12 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
-from poolhand.farm.submit import Call, How, Orders
+from poolhand.farm.orders import Call, Orders
+from poolhand.farm.submit import How
 from poolhand.farm.transaction import Transaction
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.options import Options, Terms, terms, with_changes
-from poolhand.pool.submitter import UNSET
+from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
@@ -123,10 +124,7 @@ class Submits(Generic[P, T]):
 
         `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
         """
-        given = dict(locals())
-        given.update(given.pop("fairness"))
-        del given["self"]
-        changes = {name: value for name, value in given.items() if value is not UNSET}
+        changes = chosen(locals())
         view: Submits[P, T] = Submits(
             self._code, self._pool, self._door, {**self._changes, **changes}
         )

@@ -21,13 +21,14 @@ from poolhand.execute.executor import (
 )
 from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
-from poolhand.farm.line import STOP_GRACE, Line
+from poolhand.farm.line import Line
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.observe import events
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.drain import STOP_GRACE
 from poolhand.pool.fault import error_of, fault_of
 from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots

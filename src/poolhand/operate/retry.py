@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Store, Stored
+from poolhand.farm.orders import Orders
 from poolhand.operate.views import Answer, Summary
-from poolhand.rules.ids import Ids, full_id
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100
@@ -36,9 +36,7 @@ class Reruns:
 
     def __init__(self, store: Store, runtime: Runtime) -> None:
         self._store = store
-        self._runtime = runtime
-        now = runtime.monotonic()
-        self._ids = Ids(runtime.salt(), runtime.wall().timestamp() - now)
+        self._orders = Orders(runtime)
 
     async def some(self, ids: Sequence[str], by: str) -> list[Answer]:
         """Run these again; each answer stands by itself."""
@@ -90,33 +88,11 @@ class Reruns:
             elif not stored.dead:
                 answers[place] = Answer(id, False, "not_dead", _not_dead(stored))
             else:
-                orders[place] = self._order(stored.job, brief, by)
+                orders[place] = self._orders.again(stored.job, brief, by)
         results = await self._store.add([Batch((order,)) for order in orders.values()])
         for (place, order), result in zip(orders.items(), results, strict=True):
             answers[place] = _answer(order, result)
         return [answers[place] for place in range(len(jobs))]
-
-    def _order(self, dead: Job, brief: bytes, by: str) -> Order:
-        number = self._ids.next(self._runtime.monotonic())
-        job = Job(
-            id=full_id(self._ids.head, number),
-            pool=dead.pool,
-            pool_id=dead.pool_id,
-            status=Status.QUEUED,
-            submitted_at=self._runtime.wall(),
-            name=dead.name,
-            submitted_by=by,
-            key=dead.key,
-            priority=dead.priority,
-            session=dead.session,
-            tenant=dead.tenant,
-            user=dead.user,
-            idempotency_key=dead.idempotency_key,
-        )
-        expires = None
-        if dead.expires_at is not None:
-            expires = (dead.expires_at - dead.submitted_at).total_seconds()
-        return Order(job, brief, expires=expires, rerun_failed=True, revives=dead.id)
 
 
 class _Tally:

@@ -23,6 +23,7 @@ from poolhand.rules.checks import (
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
 from poolhand.rules.sizing import SLOTS_ALLOWED, Autoscale, are_slots
+from poolhand.rules.spec import PoolSpec
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -196,3 +197,17 @@ def _named(key: str, value: object) -> object:
     if makers is None or not isinstance(value, str) or value not in makers:
         return value
     return makers[value]()
+
+
+def spec_of(config: PoolConfig, id: str) -> PoolSpec:
+    """Return what a store must know of a pool."""
+    return PoolSpec(
+        config.name,
+        id,
+        config.max_concurrent,
+        config.queue,
+        config.backpressure,
+        config.max_per_key,
+        config.key_ttl,
+        config.max_keys,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -27,6 +27,16 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
+
+
+def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were really given to a `with_options`, out of all its names."""
+    named = {**given, **given["fairness"]}
+    return {
+        name: value
+        for name, value in named.items()
+        if value is not UNSET and name not in ("self", "fairness")
+    }
 
 
 class Submitter:
@@ -166,10 +176,7 @@ class Submitter:
 
         `fairness` is the field of the pool's own strategy, such as `tenant_id="acme"`.
         """
-        given = dict(locals())
-        given.update(given.pop("fairness"))
-        del given["self"]
-        changes = {name: value for name, value in given.items() if value is not UNSET}
+        changes = chosen(locals())
         options = with_changes(self._terms.options, self._config, changes, self._durable)
         return self._view(options)
 

@@ -244,3 +244,44 @@ async def test_resize_pause_and_resume(tmp_path: Path) -> None:
 async def _meet(barrier: asyncio.Barrier, number: int) -> int:
     await barrier.wait()
     return number
+
+
+async def test_every_job_is_counted_once_however_soon_it_is_over(tmp_path: Path) -> None:
+    policy = bounded(1, on_full="drop_newest")
+    async with make(tmp_path, max_concurrent=5, backpressure=policy) as pool:
+        tickets = [await pool.submit(double, number) for number in range(40)]
+        jobs = await wait(tickets)
+        kept = sum(job.status is Status.COMPLETED for job in jobs)
+        report = await pool.drain()
+    assert (report.submitted, report.completed) == (40, kept)
+    assert report.rejected == 40 - kept
+
+
+async def test_a_drain_leaves_its_audit_record(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        await pool.run(double, 1)
+    async with App(f"sqlite:///{tmp_path}/night__kept.db") as reader:
+        lines = await reader.operator().audit(0, kind="pool_drain")
+    assert [line.pool for line in lines] == ["kept"]
+
+
+async def test_what_a_pool_refuses_to_run_again_stays_dead(
+    tmp_path: Path, gate: asyncio.Event
+) -> None:
+    policy = bounded(1, on_full="fail_submitter")
+    async with make(tmp_path, max_concurrent=1, backpressure=policy) as pool:
+        dead = await pool.submit(int, "no number")
+        await wait(dead)
+        began = asyncio.Event()
+
+        async def hold() -> None:
+            began.set()
+            await gate.wait()
+
+        await pool.submit(hold)
+        await began.wait()
+        await pool.submit(double, 1)
+        with pytest.raises(PoolFull):
+            await pool.rerun(dead.id)
+        assert [job.id for job in pool.dead()] == [dead.id]
+        gate.set()
