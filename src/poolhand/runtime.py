@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 IDLE_THREAD_SECONDS = 10.0
 
+Identity = tuple[str, str, int, str]
 _Errand = tuple[str, Callable[[], None]]  # the name to bear, the call to make
 
 
@@ -42,10 +43,10 @@ class Runtime:
         """Return 12 characters that no other process, nor a fork of this one, has."""
         return secrets.token_hex(6)
 
-    def identity(self) -> tuple[str, str, int, str]:
+    def identity(self) -> Identity:
         """Return the host, its boot, this process and when it began, as nobody else has them."""
         pid = os.getpid()
-        return socket.gethostname(), boot_id(), pid, process_started(pid) or ""
+        return host(), boot_id(), pid, process_started(pid) or ""
 
     def in_thread(self, call: Callable[[], None], name: str) -> None:
         """Run `call` once outside the event loop.
@@ -125,6 +126,18 @@ def _run_loop(loop: AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+def host() -> str:
+    """Return the name of the machine, with what tells its containers apart.
+
+    Two containers of one machine may bear one name and share its boot; their process numbers mean
+    different processes all the same.
+    """
+    try:
+        return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return socket.gethostname()
 
 
 def boot_id() -> str:

@@ -8,6 +8,7 @@ import pty
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -378,19 +379,21 @@ def in_terminal(*words: str) -> str:
     variables = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
     with subprocess.Popen([*COMMAND, *words], stdout=child, stderr=child, env=variables) as process:
         os.close(child)
-        written = b""
-        while True:
-            try:
-                part = os.read(parent, 65536)
-            except OSError:
-                # How Linux says that nobody has the other end any more.
-                break
-            if not part:
-                break
-            written += part
-        process.wait(SECONDS)
+        try:
+            written = b"".join(iter(partial(_read, parent), b""))
+            process.wait(SECONDS)
+        finally:
+            process.kill()
     os.close(parent)
     return written.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        # How Linux says that nobody has the other end any more.
+        return b""
 
 
 @pytest.mark.slow
@@ -446,8 +449,11 @@ def test_a_reader_that_goes_away_is_no_traceback(desk: Desk) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
-        process.wait(SECONDS)
+        try:
+            assert b"Traceback" not in process.stderr.read()
+            process.wait(SECONDS)
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sys
 import threading
 from datetime import UTC, datetime
@@ -48,6 +50,13 @@ def test_a_seed_fixes_the_randomness_and_not_the_salt() -> None:
     salts = {runtime.salt() for runtime in (one, same, other) for _ in range(100)}
     assert len(salts) == 300
     assert {len(salt) for salt in salts} == {12}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps process numbers apart")
+def test_a_host_is_told_apart_by_whose_process_numbers_it_uses() -> None:
+    name, _, numbers = Runtime().identity()[0].rpartition("/")
+    assert name == socket.gethostname()
+    assert numbers == str(os.stat("/proc/self/ns/pid").st_ino)
 
 
 def test_a_call_runs_outside_of_this_thread_under_its_name() -> None:

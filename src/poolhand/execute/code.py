@@ -26,14 +26,17 @@ class Code:
         self.fn = fn
         self.signature = Signature(fn, name)
         self._parcels = parcels
+        # What errors call them; made once, as every job needs them.
+        self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
+        self._result = f"the result of {name}"
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
         call = self.signature.bind(args, kwargs)
-        payload = self._parcels.write(call, f"a call of {self.name}")
+        payload = self._parcels.write(call, self._call)
         if not self.signature.surely_fits(call):
             try:
-                self._parcels.read(payload, self.signature.call_type, f"a call of {self.name}")
+                self._parcels.read(payload, self.signature.call_type, self._call)
             except Undecodable as error:
                 raise self.signature.misfit(error.__cause__ or error) from None
         return payload
@@ -60,18 +63,18 @@ class Code:
 
     def unpack(self, payload: bytes) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
-        what = f"the kept call of {self.name}"
-        call = self._parcels.read(payload, self.signature.call_type, what)
+        call = self._parcels.read(payload, self.signature.call_type, self._kept_call)
         if call[0] != self.name:
-            raise Undecodable(f"{what} is one of {call[0]!a}; it was moved, and is not made")
+            text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
+            raise Undecodable(text)
         args, kwargs = self.signature.unbind(call)
         return partial(self.fn, *args, **kwargs)
 
     def pack_result(self, value: Any) -> bytes:
-        return self._parcels.write(value, f"the result of {self.name}")
+        return self._parcels.write(value, self._result)
 
     def unpack_result(self, data: bytes) -> Any:
-        return self._parcels.read(data, self.signature.returns, f"the result of {self.name}")
+        return self._parcels.read(data, self.signature.returns, self._result)
 
 
 class Codes:

@@ -7,7 +7,6 @@ one at a time, the leader.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -17,7 +16,7 @@ from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped
 from poolhand.rules.audit import STREAM
-from poolhand.runtime import process_started
+from poolhand.runtime import Identity, process_started
 
 LOOK_EVERY = 1.0
 LOOKS_APART = 5.0  # what is longer between two looks was not seen
@@ -46,7 +45,7 @@ class Reaper:
         self._heart = heart
         self._tell = tell
         self._now = keeper.runtime.monotonic
-        self._host, self._boot, _, _ = keeper.runtime.identity()
+        self._identity = keeper.runtime.identity()
         self._seen: dict[str, tuple[int, float]] = {}
         self._looked_at = self._now()
 
@@ -77,17 +76,14 @@ class Reaper:
 
     def _is_dead(self, lease: Lease, now: float) -> bool:
         owner = lease.owner
-        if lease.buried or (owner.host == self._host and self._is_gone(owner)):
+        if lease.buried or is_gone(owner, self._identity) or self._was_ours(owner):
             return True
         return now - self._seen[owner.id][1] >= LEASE
 
-    def _is_gone(self, owner: Owner) -> bool:
-        """Tell of a process of this host whether it has ended."""
-        if not owner.boot or not self._boot:
-            return False
-        if owner.boot != self._boot or process_started(owner.pid) != owner.started:
-            return True
-        return owner.pid == os.getpid() and owner.id not in OWNERS
+    def _was_ours(self, owner: Owner) -> bool:
+        """Tell whether an owner was one of this very process, which has let go of it."""
+        theirs = (owner.host, owner.boot, owner.pid, owner.started)
+        return theirs == self._identity and bool(owner.boot) and owner.id not in OWNERS
 
     async def _reap(self, lease: Lease) -> None:
         store, at = self._keeper.store, self._keeper.runtime.wall()
@@ -102,6 +98,14 @@ class Reaper:
             ids = tuple(one.job.id for one in made)
             self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
         self._tell(made)
+
+
+def is_gone(owner: Owner, here: Identity) -> bool:
+    """Tell whether an owner was a process of this host that has ended; of others that is False."""
+    host, boot, _, _ = here
+    if owner.host != host or not (owner.boot and boot):
+        return False
+    return owner.boot != boot or process_started(owner.pid) != owner.started
 
 
 class Leader:

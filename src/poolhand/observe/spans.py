@@ -170,6 +170,9 @@ class Spans:
         # The oldest: an attempt may have started before the end of the one before is told.
         if life is not None and life.runs:
             _end(life.runs.pop(0), event.job)
+            if life.submit is None and not life.runs:
+                # Stored, it may go on in any process; the next attempt brings its context along.
+                self._lives.pop(event.job.id, None)
 
     def close(self) -> None:
         """End the spans of the attempts that still run."""

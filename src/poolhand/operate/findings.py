@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from poolhand.contract import Filter, Lease, PoolRow, Store
 from poolhand.errors import StoreError
+from poolhand.farm.maintenance import is_gone
 from poolhand.rules.job import Status
-from poolhand.runtime import Runtime, process_started
+from poolhand.runtime import Runtime
 
 LITTLE_SPACE = 1 << 30
 NO_SPACE = 64 << 20
@@ -141,7 +142,8 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     now = runtime.wall()
     leases = await store.leases()
     pools = await store.pools()
-    dead = [lease for lease in leases if _is_dead(lease, runtime)]
+    here = runtime.identity()
+    dead = [lease for lease in leases if lease.buried or is_gone(lease.owner, here)]
     return [
         await _clock(store, now),
         _owners(leases, dead),
@@ -172,15 +174,6 @@ def _owners(leases: Sequence[Lease], dead: Sequence[Lease]) -> Finding:
         return Finding("leases", Level.OK, text)
     fix = "start a worker: it takes them back at once on this machine, else within 35 s"
     return Finding("leases", Level.WRONG, text, fix)
-
-
-def _is_dead(lease: Lease, runtime: Runtime) -> bool:
-    """Tell whether an owner is known to be gone; of other machines only what was written."""
-    host, boot, _, _ = runtime.identity()
-    owner = lease.owner
-    if lease.buried or owner.host != host or not (boot and owner.boot):
-        return lease.buried
-    return owner.boot != boot or process_started(owner.pid) != owner.started
 
 
 def _unserved(pools: Sequence[PoolRow], served: bool) -> Iterator[Finding]:

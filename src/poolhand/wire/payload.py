@@ -149,7 +149,8 @@ def _refuse(value: Any, codec: Codec, error: Exception, what: str) -> NoReturn:
 def _measure(body: bytes, codec: Codec, limits: Limits, what: str) -> None:
     if len(body) > limits.payload:
         raise _too_large(what, len(body), limits)
-    if codec.is_deeper(body, limits.depth):
+    # What is as short as that cannot be so deep: nearly every payload.
+    if len(body) > limits.depth and codec.is_deeper(body, limits.depth):
         raise TooLarge(
             f"{what} nests deeper than {limits.depth} levels, which is the limit; flatten it",
             limit=limits.depth,

@@ -477,6 +477,14 @@ def test_nothing_is_held_of_jobs_that_are_over_however_they_ended(traced: Traced
     assert held(traced.tracer) == 0
 
 
+def test_nothing_is_held_of_a_stored_job_that_may_go_on_elsewhere(traced: Traced) -> None:
+    job = traced.retry(traced.start(a_job()))
+    assert held(traced.tracer) == 0
+    traced.finish(traced.start(job))
+    assert held(traced.tracer) == 0
+    assert len(traced.all("pool.run")) == 2
+
+
 def test_pools_on_several_threads_share_a_trace(traced: Traced) -> None:
     def serve(pool: int) -> None:
         for number in range(50):
