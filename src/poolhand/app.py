@@ -15,7 +15,7 @@ from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.farm.durable_pool import DurablePool
-from poolhand.farm.kept_store import kept_store
+from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
@@ -25,12 +25,14 @@ from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
-from poolhand.observe.events import EVENTS, Events
+from poolhand.observe.events import EVENTS, Event, Events
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
+from poolhand.pool.pool import check_parts
+from poolhand.pool.scope import is_path
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
-from poolhand.rules.checks import is_amount, is_seconds, is_text
+from poolhand.rules.checks import NAME_ALLOWED, is_amount, is_name, is_seconds, is_writable, shown
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
@@ -65,7 +67,8 @@ class App:
         runtime: Runtime | None = None,
         events: Events | None = None,
     ) -> None:
-        self.url = url
+        check_parts(runtime, events, "App")
+        self.url = str(url)
         self.runtime = runtime or Runtime()
         self.events = EVENTS if events is None else events
         store_of(url, self.runtime)
@@ -139,14 +142,17 @@ class App:
         """Return a worker for `async with`: it runs jobs of these pools, or of all, right here."""
         faults = []
         if not are_slots(slots):
-            faults.append(f"slots={slots!r} is not allowed; it must be {SLOTS_ALLOWED}")
+            faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
         if not is_seconds(drain_timeout):
             faults.append(
-                f"drain_timeout={drain_timeout!r} is not allowed; give seconds, 0 or more"
+                f"drain_timeout={shown(drain_timeout)} is not allowed; give seconds, 0 or more"
             )
-        names = None if pools is None else tuple(pools)
-        if isinstance(pools, str) or (names is not None and not all(map(is_text, names))):
-            faults.append(f"pools={pools!r} is not allowed; give names of pools, or None for all")
+        names = None if pools is None else _names(pools)
+        if names is not None and not all(map(is_name, names)):
+            faults.append(
+                f"pools={shown(pools)} is not allowed; give a list of names of pools, or None for "
+                "all"
+            )
         if faults:
             raise UsageError("worker: " + "; ".join(faults))
         return Shift(self, self._executor, slots, names, self._configs, drain_timeout)
@@ -162,6 +168,10 @@ class App:
 
     async def get(self, id: str) -> Ticket[Any] | None:
         """Return the ticket of a job by its id, None when no such job is kept."""
+        if not isinstance(id, str):
+            raise UsageError(f"get({shown(id)}) is not allowed; give the id of a job, a text")
+        if not is_writable(id):
+            return None
         station = await self.station()
         found = (await station.keeper.ask(lambda: station.store.get([id])))[0]
         if found is None or found.parked:
@@ -172,7 +182,7 @@ class App:
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
-        return Operator(kept_store(self), self.runtime)
+        return Operator(KeptStore(self), self.runtime)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -208,17 +218,27 @@ class App:
     def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
         self._check_pools()
         station = self._opening.station_sync()
-        return station.keeper.ask_sync(lambda: self._submissions.submit(orders, how))
+        heard: list[Event] = []
+        submissions = Submissions(self, self.events, heard.append)
+        try:
+            return station.keeper.ask_sync(lambda: submissions.submit(orders, how))
+        finally:
+            # On this thread: subscribers are user code, which the keeper never runs.
+            for event in heard:
+                self.events.emit(event)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
-        name = options.pop("name", None) or name_of_task(fn)
-        where_to_run(fn, options.get("run_in"), None)
+        if not is_name(pool):
+            raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
+        # Is it a function at all? What its options say of it is checked with them.
+        where_to_run(fn, None, None)
+        name = options.pop("name", None)
+        code = Code(name_of_task(fn) if name is None else name, fn, self._parcels)
         self._check_near_miss({pool}, declared=set(self._configs))
-        self._pools_of_tasks.add(pool)
-        code = Code(name, fn, self._parcels)
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
+        self._pools_of_tasks.add(pool)
         self._codes.add(code)
         KNOWN.renew(code)
         return task
@@ -268,15 +288,22 @@ _UNDECLARED = PoolConfig("default")
 
 def _check_keep(seconds: object) -> None:
     if not is_amount(seconds):
-        raise UsageError(f"keep_results={seconds!r} is not allowed; give seconds above 0")
+        raise UsageError(f"keep_results={shown(seconds)} is not allowed; give seconds above 0")
+
+
+def _names(pools: object) -> tuple[Any, ...]:
+    """Return what should be names; a text is one thing, not an iterable of letters."""
+    if isinstance(pools, str) or not isinstance(pools, Iterable):
+        return (None,)
+    return tuple(pools)
 
 
 def store_of(url: str, runtime: Runtime) -> Store:
     """Return the store, not yet open, that a URL names."""
     scheme, separator, rest = str(url).partition("://")
     if not separator:
-        raise UsageError(f"store={url!r} is not allowed; give {KINDS}")
-    match scheme:
+        raise UsageError(f"store={shown(url)} is not allowed; give {KINDS}")
+    match scheme.lower():
         case "memory":
             from poolhand.stores.memory import MemoryStore
 
@@ -287,14 +314,19 @@ def store_of(url: str, runtime: Runtime) -> Store:
             return SqliteStore(_path(url, rest), runtime)
         case _:
             raise Unsupported(
-                f"store={masked(url)!r} is not supported by this version; use {KINDS}"
+                f"store={shown(masked(str(url)))} is not supported by this version; use {KINDS}"
             )
 
 
 def _path(url: str, rest: str) -> str:
-    if not rest.startswith("/") or len(rest) < 2:
-        raise UsageError(f"store={url!r} names no file; give {KINDS}")
-    return rest[1:]
+    path = rest[1:]
+    if not rest.startswith("/") or not path:
+        raise UsageError(f"store={shown(url)} names no file; give {KINDS}")
+    if path == ":memory:":
+        raise UsageError(f"store={shown(url)} is not allowed; use memory://, or name a file")
+    if not is_path(path):
+        raise UsageError(f"store={shown(url)} is not allowed; no file can have that name")
+    return path
 
 
 DurablePool.make_store = staticmethod(store_of)

@@ -309,7 +309,10 @@ class Jobs(Protocol):
 
 
 class Documents(Protocol):
-    """Small values under keys, each with a version that counts its writes from 1."""
+    """Small values under keys, each with a version that grows by 1 with every write.
+
+    No version of a key comes twice: a document that was gone goes on behind what it had.
+    """
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""

@@ -66,11 +66,15 @@ class Runtime:
     def loop_beside(self, name: str) -> AbstractEventLoop:
         """Start a thread with an event loop of its own and return that loop, running."""
         loop = asyncio.new_event_loop()
-        threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True).start()
+        except BaseException:
+            loop.close()
+            raise
         return loop
 
     def end_loop(self, loop: AbstractEventLoop) -> None:
-        """End a loop that `loop_beside` gave, from any thread but its own."""
+        """End a loop that `loop_beside` gave, when what it does now is done; from any thread."""
         if not loop.is_closed():
             loop.call_soon_threadsafe(loop.stop)
 

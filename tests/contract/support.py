@@ -87,8 +87,7 @@ def order(id: str, pool: str = "pool", **options: Any) -> Order:
         pool_id="",
         status=Status.QUEUED,
         submitted_at=START,
-        name="task",
-        **options,
+        **{"name": "task", **options},
     )
     return Order(job, b"brief of " + id.encode(), **wanted)
 

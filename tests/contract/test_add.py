@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from poolhand.contract import Batch, Filter, Refusal
+from poolhand.contract import Batch, Filter, Order, Refusal
+from poolhand.errors import Conflict, UsageError
 from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin, lifo
@@ -135,6 +137,58 @@ async def test_a_batch_with_one_key_twice_is_one_job(hand: Hand) -> None:
     answer = await hand.add(order("a", idempotency_key="k"), order("b", idempotency_key="k"))
     assert entries(answer) == ["taken", "joined"]
     assert (await hand.pool()).queued == 1
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [[order("a")]],
+        [[order("b"), order("a")]],
+        [[order("b"), order("b")]],
+        [[order("b", "new")], [order("b", session="s")]],
+        [[order("b", idempotency_key="k"), order("b")]],
+        [[order("b", "new"), order("a", delay=5.0)]],
+    ],
+    ids=["alone", "last", "twice", "in two batches", "once with a key", "in another pool"],
+)
+async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
+    hand: Hand, batches: list[list[Order]]
+) -> None:
+    await hand.take_in("a")
+    audited = await hand.audited()
+    with pytest.raises(Conflict, match="every job has an id of its own"):
+        await hand.store.add([Batch(tuple(orders), "hand") for orders in batches])
+    assert [row.spec.name for row in await hand.store.pools()] == ["pool"]
+    assert await hand.audited() == audited
+    assert (await hand.pool()).queued == 1
+    await hand.take_in("b", idempotency_key="k")
+    assert await hand.serve() == ["a", "b"]
+
+
+async def test_an_id_that_is_known_may_come_again_with_the_key_that_stands_for_it(
+    hand: Hand,
+) -> None:
+    await hand.take_in("a", idempotency_key="k")
+    again, twice = order("a", idempotency_key="k"), order("b", idempotency_key="l")
+    assert entries(await hand.add(again)) == ["joined"]
+    assert entries(await hand.add(twice, twice, again)) == ["taken", "joined", "joined"]
+    assert await hand.serve() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delay": 1e300}, {"expires": 1e300}, {"delay": float("nan")}],
+    ids=["delay", "expires", "nan"],
+)
+async def test_a_value_out_of_all_bounds_is_refused_and_leaves_nothing(
+    hand: Hand, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="could be kept"):
+        await hand.add(order("a"), order("b", "other", session="s"), order("c", **options))
+    assert await hand.store.pools() == []
+    assert await hand.audited() == []
+    await hand.take_in("a", "b", session="s")
+    assert await hand.serve() == ["a", "b"]
 
 
 async def test_a_bounded_pool_holds_what_runs_and_its_depth(hand: Hand) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from poolhand.contract import Put
 from tests.contract.support import Another, Hand
 
@@ -51,7 +53,7 @@ async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
     assert await hand.store.get_document("leader") == (b"0", 1)
 
 
-async def test_a_document_is_deleted_and_begins_anew(hand: Hand) -> None:
+async def test_a_document_that_was_deleted_can_be_written_anew(hand: Hand) -> None:
     await hand.store.put([Put("a", b"one"), Put("b", b"one")])
     assert not await hand.store.delete("a", expect=2)
     assert await hand.store.delete("a", expect=1)
@@ -59,7 +61,7 @@ async def test_a_document_is_deleted_and_begins_anew(hand: Hand) -> None:
     assert not await hand.store.delete("a", expect=0)
     assert await hand.store.delete("b")
     assert await hand.store.put([Put("a", b"again", expect=0)])
-    assert await hand.store.get_document("a") == (b"again", 1)
+    assert await hand.store.get_document("a") == (b"again", 2)
 
 
 async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> None:
@@ -71,7 +73,28 @@ async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> Non
     assert await hand.store.scan("") == ["b"]
     assert not await hand.store.delete("a")
     assert await hand.store.put([Put("a", b"new", expect=0)])
-    assert await hand.store.get_document("a") == (b"new", 1)
+    assert await hand.store.get_document("a") == (b"new", 2)
+
+
+@pytest.mark.parametrize("end", ["deleted", "over", "swept"])
+async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end: str) -> None:
+    store, other = hand.store, await another()
+    await store.put([Put("b", b"1"), Put("b", b"2"), Put("b", b"3")])
+    seen: set[int] = set()
+    for _ in range(4):
+        ttl = None if end == "deleted" else 1.0
+        assert await store.put([Put("a", b"1", 0, ttl), Put("a", b"2", None, ttl)])
+        found = await other.get_document("a")
+        assert found is not None
+        assert not {found[1], found[1] - 1} & seen
+        seen |= {found[1], found[1] - 1}
+        if end == "deleted":
+            assert await other.delete("a", found[1])
+        hand.clock.wait(1)
+        if end == "swept":
+            await other.prune(0.0)
+        assert not await store.put([Put("a", b"late", found[1])])
+    assert await store.get_document("b") == (b"3", 3)
 
 
 async def test_every_write_sets_the_time_anew(hand: Hand) -> None:

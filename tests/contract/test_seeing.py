@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from poolhand.contract import Filter, Page
+from poolhand.contract import Filter, Page, Wanted
+from poolhand.errors import Conflict, UsageError
 from poolhand.rules.job import Status
 from tests.contract.support import Another, Hand, ids, spec
 
@@ -77,6 +79,49 @@ async def test_a_filter_means_those_for_which_everything_holds(
     counted = await hand.store.count(which)
     assert sum(counted.values()) == len(found.split())
     assert all(counted.values())
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0", "\0"], ids=ascii)
+async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> None:
+    await hand.take_in("a", key="a", session="a", tenant="a")
+    store = hand.store
+    (nothing, found) = await store.get([text, "a"])
+    assert nothing is None
+    assert found is not None
+    assert await store.brief(text) is None
+    for column in ("pool", "name", "key", "session", "tenant"):
+        which = replace(Filter(), **{column: text})
+        assert await store.find(which) == Page(())
+        assert await store.count(which) == {}
+    assert await store.cancel([text], "me") == [None]
+    assert await store.unpark([text]) == []
+    assert await store.claim(Wanted(text, (0,))) == []
+    assert await store.claim(Wanted("hand", (0,), (text,))) == []
+    assert not (await store.extend(text, [])).alive
+    assert await store.bury(text, 0) == []
+    assert await store.get_document(text) is None
+    assert not await store.delete(text)
+    assert await store.scan(text) == []
+    assert await store.read(text) == []
+    assert await store.trim(text, 5) == 0
+    with pytest.raises(Conflict, match="is not known"):
+        await store.pause(text, True, "me")
+
+
+@pytest.mark.parametrize(
+    "page", [{"after": 2**63}, {"after": -1}, {"limit": -1}, {"limit": 2**63}], ids=str
+)
+async def test_a_page_that_there_cannot_be_is_refused(hand: Hand, page: dict[str, int]) -> None:
+    await hand.take_in("a")
+    with pytest.raises(UsageError, match="is not allowed"):
+        await hand.store.find(Filter(), **page)
+
+
+async def test_a_cursor_beyond_all_jobs_shows_the_newest(hand: Hand) -> None:
+    await hand.take_in("a", "b")
+    assert ids((await hand.store.find(Filter(), 2**63 - 1)).jobs) == ["b", "a"]
+    assert await hand.store.find(Filter(), 0) == Page(())
+    assert await hand.store.read("audit", 2**70) == []
 
 
 async def test_jobs_are_counted_by_status(hand: Hand) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from poolhand.contract import Wanted
 from poolhand.rules.backpressure import bounded
-from tests.contract.support import Another, Hand, spec
+from poolhand.stores.bounds import EXPIRED_AT_ONCE
+from tests.contract.support import Another, Hand, order, spec
 
 
 class Ear:
@@ -39,6 +40,16 @@ async def heard_after(hand: Hand, topic: str, act: Callable[[], Awaitable[object
     await act()
     await ear.hear(topic)
     end()
+
+
+async def test_a_claim_that_leaves_a_pool_out_says_that_it_is_to_be_asked_again(
+    hand: Hand,
+) -> None:
+    count = EXPIRED_AT_ONCE + 1
+    await hand.add(*[order(f"old-{number}", expires=5.0) for number in range(count)])
+    await hand.store.pools()
+    hand.clock.wait(5)
+    await heard_after(hand, "ready", hand.claim)
 
 
 async def test_a_job_that_can_be_claimed_is_told_of(hand: Hand) -> None:

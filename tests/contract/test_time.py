@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Promoted
+from poolhand.contract import Change, Filter, Promoted
+from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from tests.contract.support import START, Hand, ids, spec
+from poolhand.stores.bounds import EXPIRED_AT_ONCE
+from tests.contract.support import START, Hand, entries, ids, order, spec
 
 
 async def test_a_delayed_job_waits_for_its_time(hand: Hand) -> None:
@@ -96,6 +98,31 @@ async def test_only_so_many_are_promoted_at_a_time(hand: Hand) -> None:
     hand.clock.wait(2)
     assert await hand.store.promote(limit=2) == Promoted(2, 2, 0.0)
     assert await hand.store.promote(limit=2) == Promoted(1, 1, 98.0)
+
+
+@pytest.mark.parametrize("rest", ["claim", "promote"])
+@pytest.mark.parametrize("parked", [False, True], ids=["", "with parked"])
+async def test_a_claim_ends_only_so_many_and_hands_out_none_that_has_expired(
+    hand: Hand, rest: str, parked: bool
+) -> None:
+    count = 2 * EXPIRED_AT_ONCE + 50
+    await hand.store.declare(spec(backpressure=bounded(count + 1)))
+    await hand.add(*[order(f"old-{number}", expires=5.0) for number in range(count)])
+    await hand.take_in("a")
+    await hand.take_in("b", pool="other")
+    if parked:
+        assert entries(await hand.add(order("p", expires=9.0))) == ["parked"]
+    hand.clock.wait(5)
+    assert ids(await hand.claim()) == ["b"]
+    assert await hand.store.count(Filter(statuses=(Status.EXPIRED,))) == {
+        Status.EXPIRED: EXPIRED_AT_ONCE
+    }
+    if rest == "promote":
+        assert (await hand.store.promote()).expired == count - EXPIRED_AT_ONCE
+    else:
+        assert await hand.claim() == []
+    assert ids(await hand.claim()) == ["a", *["p"] * parked]
+    assert (await hand.store.count(Filter()))[Status.EXPIRED] == count
 
 
 async def test_a_job_expires_where_it_waits(hand: Hand) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import Batch, Refusal
-from poolhand.errors import StoreError
-from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast
+from poolhand.errors import Conflict, StoreError
+from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
 from tests.contract.support import Hand, entries, ids, order, refused, spec
 
 
@@ -52,6 +52,39 @@ async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
     await made.commit()
     assert await hand.store.get(["b", "c", "d"]) == [None] * 3
     assert await hand.serve() == ["a"]
+
+
+async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(2, OnFull.DROP_NEWEST), slots=0))
+    await hand.take_in("a")
+    made = await hand.store.begin()
+    for names, wanted in [("bc", ["taken", "rejected"]), ("d", ["rejected"])]:
+        answer = await made.add(Batch(tuple(order(name) for name in names)))
+        assert entries(answer) == wanted
+        assert not isinstance(answer, Refusal)
+        assert [added.job.status.value for added in answer][-1] == "rejected"
+        assert answer[-1].job.rejection_policy == "drop_newest"
+    await made.commit()
+    assert await hand.statuses("a", "b", "c", "d") == "queued queued rejected rejected"
+
+
+async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=ring_buffer(1), slots=0))
+    made = await hand.store.begin()
+    assert entries(await made.add(Batch((order("a"), order("b"))))) == ["taken", "taken"]
+    await made.commit()
+    assert await hand.statuses("a", "b") == "rejected queued"
+
+
+async def test_an_id_that_is_known_is_refused_and_the_rest_comes_in(hand: Hand) -> None:
+    await hand.take_in("a")
+    made = await hand.store.begin()
+    await made.add(Batch((order("b"),)))
+    for known in ("a", "b"):
+        with pytest.raises(Conflict):
+            await made.add(Batch((order("c"), order(known))))
+    await made.commit()
+    assert await hand.serve() == ["a", "b"]
 
 
 async def test_a_key_stands_for_its_job_inside_and_outside(hand: Hand) -> None:

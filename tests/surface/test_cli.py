@@ -315,6 +315,18 @@ def test_a_pool_that_is_not_there_is_not_found(desk: Desk, words: list[str]) -> 
     assert far.stderr == "poolhand: there is no pool 'zzz'; see `poolhand pools list`\n"
 
 
+@pytest.mark.parametrize(
+    "words", [["jobs", "list"], ["dead", "list"], ["dead", "retry", "--all"]], ids=" ".join
+)
+def test_a_filter_by_a_pool_that_is_not_there_is_told(desk: Desk, words: list[str]) -> None:
+    desk.dead(pool="research")
+    slip = desk.run(*words, "--pool", "reserch")
+    hint = "poolhand: there is no pool 'reserch'; did you mean 'research'?\n"
+    assert slip.stderr.startswith(hint)
+    assert desk.run(*words, "--pool", "reserch", "--json").stderr == hint
+    assert "there is no pool" not in desk.run(*words, "--pool", "research").stderr
+
+
 # Audit
 
 
@@ -326,6 +338,7 @@ def test_the_audit_log_shows_its_end_or_goes_on_from_a_number(desk: Desk) -> Non
     first = desk.json("audit", "--after", "0", "--limit", "2")
     assert [line["job"] for line in first["lines"]] == ids[:2]
     assert desk.json("audit", "--after", "5") == {"lines": [], "after": 5}
+    assert desk.run("audit", "--after", "5").stderr == "no such lines\n"
     _, row = desk.run("audit", "--limit", "1").stdout.splitlines()
     assert row.split()[0] == "5"
     assert f"pool_submit  chat  {ids[4]}  user  priority 0" in row

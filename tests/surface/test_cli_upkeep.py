@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
 
-from poolhand.cli.door import told
+from poolhand.cli.door import check_schema, told
 from poolhand.config import SETTINGS
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
@@ -93,9 +95,10 @@ def test_of_store_and_app_the_nearer_one_counts(
         ("", "missing_of_test:app", "No module named 'missing_of_test'"),
         ("", "broken_of_test:app", "module 'broken_of_test' has no 'app'"),
         ("app = 3", "broken_of_test:app", "is no App: it is of type int and has no store URL"),
+        ("import sys; sys.exit(0)", "broken_of_test:app", "loading it raised SystemExit: 0"),
         ("1 / 0", "broken_of_test:app", "loading it raised ZeroDivisionError: division by zero"),
     ],
-    ids=["no module", "no attribute", "no app", "raises"],
+    ids=["no module", "no attribute", "no app", "exits", "raises"],
 )
 def test_an_app_that_cannot_be_had_is_told_in_one_line(
     here: Path, text: str, name: str, said: str
@@ -156,6 +159,89 @@ def test_a_file_that_is_no_store_is_told_and_left_alone(tmp_path: Path) -> None:
     doctor = run("doctor", "--store", f"sqlite:///{path}", code=1)
     assert "WRONG" in doctor.stdout
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", ["", "journal_mode=DELETE", "journal_mode=WAL"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "list"],
+        ["jobs", "show", "x"],
+        ["jobs", "cancel", "x"],
+        ["jobs", "retry", "x"],
+        ["dead", "list"],
+        ["dead", "retry", "--all"],
+        ["pools", "list"],
+        ["pools", "pause", "x"],
+        ["audit"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_is_no_store_yet_is_told_and_left_alone(
+    tmp_path: Path, words: list[str], content: str
+) -> None:
+    path = tmp_path / "mine.db"
+    path.touch()
+    if content:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA {content}")
+            connection.execute("CREATE TABLE mine (x)")
+            connection.commit()
+    before = contents(tmp_path)
+    url = f"sqlite:///{path}"
+    assert run(*words, "--store", url, code=5).stderr == (
+        f"poolhand: '{path}' is no store of poolhand yet; check the name, or make one of it with "
+        f"`poolhand migrate --store {url}` [PH-STO-001]\n"
+    )
+    assert contents(tmp_path) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what is in the files of a folder, but those in which SQLite notes who is reading."""
+    files = (file for file in folder.iterdir() if file.is_file())
+    return {f.name: f.read_bytes() for f in files if not f.name.endswith(("-wal", "-shm"))}
+
+
+def test_no_file_is_brought_to_a_newer_schema_by_looking() -> None:
+    check_schema(Path("agents.db"), 2, 2, "sqlite:///agents.db")
+    with pytest.raises(Unavailable, match="has schema number 1, this poolhand needs 2; bring it"):
+        check_schema(Path("agents.db"), 1, 2, "sqlite:///agents.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x" * 300, "cannot be looked at: File name too long"),
+        ("file.db/agents.db", "agents.db"),
+        ("a folder", "is a folder; name a file in it"),
+    ],
+    ids=["long", "below a file", "folder"],
+)
+def test_a_place_where_no_file_can_be_is_told_in_one_line(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    (tmp_path / "file.db").touch()
+    (tmp_path / "a folder").mkdir()
+    url = f"sqlite:///{tmp_path}/{name}"
+    for words in (["jobs", "list"], ["migrate"], ["migrate", "--check"]):
+        error = run(*words, "--store", url, code=5).stderr
+        assert said in error
+        assert error.count("\n") == 1
+    assert "WRONG" in run("doctor", "--store", url, code=1).stdout
+
+
+def test_a_command_that_is_told_to_run_can_be_pasted(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/my jobs.db"
+    told = run("jobs", "list", "--store", url, code=5).stderr
+    words = shlex.split(told.split("`")[1])
+    assert words == ["poolhand", "migrate", "--store", url]
+
+
+def test_an_app_whose_store_is_in_memory_is_known_however_that_is_written(here: Path) -> None:
+    (here / "memory_of_test.py").write_text("class app:\n    url = 'MEMORY://'\n")
+    error = run("jobs", "list", "--app", "memory_of_test:app", code=2).stderr
+    assert "lives inside the process that uses it" in error
+    sys.modules.pop("memory_of_test")
 
 
 # Settings
@@ -291,7 +377,7 @@ def test_the_version_is_told() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["jobs", "--help"], ["dead", "--help"], ["pools", "--help"]],
+    [["--help"], ["jobs", "--help"], ["dead", "-h"], ["pools", "-h"]],
     ids=["poolhand", "jobs", "dead", "pools"],
 )
 def test_help_names_every_command_in_one_line_each(words: list[str]) -> None:
@@ -348,8 +434,11 @@ def commands_of(*group: str) -> list[str]:
         ["jobs", "list", "--status", "odd"],
         ["jobs", "list", "--limit", "0"],
         ["jobs", "list", "--nonsense"],
+        ["jobs", "list", "--after", "9" * 26],
         ["jobs", "show"],
         ["audit", "--after", "-1"],
+        ["audit", "--after", "9" * 26],
+        ["dead", "list", "--after", str(2**63)],
     ],
     ids=" ".join,
 )

@@ -129,6 +129,22 @@ async def fork(file: StoreFile, _: str) -> None:
     say("kept", file.read(noted))
 
 
+async def orphan(file: StoreFile, _: str) -> None:
+    """Leave a fork behind that was made in the middle of a write, and die in it."""
+
+    def op(connection: sqlite3.Connection) -> None:
+        note(1)(connection)
+        child = os.fork()
+        if child == 0:
+            os.close(1)
+            while True:
+                signal.pause()
+        say(child)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    await file.write(op)
+
+
 async def denied(path: str) -> None:
     """Open a file as somebody who may not write there."""
     # Read before: somebody else may not be allowed to do that either.
@@ -150,8 +166,8 @@ async def main(what: str, path: str, argument: str = "") -> None:
     await file.open()
     await file.write(make_tables)
     say("open")
-    acts = {act.__name__: act for act in (acknowledge, count, stop, under_faults, at_a_limit, fork)}
-    await acts[what](file, argument)
+    acts = (acknowledge, count, stop, under_faults, at_a_limit, fork, orphan)
+    await {act.__name__: act for act in acts}[what](file, argument)
     await file.close()
 
 

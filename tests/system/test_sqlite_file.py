@@ -250,6 +250,23 @@ def test_a_fork_is_told_to_open_the_file_itself(tmp_path: Path) -> None:
     assert notes_in(tmp_path / "a.db") == [2]
 
 
+async def test_a_fork_that_outlives_its_killed_parent_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with writer("orphan", path) as process:
+        await said(process, "open")
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            child = int(await process.stdout.readline())
+        try:
+            async with asyncio.timeout(LIMIT):
+                assert await process.wait() == -signal.SIGKILL
+            os.kill(child, 0)
+            await can_be_written(path)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert notes_in(path) == []
+
+
 @pytest.mark.parametrize("there", ["nothing", "a file", "a file and its log"])
 def test_a_file_in_a_folder_of_somebody_else_is_read_only(there: str) -> None:
     # Not in the folder for tests, which others may not even look into.

@@ -16,6 +16,12 @@ from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new store of each kind."""
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
 @pytest.mark.parametrize("url", ["redis://localhost", "amqp://u:secret@host", "file:///x"])
 def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url: str) -> None:
     with pytest.raises(Unsupported, match="is not supported by this version") as caught:
@@ -42,6 +48,125 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
 def test_results_are_kept_for_some_seconds(keep: Any) -> None:
     with pytest.raises(UsageError, match="keep_results"):
         App("memory://", keep_results=keep)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///:memory:", "use memory://"),
+        ("sqlite:///nul\0.db", "no file can have that name"),
+        ("sqlite:///sur\ud800.db", "no file can have that name"),
+        ("sqlite:///", "names no file"),
+        ("jobs.db", "give memory://"),
+        (5, "store=5 is not allowed"),
+        ("x" * 3_000_000, "give memory://"),
+    ],
+    ids=["sqlite in memory", "nul", "surrogate", "no file", "no scheme", "number", "huge"],
+)
+def test_a_url_that_names_no_store_is_told(url: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        App(url)
+    assert len(str(caught.value)) < 500
+
+
+async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:
+    async with App(f"SQLite:///{tmp_path / 'jobs.db'}") as app:
+        assert await app.ready()
+    assert (tmp_path / "jobs.db").exists()
+    App("MEMORY://")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("codec", [], r"codec=\[\] is not allowed"),
+        ("limits", 5, r"limits is a int; it must be Limits\(…\)"),
+        ("limits", None, "limits is a NoneType"),
+        ("ring", "a secret", r"ring is a str; it must be KeyRing\(…\), or None"),
+        ("ring", b"", "ring is a bytes"),
+        ("pickle", True, r"pickle is a bool; it must be AllowPickle\(\), or None"),
+        ("pickle", False, "pickle is a bool"),
+        ("pickle", AllowPickle, "pickle is a StructMeta"),
+        ("runtime", 5, "App: runtime=5 is not allowed"),
+        ("events", [], r"App: events=\[\] is not allowed"),
+    ],
+    ids=str,
+)
+def test_a_part_of_the_wrong_kind_is_refused_and_no_secret_shown(
+    option: str, value: Any, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        App("memory://", **{option: value})
+    assert "secret" not in str(caught.value)
+
+
+def test_all_wrong_parts_are_told_at_once() -> None:
+    with pytest.raises(UsageError, match=r"limits is a .*; ring is a .*; pickle is a"):
+        App("memory://", limits=5, ring=5, pickle=5)  # type: ignore[arg-type]
+
+
+BAD_NAMES = [5, 0, True, b"x", "", " ", "\ud800", "x" * 1001, [], float("nan"), object]
+
+
+@pytest.mark.parametrize("name", [None, *BAD_NAMES], ids=lambda name: ascii(name)[:20])
+def test_a_pool_has_a_name_that_every_store_can_keep(name: Any) -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"name=.* is not allowed; it must be a non-blank text"):
+        app.pool(name)
+    with pytest.raises(UsageError, match=r"pool=.* is not allowed; it must be a non-blank text"):
+
+        @app.task(pool=name)
+        def call() -> None: ...
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[:20])
+def test_a_task_has_a_name_that_every_store_can_keep(name: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"name=.* is not allowed; it must be a non-blank"
+    ) as caught:
+
+        @App("memory://").task(name=name)
+        def call() -> None: ...
+
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("where", ["bogus", "", 5, [], "\ud800"], ids=ascii)
+def test_a_task_says_where_it_runs(where: Any) -> None:
+    with pytest.raises(UsageError, match=r"run_in=.* is not allowed; it must be 'loop', 'thread'"):
+
+        @App("memory://").task(run_in=where)
+        def call() -> None: ...
+
+
+def test_a_task_that_was_refused_leaves_nothing_behind() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match="timeout=-1"):
+
+        @app.task(pool="reserch", timeout=-1)
+        async def call() -> None: ...
+
+    app.pool("research")
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [5, True, "research", b"x", [5], ["chat", ""], ["\ud800"], ["x" * 1001], [None]],
+    ids=lambda pools: ascii(pools)[:20],
+)
+def test_a_worker_takes_names_of_pools(pools: Any) -> None:
+    with pytest.raises(UsageError, match=r"pools=.* is not allowed; give a list of names of pools"):
+        App("memory://").worker(pools=pools)
+
+
+async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
+    async with App(url) as app:
+        for id in ("", "\ud800", "a\0b", "x" * 100_000):
+            assert await app.get(id) is None
+        odd: Any
+        for odd in (None, 5, 2**70, [], b"x"):
+            with pytest.raises(UsageError, match="give the id of a job"):
+                await app.get(odd)
 
 
 def test_an_undeclared_pool_has_no_cap_but_a_near_miss_is_an_error() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import typer
 
-from poolhand import config
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
 from poolhand.cli.jobs import show_answers, show_page
-from poolhand.operate.views import Summary
+from poolhand.cli.pools import of_pool
+from poolhand.operate.actions import Operator
+from poolhand.operate.views import JobsView, Summary
 from poolhand.runtime import Runtime
 
 commands = typer.Typer(no_args_is_help=True, help="Dead letters: see them and run them again.")
@@ -31,7 +33,11 @@ def list_dead(
 ) -> None:
     """List jobs that failed and were not run again, newest first."""
     which = options.chosen(pool, tenant, session, key, name)
-    show_page(operate(store, app, lambda operator: operator.dead(which, after, limit)), json)
+
+    def look(operator: Operator) -> Awaitable[JobsView]:
+        return of_pool(operator, pool, operator.dead(which, after, limit))
+
+    show_page(operate(store, app, look), json)
 
 
 @commands.command(
@@ -42,28 +48,29 @@ def list_dead(
 )
 def retry(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    *,
     all: Annotated[bool, typer.Option("--all", help="All, or all that the filters mean.")] = False,
     pool: options.Pool = None,
     tenant: options.Tenant = None,
     session: options.Session = None,
     key: options.Key = None,
     name: options.Name = None,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Run dead letters again: those named, or all that are meant."""
-    who = by or config.person()
     which = options.chosen(pool, tenant, session, key, name)
     filtered = which != options.chosen(None, None, None, None, None)
     if bool(ids) == all or (ids and filtered):
         raise fail("give the ids of jobs, or --all with or without filters", exits.USAGE)
     if ids:
-        show_answers(operate(store, app, lambda operator: operator.retry(ids, who)), json)
-    with screen.progress("retrying", Runtime().monotonic) as tell:
-        summary = operate(store, app, lambda operator: operator.retry_all(which, who, tell))
-    _show(summary, json)
+        show_answers(operate(store, app, lambda operator: operator.retry(ids, by)), json)
+    else:
+        with screen.progress("retrying", Runtime().monotonic) as tell:
+            summary = operate(store, app, lambda o: of_pool(o, pool, o.retry_all(which, by, tell)))
+        _show(summary, json)
 
 
 def _show(summary: Summary, json: bool) -> None:

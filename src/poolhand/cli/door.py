@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stdout
@@ -18,6 +19,7 @@ from poolhand.cli import exits, screen
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError
 from poolhand.operate.actions import Operator
+from poolhand.operate.findings import InFile
 from poolhand.runtime import Runtime
 
 T = TypeVar("T")
@@ -39,16 +41,19 @@ def operate(store: str | None, app: str | None, work: Callable[[Operator], Await
 
 async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
     runtime = Runtime()
-    async with opened(existing(url, runtime)) as store:
+    store = existing(url, runtime)
+    if isinstance(store, InFile):
+        check_schema(store.path, *await store.schema(), url)
+    async with opened(store):
         return await work(Operator(store, runtime))
 
 
 @asynccontextmanager
-async def opened(store: Store) -> AsyncIterator[Store]:
+async def opened(store: Store) -> AsyncIterator[None]:
     """Open a store, and close it in any case."""
     await store.open()
     try:
-        yield store
+        yield
     finally:
         await store.close()
 
@@ -56,24 +61,51 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 def existing(url: str, runtime: Runtime) -> Store:
     """Return the store of a URL, unless it is a file that is not there: looking makes none."""
     store = outside(url, runtime)
-    path = getattr(store, "path", None)
-    if isinstance(path, str | Path) and not Path(path).exists():
+    if isinstance(store, InFile) and not store.path.exists():
         raise Unavailable(
-            f"there is no file {str(path)!r}; check the name, or make a new store there with "
-            f"`poolhand migrate --store {url}`"
+            f"there is no file {str(store.path)!r}; check the name, or make a new store there with "
+            f"`{_migrate(url)}`"
         )
     return store
 
 
+def check_schema(path: Path, has: int, knows: int, url: str) -> None:
+    """Refuse a file that opening would change: what looks and acts makes and migrates no schema."""
+    if has == 0:
+        raise Unavailable(
+            f"{str(path)!r} is no store of poolhand yet; check the name, or make one of it with "
+            f"`{_migrate(url)}`"
+        )
+    if has < knows:
+        raise Unavailable(
+            f"{str(path)!r} has schema number {has}, this poolhand needs {knows}; bring it there "
+            f"with `{_migrate(url)}`, after which older versions cannot use it"
+        )
+
+
 def outside(url: str, runtime: Runtime) -> Store:
-    """Return the store of a URL, unless nobody outside its own process can see it."""
+    """Return the store of a URL, unless it is nothing that can be seen from here."""
     store = store_of(url, runtime)
-    if url.startswith("memory:"):
+    if url.lower().startswith("memory:"):
         raise UsageError(
             f"store={url!r} lives inside the process that uses it and cannot be seen from here; "
             "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db)"
         )
+    if isinstance(store, InFile):
+        _check_place(store.path)
     return store
+
+
+def _check_place(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise Unavailable(f"{str(path)!r} is a folder; name a file in it")
+    except OSError as error:
+        raise Unavailable(f"{str(path)!r} cannot be looked at: {error.strerror}") from error
+
+
+def _migrate(url: str) -> str:
+    return f"poolhand migrate --store {shlex.quote(url)}"
 
 
 def named(store: str | None, app: str | None) -> str:
@@ -97,7 +129,7 @@ def _url_of_app(name: str) -> str:
         raise UsageError(
             f"app={name!r}: {error}; run this in the folder of your project"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"app={name!r}: loading it raised {type(error).__name__}: {error}; "
             f'try `python -c "import {module}"`'

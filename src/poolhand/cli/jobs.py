@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, NoReturn
 
 import typer
 
-from poolhand import config
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
+from poolhand.cli.pools import of_pool
+from poolhand.operate.actions import Operator
 from poolhand.operate.views import Answer, JobsView, JobView
 from poolhand.rules.job import Status
 
@@ -41,7 +42,11 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     which = options.chosen(pool, tenant, session, key, name, status)
-    show_page(operate(store, app, lambda operator: operator.jobs(which, after, limit)), json)
+
+    def look(operator: Operator) -> Awaitable[JobsView]:
+        return of_pool(operator, pool, operator.jobs(which, after, limit))
+
+    show_page(operate(store, app, look), json)
 
 
 @commands.command(epilog=options.examples(f"poolhand jobs show {options.AN_ID}"))
@@ -64,20 +69,19 @@ def show(
 @commands.command(epilog=options.examples(f"poolhand jobs cancel {options.AN_ID}"))
 def cancel(
     ids: options.Ids,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """End jobs that wait; ask jobs that run to stop."""
-    who = by or config.person()
-    show_answers(operate(store, app, lambda operator: operator.cancel(ids, who)), json)
+    show_answers(operate(store, app, lambda operator: operator.cancel(ids, by)), json)
 
 
 @commands.command(epilog=options.examples(f"poolhand jobs retry {options.AN_ID}"))
 def retry(
     ids: options.Ids,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
@@ -86,8 +90,7 @@ def retry(
 
     Each becomes a new job that takes the place of the old one.
     """
-    who = by or config.person()
-    show_answers(operate(store, app, lambda operator: operator.retry(ids, who)), json)
+    show_answers(operate(store, app, lambda operator: operator.retry(ids, by)), json)
 
 
 def show_page(page: JobsView, json: bool) -> None:
@@ -102,7 +105,7 @@ def show_page(page: JobsView, json: bool) -> None:
         screen.aside("no such jobs")
 
 
-def show_answers(answers: Sequence[Answer], json: bool) -> None:
+def show_answers(answers: Sequence[Answer], json: bool) -> NoReturn:
     """Write what came of an act; end with the exit code it deserves."""
     if json:
         screen.as_json(answers)

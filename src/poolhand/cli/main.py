@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from io import TextIOWrapper
 
 import typer
 
-from poolhand.cli import dead, jobs, pools, upkeep
+from poolhand.cli import dead, exits, jobs, pools, streams, upkeep
+from poolhand.rules.checks import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
 
@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.add_typer(jobs.commands, name="jobs")
 app.add_typer(dead.commands, name="dead")
@@ -29,9 +30,19 @@ upkeep.add_to(app)
 
 
 def run() -> None:
-    """Run the command line of this process."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets its number, not an error.
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    app(prog_name="poolhand")
+    """Run the command line of this process, and end it with the code that the command deserves."""
+    streams.take_over()
+    try:
+        _check_words(sys.argv[1:])
+        app(prog_name="poolhand")
+    except SystemExit as end:
+        if streams.output_is_lost() and not end.code:
+            sys.exit(exits.WRONG)
+        raise
+
+
+def _check_words(words: list[str]) -> None:
+    for word in words:
+        if not is_writable(word):
+            sys.stderr.write(f"poolhand: argument {word!r} is not allowed; it must be UTF-8\n")
+            sys.exit(exits.USAGE)

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from poolhand import config
 from poolhand.contract import Filter
+from poolhand.operate.actions import LAST
 from poolhand.rules.job import Status
 
 Store = Annotated[
@@ -23,15 +25,23 @@ App = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON and nothing else.")]
 By = Annotated[
-    str | None,
-    typer.Option("--by", metavar="NAME", help="Who does it, for the audit log; else your login."),
+    str,
+    typer.Option(
+        "--by",
+        metavar="NAME",
+        default_factory=config.person,
+        show_default=False,
+        help="Who does it, for the audit log; else your login.",
+    ),
 ]
 Limit = Annotated[
     int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="How many at most.")
 ]
 After = Annotated[
     int | None,
-    typer.Option("--after", min=0, metavar="CURSOR", help="Go on behind the page before."),
+    typer.Option(
+        "--after", min=0, max=LAST, metavar="CURSOR", help="Go on behind the page before."
+    ),
 ]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from poolhand import config
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import PoolView
+
+T = TypeVar("T")
 
 commands = typer.Typer(no_args_is_help=True, help="See pools, pause, resume and resize them.")
 
@@ -40,35 +42,25 @@ def list_pools(
 @commands.command(epilog=options.examples("poolhand pools pause research"))
 def pause(
     pool: Pool,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Let no job of a pool start; those that run go on, new ones wait."""
-    who = by or config.person()
-
-    async def act(operator: Operator) -> PoolView:
-        return await operator.pause(pool, who) or await _unknown(operator, pool)
-
-    _show(operate(store, app, act), json)
+    _act(pool, lambda operator: operator.pause(pool, by), json, store, app)
 
 
 @commands.command(epilog=options.examples("poolhand pools resume research"))
 def resume(
     pool: Pool,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Let jobs of a pool start again."""
-    who = by or config.person()
-
-    async def act(operator: Operator) -> PoolView:
-        return await operator.resume(pool, who) or await _unknown(operator, pool)
-
-    _show(operate(store, app, act), json)
+    _act(pool, lambda operator: operator.resume(pool, by), json, store, app)
 
 
 @commands.command(
@@ -81,10 +73,11 @@ def resize(
     slots: Annotated[
         int | None, typer.Argument(metavar="SLOTS", min=1, help="How many jobs may run at once.")
     ] = None,
+    *,
     declared: Annotated[
         bool, typer.Option("--declared", help="Go back to what the app declares.")
     ] = False,
-    by: options.By = None,
+    by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
@@ -95,25 +88,43 @@ def resize(
     """
     if (slots is None) != declared:
         raise fail("give the number of slots, or --declared", exits.USAGE)
-    who = by or config.person()
-
-    async def act(operator: Operator) -> PoolView:
-        return await operator.resize(pool, slots, who) or await _unknown(operator, pool)
-
-    _show(operate(store, app, act), json)
+    _act(pool, lambda operator: operator.resize(pool, slots, by), json, store, app)
 
 
-async def _unknown(operator: Operator, pool: str) -> PoolView:
-    near = await operator.near(pool)
-    hint = "see `poolhand pools list`" if near is None else f"did you mean {near!r}?"
-    raise fail(f"there is no pool {pool!r}; {hint}", exits.NOT_FOUND)
+def _act(
+    name: str,
+    act: Callable[[Operator], Awaitable[PoolView | None]],
+    json: bool,
+    store: str | None,
+    app: str | None,
+) -> None:
+    """Do something to a pool, and show how it is then."""
 
+    async def known(operator: Operator) -> PoolView:
+        return await act(operator) or await _unknown(operator, name)
 
-def _show(pool: PoolView, json: bool) -> None:
+    pool = operate(store, app, known)
     if json:
         screen.as_json(pool)
     else:
         screen.table(COLUMNS, [_row(pool)], SPARE)
+
+
+async def _unknown(operator: Operator, pool: str) -> NoReturn:
+    raise fail(await _missing(operator, pool), exits.NOT_FOUND)
+
+
+async def of_pool(operator: Operator, pool: str | None, work: Awaitable[T]) -> T:
+    """Do what concerns jobs of a pool; a name that no pool has is told, as it may be a slip."""
+    if pool is not None and await operator.near(pool) != pool:
+        screen.aside(f"poolhand: {screen.safe(await _missing(operator, pool))}")
+    return await work
+
+
+async def _missing(operator: Operator, pool: str) -> str:
+    near = await operator.near(pool)
+    hint = "see `poolhand pools list`" if near is None else f"did you mean {near!r}?"
+    return f"there is no pool {pool!r}; {hint}"
 
 
 def _row(pool: PoolView) -> tuple[object, ...]:

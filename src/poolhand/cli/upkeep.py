@@ -14,7 +14,7 @@ from poolhand import config
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import existing, fail, named, opened, operate, outside, told
 from poolhand.errors import Unavailable
-from poolhand.operate.actions import Operator
+from poolhand.operate.actions import LAST, Operator
 from poolhand.operate.findings import Finding, InFile, Level, examine
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
@@ -45,7 +45,11 @@ def audit(
     after: Annotated[
         int | None,
         typer.Option(
-            "--after", min=0, metavar="NUMBER", help="From behind this line on, else the newest."
+            "--after",
+            min=0,
+            max=LAST,
+            metavar="NUMBER",
+            help="From behind this line on, else the newest.",
         ),
     ] = None,
     json: options.Json = False,
@@ -69,6 +73,8 @@ def audit(
     columns = ("number", "at", "kind", "pool", "job", "by", "what")
     rows = [(o.number, o.at, o.kind, o.pool, o.job, o.by, o.text) for o in lines]
     screen.table(columns, rows, spare=("pool", "at"))
+    if not lines:
+        screen.aside("no such lines")
 
 
 def migrate(

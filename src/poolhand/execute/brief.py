@@ -7,13 +7,14 @@ from msgspec import Struct
 
 from poolhand.errors import Undecodable
 from poolhand.rules.backoff import Retry, RetryRecord, recorded
+from poolhand.runtime import Identity
 
 
 class Brief(Struct, frozen=True, array_like=True, gc=False):
     """Which task to run, with what, and how it may be treated.
 
     `payload` holds the arguments. `rerun`: the job may run again when a process dies under it. A
-    `closure` lives in the process that submitted it and nowhere else.
+    `closure` lives in the process that submitted it, its `home`, and nowhere else.
     """
 
     task: str
@@ -24,6 +25,7 @@ class Brief(Struct, frozen=True, array_like=True, gc=False):
     run_in: str | None = None
     rerun: bool = True
     closure: bool = False
+    home: Identity | None = None
 
     @property
     def policy(self) -> Retry | None:

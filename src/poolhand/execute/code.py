@@ -13,15 +13,15 @@ from typing import Any
 from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
-from poolhand.rules.checks import is_text, is_writable
+from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
 
 class Code:
     """A function and its name; `fn` is what runs."""
 
     def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
-        if not is_text(name) or not is_writable(name):
-            raise UsageError(f"task name={name!a} is not allowed; it must be a non-blank text")
+        if not is_name(name):
+            raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
@@ -71,17 +71,28 @@ class Code:
         return partial(self.fn, *args, **kwargs)
 
     def pack_result(self, value: Any) -> bytes:
-        return self._parcels.write(value, self._result)
+        """Return a result as it is kept; one that nobody could read is refused here."""
+        data = self._parcels.write(value, self._result)
+        if not self.signature.surely_returns(value):
+            try:
+                self.unpack_result(data)
+            except (Undecodable, UsageError) as error:
+                raise self.signature.misreturned(value, error.__cause__ or error) from None
+        return data
 
     def unpack_result(self, data: bytes) -> Any:
         return self._parcels.read(data, self.signature.returns, self._result)
 
 
 class Codes:
-    """All tasks of an app by name. Nothing is imported because a stored job asks for it."""
+    """All tasks of an app by name. Nothing is imported because a stored job asks for it.
 
-    def __init__(self) -> None:
+    What was not added here is looked for among the `others`.
+    """
+
+    def __init__(self, others: Codes | None = None) -> None:
         self._codes: dict[str, Code] = {}
+        self._others = others
 
     def add(self, code: Code) -> None:
         other = self._codes.get(code.name)
@@ -96,10 +107,11 @@ class Codes:
         self._codes[code.name] = code
 
     def find(self, name: str) -> Code | None:
-        return self._codes.get(name)
+        code = self._codes.get(name)
+        return self._others.find(name) if code is None and self._others is not None else code
 
 
-# Every task of every app of this process: what a durable pool finds its tasks in.
+# Every task of every app of this process: where a durable pool finds those it was not handed.
 KNOWN = Codes()
 
 

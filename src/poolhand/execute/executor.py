@@ -22,6 +22,10 @@ from poolhand.rules import lifecycle
 from poolhand.rules.backoff import Retry
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Completed, Failed, Outcome
+from poolhand.runtime import Identity
+
+# How long to pass on a closure that lives elsewhere; None: its home is gone.
+Patience = Callable[[Identity, str], float | None]
 
 # A worker of another version may know the task: it is passed on some times before it is dead.
 UNKNOWN_TASK = Retry(attempts=5, first=5.0, factor=1.0, jitter=0.0)
@@ -68,13 +72,13 @@ class Executor:
         self.codes = codes
         self.closures: dict[str, Closure] = {}
 
-    def prepare(self, claim: Claim) -> Errand | Hopeless:
-        """Find the code of a claim and its arguments."""
+    def prepare(self, claim: Claim, patience: Patience) -> Errand | Hopeless | Change:
+        """Find the code of a claim and its arguments; what lives elsewhere is given back."""
         job_id = claim.job.id
         try:
             brief = read_brief(claim.brief, job_id)
             if brief.closure:
-                return self._closure(claim, brief)
+                return self._closure(claim, brief, patience)
             code = self.codes.find(brief.task)
             if code is None:
                 return _unknown(claim, brief)
@@ -109,9 +113,14 @@ class Executor:
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
 
-    def _closure(self, claim: Claim, brief: Brief) -> Errand | Hopeless:
+    def _closure(
+        self, claim: Claim, brief: Brief, patience: Patience
+    ) -> Errand | Hopeless | Change:
         closure = self.closures.get(claim.job.id)
         if closure is None:
+            wait = None if brief.home is None else patience(brief.home, claim.job.id)
+            if wait is not None:
+                return hand_back(claim, wait)
             text = (
                 f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
                 "process that submitted it, and that is gone; register it as a task, or submit it "
@@ -131,9 +140,9 @@ class End(Struct, frozen=True):
     stuck: bool = False
 
 
-def hand_back(claim: Claim) -> Change:
-    """Return a job that was stopped in good order to where it came from."""
-    return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
+def hand_back(claim: Claim, wait: float = 0.0) -> Change:
+    """Return a job that was stopped in good order, or not begun, to where it came from."""
+    return Change(lifecycle.hand_back(claim.job), claim.token, wait=wait)
 
 
 def unwritable(change: Change, error: Exception) -> Change:

@@ -6,10 +6,17 @@ from typing import Any
 
 from msgspec import Struct
 
+from poolhand.errors import UsageError
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.payload import decode, encode
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
+
+PARTS: dict[str, tuple[Any, str]] = {
+    "limits": (Limits, "Limits(…)"),
+    "ring": (KeyRing | None, "KeyRing(…), or None"),
+    "pickle": (AllowPickle | None, "AllowPickle(), or None"),
+}
 
 
 class Parcels(Struct, frozen=True):
@@ -22,6 +29,14 @@ class Parcels(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         # Whatever is wrong with these four is told now, not by the first job.
+        faults = [
+            # Without the value: it may be a secret that was meant for a ring.
+            f"{option} is a {type(value).__name__}; it must be {allowed}"
+            for option, (kind, allowed) in PARTS.items()
+            if not isinstance(value := getattr(self, option), kind)
+        ]
+        if faults:
+            raise UsageError("; ".join(faults))
         self.write(None, "nothing")
 
     def write(self, value: Any, what: str) -> bytes:

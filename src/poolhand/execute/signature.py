@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import Parameter
-from types import SimpleNamespace
-from typing import Any, TypedDict, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints
 
 from poolhand.errors import Undecodable, UsageError
+from poolhand.wire.payload import LONGEST_REASON
 
 # What is kept of a call: the task, the names of its arguments, their values.
 Call = tuple[str, list[str], Any]
+
+# Of a kept call, of a result, of what is kept for each parameter; those a result surely has.
+Types = tuple[Any, Any, dict[str, Any], frozenset[type]]
 
 
 class Signature:
@@ -27,7 +31,7 @@ class Signature:
         kinds = {one.kind for one in self._signature.parameters.values()}
         self._names = list(self._signature.parameters)
         self._is_plain = kinds <= {Parameter.POSITIONAL_OR_KEYWORD}
-        self._types: tuple[Any, Any, dict[str, Any]] | None = None
+        self._types: Types | None = None
 
     @property
     def returns(self) -> Any:
@@ -60,6 +64,19 @@ class Signature:
             for name, value in call[2].items()
         )
 
+    def surely_returns(self, value: Any) -> bool:
+        """Tell whether a result will be read back without a doubt, by the look of it."""
+        _, hint, _, sure = self._hints()
+        return hint is Any or type(value) in sure
+
+    def misreturned(self, value: Any, why: object) -> UsageError:
+        """Return what is raised for a result that nobody could read as what is annotated."""
+        return UsageError(
+            f"{self._name} is to return {inspect.formatannotation(self.returns)}, and returned "
+            f"{type(value).__name__}: {str(why)[:LONGEST_REASON]}; correct the annotation, or what "
+            "is returned"
+        )
+
     def unbind(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a kept call as this function takes them now."""
         _, names, given = call
@@ -81,7 +98,7 @@ class Signature:
         bound = inspect.BoundArguments(self._signature, given)
         return list(bound.args), dict(bound.kwargs)
 
-    def _hints(self) -> tuple[Any, Any, dict[str, Any]]:
+    def _hints(self) -> Types:
         if self._types is None:
             self._types = _types_of(self._fn, self._signature)
         return self._types
@@ -89,18 +106,28 @@ class Signature:
 
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SIMPLE = (int, str, float, bool)
+_SURE = (*_SIMPLE, NoneType)
 
 
-def _types_of(
-    fn: Callable[..., Any], signature: inspect.Signature
-) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the types of a kept call, of a result, and of what is kept for each parameter."""
+def _types_of(fn: Callable[..., Any], signature: inspect.Signature) -> Types:
     hints = _hints_of(inspect.unwrap(fn))
     fields = {
         name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
     }
     arguments = TypedDict("Arguments", fields, total=False)  # type: ignore[misc]
-    return tuple[str, list[str], arguments], hints.get("return", Any), fields
+    returns = _awaited(hints.get("return", Any))
+    return tuple[str, list[str], arguments], returns, fields, _sure_of(returns)
+
+
+def _awaited(hint: Any) -> Any:
+    """Return what comes of an awaitable that a plain function returns: a pool awaits it."""
+    return get_args(hint)[-1] if get_origin(hint) in (Awaitable, Coroutine) else hint
+
+
+def _sure_of(hint: Any) -> frozenset[type]:
+    """Return the types whose values are surely read back as what a hint says."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return frozenset(kinds) if all(kind in _SURE for kind in kinds) else frozenset()
 
 
 def _hints_of(fn: Callable[..., Any]) -> dict[str, Any]:

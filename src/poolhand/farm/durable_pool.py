@@ -16,15 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Line, Store
-from poolhand.errors import Conflict, Draining, StoreError, UsageError
-from poolhand.execute.code import KNOWN
+from poolhand.contract import Order, Store, Stored
+from poolhand.errors import (
+    Conflict,
+    Draining,
+    PoolhandError,
+    StoreError,
+    Unavailable,
+    UsageError,
+)
+from poolhand.execute.code import KNOWN, Code, Codes
 from poolhand.execute.executor import Closure, Executor
+from poolhand.farm.durable_drain import DurableDrain
 from poolhand.farm.durable_submitter import DurableSubmitter
-from poolhand.farm.known import OVER, Known
+from poolhand.farm.homes import HOUSEHOLDS
+from poolhand.farm.known import OVER
+from poolhand.farm.lookout import Lookout
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
@@ -42,14 +51,13 @@ from poolhand.pool.pool import Pool, check_parts, default_runtime
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
-from poolhand.rules import audit
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 
-LOOK_EVERY = 0.5
+LAST_LOOK_WITHIN = 2.0
 
 
 class DurablePool(DurableSubmitter, Pool):
@@ -84,15 +92,19 @@ class DurablePool(DurableSubmitter, Pool):
         self.make_store(self._url, self.runtime)
         self._opening = Opening(self._make_station)
         self._orders = Orders(self.runtime)
-        self._executor = Executor(KNOWN)
+        self._executor = Executor(Codes(KNOWN))
         self._submissions = Submissions(self, self._events)
         self._shift: Shift | None = None
         self._loop: AbstractEventLoop | None = None
         self._process = os.getpid()
-        self._closed = False
+        self._home = ("", "", 0, "")
+        self._closed = self._gone = False
+        self._leaving: DurableDrain | None = None
         self._draining: LoopTask[DrainReport] | None = None
-        self._deadline = 0.0
-        self._known = Known(name)
+        self._lookout = Lookout(
+            name, self._config.history, self._executor.closures, self.runtime, self._events
+        )
+        self._known, self._expected = self._lookout.known, self._lookout.expected
         registry.check_free(name)
 
     def __repr__(self) -> str:
@@ -113,21 +125,42 @@ class DurablePool(DurableSubmitter, Pool):
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._shift is not None:
             return self
-        registry.check_free(self.name)
-        self._make_folder()
-        self._opening.declare(spec_of(self._config, self.id))
-        station = await self._opening.station()
-        await station.keeper.ask(lambda: self._load(station))
-        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
+        # First: of two that start at once under one name, one has opened nothing when it is told.
         registry.register(self)
-        configs = {self.name: self._config}
-        slots = self._config.max_concurrent
-        self._shift = Shift(self, self._executor, slots, (self.name,), configs, heard=self._hear)
-        await self._shift.start()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
+        self._gone = False
+        try:
+            self._shift = await self._open()
+        except BaseException:
+            registry.unregister(self)
+            self.abandon()
+            raise
+        HOUSEHOLDS.append(self)
         return self
 
+    async def _open(self) -> Shift:
+        self._make_folder()
+        self._home = self.runtime.identity()
+        self._opening.declare(spec_of(self._config, self.id))
+        station = await self._opening.station()
+        loop = asyncio.get_running_loop()
+        await station.keeper.ask(lambda: self._lookout.load(station, loop))
+        configs = {self.name: self._config}
+        slots = self._config.max_concurrent
+        shift = Shift(self, self._executor, slots, (self.name,), configs, heard=self._lookout.hear)
+        return await shift.start()
+
     async def station(self) -> Station:
+        if self._gone:
+            raise Unavailable(
+                f"pool {self.name!r} has let go of its file, where its jobs are kept; make the "
+                "pool again, with the same scope, to go on with them"
+            )
         return await self._opening.station()
+
+    def holds(self, id: str) -> bool:
+        """Tell whether a closure lives here, and can still run here."""
+        return id in self._executor.closures and not self.is_orphan
 
     async def hand_in(
         self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -137,20 +170,33 @@ class DurablePool(DurableSubmitter, Pool):
         order = self._orders.make(call, options)
         if code is None:
             self._executor.closures[order.job.id] = Closure.of(partial(fn, *args, **kwargs))
+            station = self._opening.current
+            if order.job.idempotency_key is not None and station is not None:
+                self._lookout.keep(station.outcomes.seen(order.job))
         how = How(code, self._config.backpressure, options.options.cancel_with_caller)
+        ticket = await self._add(order, how)
+        if ticket.status is Status.REJECTED and ticket.id == order.job.id:
+            # No worker will tell of it.
+            self._lookout.hear(ticket.snapshot())
+        return ticket
+
+    async def _add(self, order: Order, how: How) -> Ticket[Any]:
+        """Bring an order to the store, and expect the end of its job."""
+        id = order.job.id
+        self._expected.add(id)
         try:
             (ticket,) = await self._submissions.submit([order], how)
-        except BaseException:
-            self._executor.closures.pop(order.job.id, None)
+        except PoolhandError as error:
+            if not isinstance(error, StoreError) or isinstance(error, Conflict):
+                self._lookout.forget(id)
+            # Anything else leaves open whether it was taken, and then its closure is needed.
             raise
-        if ticket.id != order.job.id:
+        if ticket.id != id:
             # It joined a job of the same key, which brings its own call.
-            self._executor.closures.pop(order.job.id, None)
+            self._lookout.forget(id)
         else:
             self._known.submitted += 1
-            if ticket.status is Status.REJECTED:
-                # No worker will tell of it.
-                self._hear(ticket.snapshot())
+            self._expected.confirm(id)
         return ticket
 
     async def drain(self, timeout: float | None = None) -> DrainReport:
@@ -158,22 +204,30 @@ class DurablePool(DurableSubmitter, Pool):
         seconds = self._config.drain_timeout if timeout is None else timeout
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
-        loop = asyncio.get_running_loop()
-        deadline = self.runtime.monotonic() + seconds
+        if self._draining is None or _has_failed(self._draining):
+            self._begin_drain(seconds)
+        elif timeout is not None and self._leaving is not None:
+            self._leaving.hurry(seconds)
+        assert self._draining is not None
+        return await asyncio.shield(self._draining)
+
+    def _begin_drain(self, seconds: float) -> None:
         if self._draining is None:
             self._on_shift()
-            self._closed, self._deadline = True, deadline
-            self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
-        elif timeout is not None:
-            self._deadline = min(self._deadline, deadline)
-        return await asyncio.shield(self._draining)
+        self._closed = True
+        assert self._shift is not None
+        station = self._opening.current
+        self._leaving = None if station is None else DurableDrain(self._shift, station, seconds)
+        loop = asyncio.get_running_loop()
+        self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
 
     async def leave(self, timeout: float | None = None) -> DrainReport:
         try:
             return await self.drain(timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
             # Told twice: stop now, and give everything that runs back.
-            self._deadline = 0.0
+            if self._leaving is not None:
+                self._leaving.hurry(0.0)
             while self._draining is not None and not self._draining.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([self._draining])
@@ -182,7 +236,7 @@ class DurablePool(DurableSubmitter, Pool):
     def abandon(self) -> None:
         """Let go of what a pool holds whose loop was closed, as if its process had died."""
         if self._process == os.getpid():
-            self._executor.closures.clear()
+            self._move_out()
             self._opening.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
@@ -190,9 +244,9 @@ class DurablePool(DurableSubmitter, Pool):
         if not check(max_concurrent):
             raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
         shift = self._on_shift()
-        self._config = replace(self._config, max_concurrent=max_concurrent)
-        self._opening.declare(spec_of(self._config, self.id))
-        await self._opening.station()
+        config = replace(self._config, max_concurrent=max_concurrent)
+        await self._opening.redeclare(spec_of(config, self.id))
+        self._config = config
         shift.grow(max_concurrent)
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
@@ -240,64 +294,42 @@ class DurablePool(DurableSubmitter, Pool):
         closures = self._executor.closures
         if id in closures:
             closures[order.job.id] = closures[id]
-        how = How(KNOWN.find(stored.job.name), self._config.backpressure)
+        how = How(self._executor.codes.find(stored.job.name), self._config.backpressure)
         try:
-            (ticket,) = await self._submissions.submit([order], how)
-        except BaseException as error:
-            closures.pop(order.job.id, None)
-            if isinstance(error, Conflict):
-                raise UsageError(str(error)) from error
-            raise
-        self._known.submitted += 1
+            ticket = await self._add(order, how)
+        except Conflict as error:
+            raise UsageError(str(error)) from error
         self._known.dead.pop(id, None)
         closures.pop(id, None)
         return ticket
 
     def _call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms
-    ) -> tuple[Call, Any]:
+    ) -> tuple[Call, Code | None]:
         if isinstance(fn, Task):
             code = fn.code
+            # Another one may bear the same name: what runs is what was handed in.
+            self._executor.codes.add(code)
             return Call(code.name, code.pack(args, kwargs), code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
-        return Call(name_of(fn), closure=True), None
+        return Call(name_of(fn), home=self._home), None
 
     def _make_station(self) -> Station:
         store = self.make_store(self._url, self.runtime)
         return Station(store, self.runtime, self._events, KEEP_RESULTS)
 
     def _make_folder(self) -> None:
-        scope = self._config.scope
-        if scope.store is None:
-            Path(self._url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-
-    async def _load(self, station: Station) -> None:
-        """Learn what an earlier run left; on the keeper's loop."""
-        page = await station.store.find(
-            Filter(self.name, dead=True), limit=self._config.history or 1
-        )
-        self._known.dead = {one.job.id: one.job for one in reversed(page.jobs)}
-        self._known.ended.update(await station.store.count(Filter(self.name, statuses=OVER)))
-        await self._look(station)
-        station.keeper.start("facts", lambda: self._look_on(station))
-
-    async def _look_on(self, station: Station) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            await self._look(station)
-
-    async def _look(self, station: Station) -> None:
-        rows = await station.store.pools()
-        known = self._known
-        known.row = next((row for row in rows if row.spec.name == self.name), known.row)
+        if self._config.scope.store is not None:
+            return
+        folder = Path(self._url.removeprefix("sqlite:///")).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            text = f"the folder {str(folder)!r} cannot be made: {error}; name another one (dir=)"
+            raise Unavailable(text) from error
 
     def _running(self) -> list[Job]:
         return [] if self._shift is None else self._shift.jobs()
-
-    def _hear(self, job: Job) -> None:
-        """Note that a job of this process is over, and let go of closures nobody can need."""
-        for gone in self._known.hear(job, self._config.history):
-            self._executor.closures.pop(gone, None)
 
     def _on_shift(self) -> Shift:
         if self._shift is None:
@@ -317,19 +349,14 @@ class DurablePool(DurableSubmitter, Pool):
         station.keeper.do("pool", lambda: act(station.store))
 
     async def _stop(self) -> DrainReport:
-        assert self._shift is not None
         began = self.runtime.monotonic()
-        station = await self._opening.station()
         try:
-            # A store that is away is no reason not to stop: what is in it stays there.
-            with suppress(StoreError):
-                await station.keeper.ask(lambda: self._note_drain(station.store))
-                await self._finish(station)
-            left = max(0.0, self._deadline - self.runtime.monotonic())
-            report = await self._shift.drain(left)
+            stuck = await self._wind_up()
         finally:
             registry.unregister(self)
-            await self._opening.close()
+            self._move_out()
+            with suppress(StoreError):
+                await self._opening.close()
         completed, failed, cancelled, rejected, expired = (self._known.ended[one] for one in OVER)
         return DrainReport(
             self._known.submitted,
@@ -338,24 +365,36 @@ class DurablePool(DurableSubmitter, Pool):
             cancelled,
             rejected,
             expired,
-            report.stuck,
+            stuck,
             self.runtime.monotonic() - began,
         )
 
-    async def _note_drain(self, store: Store) -> None:
-        record = audit.acted(audit.DRAIN, (self.id, self.name), "user", "", self.runtime.wall())
-        await store.append([Line(audit.STREAM, audit.DRAIN, msgspec.json.encode(record))])
+    async def _wind_up(self) -> int:
+        """End the shift; return how many slots run code that would not stop."""
+        assert self._shift is not None
+        drain, station = self._leaving, self._opening.current
+        if drain is None or station is None:
+            return (await self._shift.drain(0.0)).stuck
+        look, look_at_all = self._lookout.look, self._lookout.look_at_all
+        report = await drain.run((self.id, self.name), lambda: look(station))
+        with suppress(StoreError, TimeoutError):
+            # Nobody will look again; what a worker had to tell is told.
+            async with asyncio.timeout(LAST_LOOK_WITHIN):
+                self._lookout.notice(await station.keeper.ask(lambda: look_at_all(station)))
+                self._lookout.notice(())
+        return report.stuck
 
-    async def _finish(self, station: Station) -> None:
-        """Wait until nothing is left that could run now, or the deadline, which may move."""
-        while self.runtime.monotonic() < self._deadline:
-            await station.keeper.ask(lambda: self._look(station))
-            row = self._known.row
-            if not (row.queued or row.blocked or row.running):
-                return
-            left = self._deadline - self.runtime.monotonic()
-            await asyncio.sleep(min(LOOK_EVERY / 10, max(0.0, left)))
+    def _move_out(self) -> None:
+        """Let go of all closures, and be seen to."""
+        self._gone = True
+        self._executor.closures.clear()
+        if self in HOUSEHOLDS:
+            HOUSEHOLDS.remove(self)
 
 
-async def _recall(store: Store, id: str) -> tuple[list[Any], bytes | None]:
+def _has_failed(task: LoopTask[DrainReport]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _recall(store: Store, id: str) -> tuple[list[Stored | None], bytes | None]:
     return await store.get([id]), await store.brief(id)

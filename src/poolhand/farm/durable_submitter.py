@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
+from poolhand.context import running
 from poolhand.errors import UsageError
+from poolhand.farm.task import Task
 from poolhand.pool.fanout import bounded_map
+from poolhand.pool.mapping import check_map, window
 from poolhand.pool.options import Options, Terms, terms
 from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.backpressure import Bounded, OnFull, Policy, capacity
 
 
 class DurableSubmitter(Submitter):
@@ -45,12 +50,25 @@ class DurableSubmitter(Submitter):
         *,
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """Run `fn(item)` for every item, each as a kept job; values in the order of items."""
+        """Run `fn(item)` for every item, each as a kept job; values in the order of items.
+
+        The first failure ends it as in a pool in memory: no further item is taken, its jobs that
+        wait or run are cancelled and over, then the error is raised.
+        """
+        check_map(self, fn.code.fn if isinstance(fn, Task) else fn, items, return_exceptions)
+        submitter = running.get()
 
         async def one(item: Any) -> Any:
-            return await self.run(fn, item)
+            # Not the job that this is, which nobody else knows.
+            running.set(submitter)
+            ticket = await self.submit(fn, item)
+            try:
+                return await ticket
+            except asyncio.CancelledError:
+                await ticket.cancel()
+                raise
 
-        limit = 2 * self._config.max_concurrent
+        limit = _window(self._config.max_concurrent, self._config.backpressure)
         values: list[Any] = await bounded_map(
             one, items, limit=limit, return_exceptions=return_exceptions
         )
@@ -58,6 +76,16 @@ class DurableSubmitter(Submitter):
 
     def _view(self, options: Options) -> DurableSubmitter:
         return DurableView(self, options)
+
+
+def _window(slots: int, policy: Policy) -> int:
+    """Return how many jobs of a map may be in the pool at a time."""
+    depth = capacity(policy)
+    most = window(slots, depth)
+    if not depth or (isinstance(policy, Bounded) and policy.on_full is OnFull.BLOCK_SUBMITTER):
+        return most
+    # Until a worker claims it, a job waits, even if a slot is free.
+    return min(most, depth)
 
 
 class DurableView(DurableSubmitter):

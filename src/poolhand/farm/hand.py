@@ -18,19 +18,21 @@ from poolhand.farm.watch import Outcomes
 
 POLL = 1.0  # hints may be lost; what is true is asked for this often
 RETRY_FIRST, RETRY_MOST = 0.05, 1.0
+STEP_ASIDE = 0.05  # for those who can run what was passed on
 
 
 class Done(Struct, frozen=True):
     """What became of a claimed job, and what it raised, for those who wait in this process.
 
     `value` is what a closure returned: it is kept nowhere else. A `poor` one stands for another
-    that no store could take.
+    that no store could take. One that had not `begun` is passed on to others without a word.
     """
 
     change: Change
     error: BaseException | None = None
     value: Any = None
     poor: bool = False
+    begun: bool = True
 
 
 class Delivery(Struct, frozen=True):
@@ -86,6 +88,7 @@ class Hand:
         self._looked = asyncio.Event()
         self._retry_in = 0.0
         self._one_by_one = False
+        self._aside = False
         self._claiming = True
         self._closing = self._deserted = False
         self._writing = False
@@ -136,7 +139,7 @@ class Hand:
 
     @property
     def _claims(self) -> bool:
-        return self._claiming and self._heart.steady
+        return self._claiming and not self._aside and self._heart.steady
 
     @property
     def _has_mail(self) -> bool:
@@ -167,6 +170,8 @@ class Hand:
     async def _write(self) -> None:
         most = 1 if self._one_by_one else len(self._done)
         done, self._done = self._done[:most], self._done[most:]
+        if not all(one.begun for one in done):
+            self._step_aside()
         free, self._free = (self._free, []) if self._claims else ([], self._free)
         self._writing = True
         try:
@@ -187,6 +192,15 @@ class Hand:
         taken = {claim.slot for claim in replaced.claims}
         self._free += [slot for slot in free if slot not in taken]
         self._tell(done, replaced)
+
+    def _step_aside(self) -> None:
+        """Claim nothing for a moment: what is passed on must not come straight back."""
+        self._aside = True
+        self._keeper.loop.call_later(STEP_ASIDE, self._step_back)
+
+    def _step_back(self) -> None:
+        self._aside = False
+        self._wake.set()
 
     async def _release(self) -> None:
         """Take the slots back of code that has ended at last."""
@@ -237,7 +251,7 @@ class Hand:
         claims = replaced.claims
         if claims and not self._claiming:
             # They were on their way when their worker took no more.
-            self._done += [Done(hand_back(claim)) for claim in claims]
+            self._done += [Done(hand_back(claim), begun=False) for claim in claims]
             self._wake.set()
             claims = ()
         if not done and not claims:

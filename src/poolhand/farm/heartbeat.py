@@ -99,10 +99,11 @@ class Heartbeat:
 
     async def renew(self) -> None:
         """Renew all leases of this process, and pass on what is heard."""
-        began = self._now()
+        began, me = self._now(), self.owner.id
         tokens = [token for holder in self.holders for token in holder.tokens()]
-        news = await self._keeper.store.extend(self.owner.id, tokens)
-        if not news.alive:
+        news = await self._keeper.store.extend(me, tokens)
+        # Others may renew at the same time: only the first to hear it makes a new owner.
+        if not news.alive and self.owner.id == me:
             # Buried while we were away: whatever ran is somebody else's by now.
             OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()

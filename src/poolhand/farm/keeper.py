@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from poolhand.contract import Added, Batch, Entry, Refusal, Store
 from poolhand.errors import StoreError, Unavailable
+from poolhand.farm.news import News
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.runtime import Runtime
 
@@ -29,10 +30,11 @@ RESTART_AFTER = 1.0
 class Reply:
     """Where an answer goes: to a future of an event loop, or of a thread that waits."""
 
-    __slots__ = ("future", "loop", "task")
+    __slots__ = ("dropped", "future", "loop", "task")
 
     def __init__(self, loop: AbstractEventLoop | None) -> None:
         self.loop = loop
+        self.dropped = False
         self.task: Task[None] | None = None
         self.future: Future[Any] | PlainFuture[Any] = (
             PlainFuture() if loop is None else loop.create_future()
@@ -51,7 +53,7 @@ class Reply:
 class Adding:
     """A batch on its way in; all but its making happens on the keeper's loop.
 
-    One whose submitter has `left` must not stay parked: nobody would ever hear of its place.
+    One whose submitter has `left` must not stay, parked or not: nobody would ever hear of it.
     """
 
     __slots__ = ("answer", "batch", "left", "reply")
@@ -63,12 +65,12 @@ class Adding:
         self.left = False
 
     @property
-    def parked(self) -> list[str]:
-        """The ids of the orders that are parked for this submitter."""
+    def taken(self) -> list[str]:
+        """The ids of the orders that are in, or parked, for this submitter."""
         if self.answer is None or isinstance(self.answer, Refusal):
             return []
         own = {order.job.id for order in self.batch.orders}
-        found = (one.job.id for one in self.answer if one.entry is Entry.PARKED)
+        found = (one.job.id for one in self.answer if one.entry in (Entry.TAKEN, Entry.PARKED))
         return [id for id in found if id in own]
 
 
@@ -82,6 +84,7 @@ class Keeper:
         self.store = store
         self.runtime = runtime
         self.events = events
+        self.news = News(runtime, events)
         self.loop = runtime.loop_beside("poolhand-keeper")
         self.endings: list[Callable[[BaseException], None]] = []
         self._adds: deque[Adding] = deque()
@@ -105,13 +108,14 @@ class Keeper:
     def ask_sync(self, call: Callable[[], Awaitable[T]]) -> T:
         """Have `call` awaited on the keeper while this thread waits."""
         reply = Reply(None)
-        self._calls.append((call, reply))
-        self._wake()
         assert isinstance(reply.future, PlainFuture)
         try:
+            self._calls.append((call, reply))
+            self._wake()
             value: T = reply.future.result()
         except KeyboardInterrupt:
             # Nobody waits any more, and it may be waiting for long.
+            reply.dropped = True
             self.post(self._drop, reply)
             raise
         return value
@@ -184,8 +188,7 @@ class Keeper:
         """Tell that something does not go as it should, once until it does again."""
         if self._told.get(what) is not type(error):
             self._told[what] = type(error)
-            if self.events.live:
-                self.events.emit(StoreTrouble("", what, f"{type(error).__name__}: {error}"))
+            self.news.tell(StoreTrouble("", what, f"{type(error).__name__}: {error}"))
 
     def well(self, what: str) -> None:
         """Note that something goes as it should again."""
@@ -219,11 +222,16 @@ class Keeper:
 
     def _wake(self) -> None:
         if not self._awake:
-            self._awake = True
-            self.post(self._look)
+            try:
+                self._awake = True
+                self.post(self._look)
+            except BaseException:
+                # Ctrl-C, in the middle of this: let the next letter wake the keeper.
+                self._awake = False
+                raise
         # Looked at after the letter is in the box, and set before the box is emptied for the last
         # time: one of the two finds it.
-        if self.closed:
+        if self.closed or self.loop.is_closed():
             self._refuse()
 
     def _look(self) -> None:
@@ -238,6 +246,8 @@ class Keeper:
             self._keep(self.loop.create_task(self._add(adds)), [one.reply for one in adds])
         while self._calls:
             call, reply = self._calls.popleft()
+            if reply.dropped:
+                continue
             reply.task = self.loop.create_task(self._call(call, reply))
             self._keep(reply.task, (reply,))
         while self._waits:
@@ -280,15 +290,15 @@ class Keeper:
             one.answer = answer
             self.answer(one.reply, answer)
             if one.left:
-                self._unpark(one)
+                self._take_back(one)
 
     def _leave(self, adding: Adding) -> None:
         """Note that nobody waits for a batch any more."""
         adding.left = True
-        self._unpark(adding)
+        self._take_back(adding)
 
-    def _unpark(self, adding: Adding) -> None:
-        ids = adding.parked
+    def _take_back(self, adding: Adding) -> None:
+        ids = adding.taken
         if ids:
             self._do("unpark", lambda: give_up(self.store, ids, adding.batch))
 

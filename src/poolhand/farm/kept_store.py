@@ -2,30 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
-from poolhand.contract import Store
+from poolhand.contract import (
+    Added,
+    Batch,
+    Filter,
+    Lease,
+    Page,
+    PoolRow,
+    Refusal,
+    Store,
+    Stored,
+    Written,
+)
 from poolhand.farm.ticket import Opened
+from poolhand.rules.job import Status
+
+T = TypeVar("T")
 
 
-class _KeptStore:
-    """Passes every verb on to the keeper and brings its answer back, to whatever loop asks."""
+class KeptStore:
+    """The store of a station, to be asked from any event loop, as an operator does.
+
+    Every verb is that of the wall: it is passed on to the keeper, and its answer brought back.
+    """
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
 
-    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        async def ask(*args: Any, **kwargs: Any) -> Any:
-            station = await self._opened.station()
-            return await station.keeper.ask(lambda: getattr(station.store, verb)(*args, **kwargs))
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        return await self._ask(lambda store: store.get(ids))
 
-        return ask
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+        return await self._ask(lambda store: store.find(which, after, limit))
 
+    async def count(self, which: Filter) -> Mapping[Status, int]:
+        return await self._ask(lambda store: store.count(which))
 
-def kept_store(opened: Opened) -> Store:
-    """Return the store of a station, to be asked from any event loop.
+    async def brief(self, id: str) -> bytes | None:
+        return await self._ask(lambda store: store.brief(id))
 
-    It is opened and closed with its station; signals are not given here.
-    """
-    return cast(Store, _KeptStore(opened))
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        return await self._ask(lambda store: store.add(batches))
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+        return await self._ask(lambda store: store.cancel(ids, by))
+
+    async def pools(self) -> list[PoolRow]:
+        return await self._ask(lambda store: store.pools())
+
+    async def pause(self, pool: str, paused: bool, by: str) -> None:
+        await self._ask(lambda store: store.pause(pool, paused, by))
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> None:
+        await self._ask(lambda store: store.resize(pool, slots, by))
+
+    async def leases(self) -> list[Lease]:
+        return await self._ask(lambda store: store.leases())
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]:
+        return await self._ask(lambda store: store.read(stream, after, limit, kind))
+
+    async def _ask(self, verb: Callable[[Store], Awaitable[T]]) -> T:
+        station = await self._opened.station()
+        return await station.keeper.ask(lambda: verb(station.store))

@@ -7,8 +7,9 @@ one at a time, the leader.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from poolhand.contract import Change, Lease, Log, Owner, Put
 from poolhand.execute.executor import crashed
@@ -30,20 +31,27 @@ KEEP_RESULTS = 7 * 86_400.0
 KEEP_AUDIT = timedelta(days=90)
 
 
+class Crew(Protocol):
+    """Those of this process who go on with what the dead have left."""
+
+    def see(self, leases: Sequence[Lease]) -> None:
+        """Hear who holds leases, at every look."""
+
+    def inherit(self, changes: Sequence[Change]) -> None:
+        """Hear what became of the jobs of the dead."""
+
+
 class Reaper:
     """Takes back what dead owners held.
 
     A process of this host is dead when it is gone. Any other is when its renewals have stood still
-    for the length of a lease, by our own clock, from when we first saw them so. `tell` hears what
-    became of the jobs.
+    for the length of a lease, by our own clock, from when we first saw them so.
     """
 
-    def __init__(
-        self, keeper: Keeper, heart: Heartbeat, tell: Callable[[Sequence[Change]], None]
-    ) -> None:
+    def __init__(self, keeper: Keeper, heart: Heartbeat, crew: Crew) -> None:
         self._keeper = keeper
         self._heart = heart
-        self._tell = tell
+        self._crew = crew
         self._now = keeper.runtime.monotonic
         self._identity = keeper.runtime.identity()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -57,6 +65,7 @@ class Reaper:
     async def look(self) -> None:
         """Look at all owners once."""
         leases = await self._keeper.store.leases()
+        self._crew.see(leases)
         now = self._now()
         # While we could not look, nobody could renew: the store was away, or all of us stood still.
         blind = max(0.0, now - self._looked_at - LOOKS_APART)
@@ -94,10 +103,10 @@ class Reaper:
         replaced = await store.replace(changes)
         # Others may look at the same moment: what they took back is theirs to tell.
         made = [one for one, was_made in zip(changes, replaced.made, strict=True) if was_made]
-        if made and self._keeper.events.live:
+        if made:
             ids = tuple(one.job.id for one in made)
-            self._keeper.events.emit(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
-        self._tell(made)
+            self._keeper.news.tell(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
+        self._crew.inherit(made)
 
 
 def is_gone(owner: Owner, here: Identity) -> bool:

@@ -35,6 +35,18 @@ class Opening:
         # Another dictionary: somebody may be looking through the old one, and news are seen by it.
         self._specs = {**self._specs, spec.name: spec}
 
+    async def redeclare(self, spec: PoolSpec) -> None:
+        """Put other rules of a pool in force at once, or leave those that are."""
+        before = self._specs
+        self.declare(spec)
+        tried = self._specs
+        try:
+            await self.station()
+        except BaseException:
+            if self._specs is tried:
+                self._specs = before
+            raise
+
     @property
     def is_open(self) -> bool:
         return self.current is not None
@@ -88,8 +100,12 @@ class Opening:
         if found is mine:
             try:
                 self._start(mine)
-            except RuntimeError as error:
-                self._fail(mine, Unavailable(f"no thread is to be had for the store: {error}"))
+            except (OSError, RuntimeError) as error:
+                text = f"no thread or event loop is to be had for the store: {error}"
+                self._fail(mine, Unavailable(text))
+            except BaseException as error:
+                self._fail(mine, error)
+                raise
         return found
 
     def _start(self, opened: PlainFuture[Station]) -> None:

@@ -15,16 +15,16 @@ from poolhand.execute.code import Code
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.ids import Ids, full_id
 from poolhand.rules.job import Job, Status
-from poolhand.runtime import Runtime
+from poolhand.runtime import Identity, Runtime
 
 
 class Call(Struct, frozen=True):
-    """A call to be kept: of a task with its arguments, or of a closure under a name."""
+    """A call to be kept: of a task with its arguments, or of a closure, which lives at `home`."""
 
     name: str
     payload: bytes = b""
     code: Code | None = None
-    closure: bool = False
+    home: Identity | None = None
 
 
 class Orders:
@@ -100,5 +100,6 @@ def _brief(call: Call, options: Options) -> Brief:
         options.soft_timeout,
         options.run_in,
         options.on_crash == "rerun",
-        call.closure,
+        call.home is not None,
+        call.home,
     )

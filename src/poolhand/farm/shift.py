@@ -75,7 +75,7 @@ class Shift:
         except (asyncio.CancelledError, KeyboardInterrupt):
             # Told twice: stop now, but give every job back.
             if self._drained is not None and self._worker is not None:
-                self._hurry(0.0)
+                self.hurry(0.0)
                 while not self._drained.done():
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([self._drained])
@@ -107,7 +107,7 @@ class Shift:
             self._deadline = worker.now() + seconds
             self._drained = worker.loop.create_task(self._stop(worker), name="worker-drain")
         elif timeout is not None:
-            self._hurry(seconds)
+            self.hurry(seconds)
         return await asyncio.shield(self._drained)
 
     @property
@@ -133,7 +133,8 @@ class Shift:
             raise UsageError("this worker is not started; use `async with app.worker(…)`")
         return self._worker
 
-    def _hurry(self, timeout: float) -> None:
+    def hurry(self, timeout: float) -> None:
+        """Move the deadline of a drain forward, never back."""
         worker = self._at_work()
         self._deadline = min(self._deadline, worker.now() + timeout)
         worker.changed.set()

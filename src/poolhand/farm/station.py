@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from poolhand.contract import Change, Store
+from poolhand.contract import Change, Lease, Store
 from poolhand.errors import StoreError
 from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
+from poolhand.farm.homes import Homes
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.watch import Outcomes, Watch, is_in
-from poolhand.observe.events import Events
+from poolhand.observe.events import Events, JobEnded, JobRetried
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
@@ -49,7 +50,8 @@ class Station:
         self.parking = Watch("parking", self.keeper, is_in)
         self.workers: list[Employed] = []
         self.declared: Mapping[str, PoolSpec] = {}
-        self._reaper = Reaper(self.keeper, self.heart, self._announce)
+        self.homes = Homes(runtime.identity())
+        self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, keep)
 
     @property
@@ -118,10 +120,17 @@ class Station:
         await self.keeper.stop()
         await self.abandon()
 
-    def _announce(self, changes: Sequence[Change]) -> None:
+    def see(self, leases: Sequence[Lease]) -> None:
+        self.homes.look(leases)
+
+    def inherit(self, changes: Sequence[Change]) -> None:
         """Let a worker tell what became of the jobs of the dead, as if they had ended with it."""
-        if changes and self.workers:
+        if self.workers and changes:
             self.workers[0].deliver(Delivery((), tuple(Done(change) for change in changes)))
+            return
+        for change in changes:
+            told = JobEnded if change.job.status.terminal else JobRetried
+            self.keeper.news.tell(told(change.job.pool, change.job))
 
     def _hear(self, topic: str) -> None:
         match topic:

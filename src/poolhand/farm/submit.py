@@ -9,11 +9,13 @@ from typing import Any
 from msgspec import Struct
 
 from poolhand.contract import Added, Batch, Entry, Order, Refusal
-from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError, Unavailable
+from poolhand.errors import Unavailable
 from poolhand.execute.code import Code
 from poolhand.farm.keeper import Answer, give_up
+from poolhand.farm.refusal import refused, waited
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened, StoredTicket
+from poolhand.farm.transaction import refuse_within
 from poolhand.farm.watch import Seen
 from poolhand.observe import events
 from poolhand.rules.backpressure import Bounded, OnFull, Policy
@@ -27,17 +29,27 @@ TOO_SLOW = (
 
 
 class Submissions:
-    """Brings orders to the store, waits where a pool blocks its submitters, gives out tickets."""
+    """Brings orders to the store, waits where a pool blocks its submitters, gives out tickets.
 
-    def __init__(self, opened: Opened, events: events.Events) -> None:
+    What happens is told to `tell` while anybody listens to the events, which hear it by default.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        events: events.Events,
+        tell: Callable[[events.Event], None] | None = None,
+    ) -> None:
         self._opened = opened
         self._events = events
+        self._tell = events.emit if tell is None else tell
 
     async def submit(self, orders: Sequence[Order], how: How) -> list[StoredTicket[Any]]:
         """Hand orders in, all or none; where submitters are blocked, wait until all are in."""
         try:
             async with asyncio.timeout(ACCEPT_WITHIN):
                 station = await self._opened.station()
+                refuse_within(station, "submit_in(tx, …)")
                 # Known before they are in: they may be over before their tickets are made.
                 known = [station.outcomes.seen(order.job) for order in orders]
                 answer = await self._add(station, orders)
@@ -55,7 +67,7 @@ class Submissions:
         if isinstance(answer, Refusal):
             if self._events.live:
                 code = getattr(refused(answer), "code", "")
-                self._events.emit(events.SubmitRefused(answer.pool, code, answer.policy))
+                self._tell(events.SubmitRefused(answer.pool, code, answer.policy))
             raise refused(answer)
         if self._events.live:
             for one in answer:
@@ -73,13 +85,13 @@ class Submissions:
         job = added.job
         match added.entry:
             case Entry.JOINED:
-                self._events.emit(events.JobJoined(job.pool, job))
+                self._tell(events.JobJoined(job.pool, job))
             case Entry.PARKED:
-                self._events.emit(events.SubmitterParked(job.pool, job, 1))
+                self._tell(events.SubmitterParked(job.pool, job, 1))
             case Entry.TAKEN | Entry.REJECTED:
-                self._events.emit(events.JobSubmitted(job.pool, job))
+                self._tell(events.JobSubmitted(job.pool, job))
                 if added.entry is Entry.REJECTED:
-                    self._events.emit(events.JobEnded(job.pool, job))
+                    self._tell(events.JobEnded(job.pool, job))
 
     async def _add(self, station: Station, orders: Sequence[Order]) -> Answer:
         answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
@@ -104,7 +116,7 @@ class Submissions:
         except TimeoutError:
             found = await station.keeper.ask(lambda: _came_in(station, parked, orders))
             if found is None:
-                raise _waited(orders[0].job.pool, limit, str(how.policy)) from None
+                raise waited(orders[0].job.pool, limit, str(how.policy)) from None
             return [found.get(order.job.id, one.job) for order, one in both]
         except BaseException:
             batch = Batch(tuple(orders))
@@ -156,30 +168,3 @@ class How(Struct, frozen=True):
     code: Code | None
     policy: Policy
     cancels: bool = False
-
-
-def refused(refusal: Refusal) -> PoolhandError:
-    """Return what the submitter of a refused batch gets."""
-    if refusal.reason == "not_dead":
-        return Conflict(
-            f"the job to run again in pool {refusal.pool!r} is no dead job: it was run again "
-            "before, or did not fail"
-        )
-    return _full(refusal)
-
-
-def _waited(pool: str, seconds: float | None, policy: str) -> PoolFull:
-    return PoolFull(
-        f"pool {pool!r} had no place for {seconds} s ({policy}); try again later, give it more "
-        "room, or wait longer (wait_timeout)",
-        policy=policy,
-    )
-
-
-def _full(refusal: Refusal) -> PoolhandError:
-    kind: Callable[..., PoolhandError] = NoFreeSlot if refusal.reason == "no_slot" else PoolFull
-    return kind(
-        f"pool {refusal.pool!r} is full ({refusal.running} running, {refusal.waiting} waiting, "
-        f"{refusal.policy}); try again later or give it more room",
-        policy=refusal.policy,
-    )

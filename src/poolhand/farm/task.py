@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from itertools import islice
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
 
 from poolhand.contract import Order
@@ -19,7 +20,7 @@ from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import is_writable
+from poolhand.rules.checks import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,9 +81,9 @@ class Submits(Generic[P, T]):
     async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
         """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
 
-        Where the pool blocks its submitters, those without a place wait for one.
+        At most 50,000. Where the pool blocks its submitters, those without a place wait for one.
         """
-        orders = [self._order(_as_args(call), {}) for call in calls]
+        orders = [self._order(call, {}) for call in _as_calls(calls)]
         tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
         return tickets
 
@@ -97,6 +98,11 @@ class Submits(Generic[P, T]):
         self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
         """Hand in a call that is taken if the transaction commits; return the id of its job."""
+        if not isinstance(transaction, Transaction):
+            raise UsageError(
+                f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
+                "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`"
+            )
         return await transaction.add(self._order(args, kwargs))
 
     def with_options(
@@ -149,10 +155,6 @@ class Submits(Generic[P, T]):
         """Return the terms under the rules of the pool, which may be declared after the task."""
         config = self._door.config(self._pool)
         if self._made is None or self._made[0] is not config:
-            if not is_writable(self._pool):
-                raise UsageError(
-                    f"pool={self._pool!a} is not allowed; give it a name of UTF-8 text"
-                )
             options = with_changes(_defaults(config), config, self._changes, durable=True)
             fn = self._code.fn
             where_to_run(fn, self._changes.get("run_in"), config.run_in)
@@ -198,13 +200,26 @@ def _defaults(config: PoolConfig) -> Options:
     )
 
 
-def _as_args(call: object) -> tuple[Any, ...]:
-    if not isinstance(call, tuple):
+# All of them are one commit, and nobody else can write to the file until it is done.
+MOST_CALLS = 50_000
+
+
+def _as_calls(calls: Any) -> list[tuple[Any, ...]]:
+    if not isinstance(calls, Iterable):
+        raise UsageError(f"submit_many({shown(calls)}) is not allowed; give {_CALLS}")
+    # One more than allowed is enough to know: there may be no end of them.
+    found = list(islice(calls, MOST_CALLS + 1))
+    if len(found) > MOST_CALLS:
         raise UsageError(
-            f"submit_many takes tuples of arguments, such as [('bees',), ('ants',)]; "
-            f"{call!r} is none"
+            f"submit_many takes at most {MOST_CALLS:,} calls at once; submit them in parts"
         )
-    return call
+    odd = [call for call in found if not isinstance(call, tuple)]
+    if odd:
+        raise UsageError(f"submit_many takes {_CALLS}; {shown(odd[0])} is none")
+    return found
+
+
+_CALLS = "tuples of arguments, such as [('bees',), ('ants',)]"
 
 
 def _check_no_loop(name: str) -> None:

@@ -70,10 +70,11 @@ class StoredTicket(Ticket[T]):
             return job
 
     async def refresh(self) -> Job:
-        station = await self._opened.station()
-        found = (await station.keeper.ask(lambda: station.store.get([self.id])))[0]
-        if found is not None:
-            self._seen.learn(found.job)
+        if not self._seen.job.status.terminal:
+            station = await self._opened.station()
+            found = (await station.keeper.ask(lambda: station.store.get([self.id])))[0]
+            if found is not None:
+                self._seen.learn(found.job)
         return self.snapshot()
 
     async def explain(self) -> Explanation:

@@ -90,8 +90,9 @@ class Watch:
             began = loop.time()
             await self._look_around()
             self._keeper.well(self.name)
-            # Not again at once, however many hints come: a look costs as much as many wait.
-            await asyncio.sleep((loop.time() - began) * REST)
+            # Not again at once, however many hints come: a look costs as much as many wait. Nor
+            # much later: the store may only have been away.
+            await asyncio.sleep(min(POLL, (loop.time() - began) * REST))
 
     async def _hinted(self) -> None:
         self._drop_gone()

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol
 
-from poolhand.contract import Filter, PoolRow, Store, Stored
+from poolhand.contract import Filter, Lease, Page, PoolRow, Stored
 from poolhand.rules.explain import Explanation, Standing, explain
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, Strategy
 
 MOST_RIVALS = 1000
 SAMPLE = 20
+
+
+class Facts(Protocol):
+    """The verbs of a store that tell where a job stands."""
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
+
+    async def pools(self) -> list[PoolRow]: ...
+
+    async def leases(self) -> list[Lease]: ...
+
+
+async def pool_named(store: Facts, name: str) -> PoolRow | None:
+    """Return the pool of that name, None where there is none."""
+    return next((row for row in await store.pools() if row.spec.name == name), None)
 
 
 def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanation | None:
@@ -36,7 +55,7 @@ def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanat
 
 
 async def explained(
-    store: Store, stored: Stored, pool: PoolRow | None, now: datetime
+    store: Facts, stored: Stored, pool: PoolRow | None, now: datetime
 ) -> Explanation:
     """Say why a job is where it is and, where that can be known, for about how long."""
     job = stored.job
@@ -56,7 +75,7 @@ async def explained(
             return glance or explain(Standing(job, None))
 
 
-async def _behind_session(store: Store, job: Job) -> Explanation | None:
+async def _behind_session(store: Facts, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
     holders = [one for one in turns or () if _holds(one)]
@@ -67,7 +86,7 @@ async def _behind_session(store: Store, job: Job) -> Explanation | None:
     return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
 
 
-async def _behind_key(store: Store, job: Job, pool: PoolRow) -> Explanation:
+async def _behind_key(store: Facts, job: Job, pool: PoolRow) -> Explanation:
     which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
     rivals = await _rivals(store, which, job)
     ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
@@ -76,7 +95,7 @@ async def _behind_key(store: Store, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
-async def _in_queue(store: Store, job: Job, pool: PoolRow) -> Explanation:
+async def _in_queue(store: Facts, job: Job, pool: PoolRow) -> Explanation:
     if not any(not lease.buried for lease in await store.leases()):
         return Explanation("no_worker", "no worker is connected to this store; start one")
     if pool.slots is None or pool.running < pool.slots:
@@ -91,7 +110,7 @@ async def _in_queue(store: Store, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average))
 
 
-async def _rivals(store: Store, which: Filter, job: Job) -> list[Job] | None:
+async def _rivals(store: Facts, which: Filter, job: Job) -> list[Job] | None:
     """Return the others that are meant, of the same tenant's session; None if there are many."""
     page = await store.find(which, limit=MOST_RIVALS)
     if page.after is not None:
@@ -100,7 +119,7 @@ async def _rivals(store: Store, which: Filter, job: Job) -> list[Job] | None:
     return others if which.session is None else [o for o in others if o.tenant == job.tenant]
 
 
-async def _average(store: Store, pool: str) -> float | None:
+async def _average(store: Facts, pool: str) -> float | None:
     """Return the mean seconds of the latest jobs that went well."""
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
@@ -145,11 +164,10 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-async def explain_stored(store: Store, id: str, now: datetime) -> Explanation:
+async def explain_stored(store: Facts, id: str, now: datetime) -> Explanation:
     """Say why the job of that id is where it is."""
     (stored,) = await store.get([id])
     if stored is None:
         return Explanation("gone", "it is not kept any more")
-    rows = await store.pools()
-    pool = next((row for row in rows if row.spec.name == stored.job.pool), None)
+    pool = await pool_named(store, stored.job.pool)
     return await explained(store, stored, pool, now)

@@ -226,11 +226,12 @@ class Worker:
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:
-        if self._refusing:
+        patience = self.station.homes.wait
+        errand = hand_back(claim) if self._refusing else self._executor.prepare(claim, patience)
+        if isinstance(errand, Change):
             self.tray.free(claim.slot)
-            self.tray.put(Done(hand_back(claim)))
+            self.tray.put(Done(errand, begun=False))
             return
-        errand = self._executor.prepare(claim)
         work = errand if isinstance(errand, Hopeless) else self._work(errand)
         if isinstance(work, Hopeless):
             self.tray.free(claim.slot)
@@ -255,7 +256,8 @@ class Worker:
     def _announce(self, one: Done) -> None:
         job = one.change.job
         if job.status.waiting:
-            self._tell(events.JobRetried(job.pool, job))
+            if one.begun:
+                self._tell(events.JobRetried(job.pool, job))
             return
         self._tell(events.JobEnded(job.pool, job))
         if self.heard is not None:

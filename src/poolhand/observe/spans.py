@@ -20,7 +20,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from poolhand.observe.events import Event, JobEnded, JobRetried
+from poolhand.observe.events import Event, JobEnded, JobRetried, LeaseLost
 from poolhand.rules.job import Job, Status
 
 POOL = "pool"
@@ -163,7 +163,7 @@ class Spans:
         """End the run span of an attempt that is over."""
         if isinstance(event, JobEnded):
             life = self._lives.pop(event.job.id, None)
-        elif isinstance(event, JobRetried):
+        elif isinstance(event, JobRetried | LeaseLost):
             life = self._lives.get(event.job.id)
         else:
             return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, PoolRow, Store, Stored
+from poolhand.contract import Filter, Stored
 from poolhand.errors import UsageError
-from poolhand.farm.why import at_a_glance, explained
+from poolhand.farm.why import at_a_glance, explained, pool_named
+from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
 from poolhand.operate.views import (
     Answer,
@@ -23,11 +25,13 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import is_count, is_text
+from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
 from poolhand.rules.job import Status
+from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.runtime import Runtime
 
 ALL = Filter()
+LAST = 2**63 - 1
 
 
 class Operator:
@@ -37,7 +41,7 @@ class Operator:
     an Answer with the reason "not_found".
     """
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
@@ -46,6 +50,8 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of jobs, newest first."""
+        _check_filter(which)
+        _check_page(0 if after is None else after, limit)
         page = await self._store.find(which, after, limit)
         pools = {row.spec.name: row for row in await self._store.pools()} if page.jobs else {}
         now = self._runtime.wall()
@@ -56,6 +62,7 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of dead letters: jobs that failed and that nobody ran again."""
+        _check_filter(which)
         return await self.jobs(replace(which, dead=True), after, limit)
 
     async def job(self, id: str) -> JobView | None:
@@ -63,28 +70,31 @@ class Operator:
         (stored,) = await self._store.get([id])
         if stored is None:
             return None
-        pool = await self._row(stored.job.pool)
+        pool = await pool_named(self._store, stored.job.pool)
         return job_view(stored, await explained(self._store, stored, pool, self._runtime.wall()))
 
     async def count(self, which: Filter = ALL) -> dict[Status, int]:
         """Count jobs by status."""
+        _check_filter(which)
         return dict(await self._store.count(which))
 
-    async def cancel(self, ids: Sequence[str], by: str) -> list[Answer]:
+    async def cancel(self, ids: Iterable[str], by: str) -> list[Answer]:
         """End jobs that wait, ask those that run to stop."""
         _check_who(by)
-        before = await self._store.get(ids)
-        after = await self._store.cancel(ids, by)
-        return list(map(_cancelled, ids, before, after))
+        named = _listed(ids)
+        before = await self._store.get(named)
+        after = await self._store.cancel(named, by)
+        return list(map(_cancelled, named, before, after))
 
-    async def retry(self, ids: Sequence[str], by: str) -> list[Answer]:
+    async def retry(self, ids: Iterable[str], by: str) -> list[Answer]:
         """Run dead jobs again, each as a new job that takes its place."""
         _check_who(by)
-        return await self._reruns.some(ids, by)
+        return await self._reruns.some(_listed(ids), by)
 
     async def retry_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Run all dead jobs again that are meant; `tell` hears how far it is."""
         _check_who(by)
+        _check_filter(which)
         return await self._reruns.all(which, by, tell)
 
     async def pools(self) -> list[PoolView]:
@@ -102,27 +112,29 @@ class Operator:
     async def resize(self, pool: str, slots: int | None, by: str) -> PoolView | None:
         """Give a pool another cap, which wins over its declaration until None gives that back."""
         _check_who(by)
-        if slots is not None and not is_count(slots):
+        if slots is not None and not are_slots(slots):
             raise UsageError(
-                f"slots={slots!r} is not allowed; it must be an int of at least 1 "
+                f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED} "
                 "(pause a pool to let nothing start)"
             )
-        if await self._row(pool) is None:
+        if await pool_named(self._store, pool) is None:
             return None
         await self._store.resize(pool, slots, by)
         return await self._pool(pool)
 
     async def near(self, pool: str) -> str | None:
-        """Return the name of a pool that was probably meant by this one."""
+        """Return the name of a pool that was probably meant by this one; itself if it exists."""
         names = [row.spec.name for row in await self._store.pools()]
         return next(iter(get_close_matches(pool, names, n=1)), None)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""
+        _check_page(after, limit)
         return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
 
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the newest audit lines, oldest of them first."""
+        _check_page(0, limit)
         end = await self._end_of_audit()
         window = limit
         while True:
@@ -146,23 +158,49 @@ class Operator:
 
     async def _set_paused(self, pool: str, paused: bool, by: str) -> PoolView | None:
         _check_who(by)
-        if await self._row(pool) is None:
+        if await pool_named(self._store, pool) is None:
             return None
         await self._store.pause(pool, paused, by)
         return await self._pool(pool)
 
     async def _pool(self, name: str) -> PoolView | None:
-        row = await self._row(name)
+        row = await pool_named(self._store, name)
         return None if row is None else pool_view(row)
 
-    async def _row(self, pool: str) -> PoolRow | None:
-        rows = (row for row in await self._store.pools() if row.spec.name == pool)
-        return next(rows, None)
+
+def _check_who(by: object) -> None:
+    if not is_name(by):
+        raise UsageError(f"by={shown(by)} is not allowed; say who does it, as {NAME_ALLOWED}")
 
 
-def _check_who(by: str) -> None:
-    if not is_text(by):
-        raise UsageError(f"by={by!r} is not allowed; say who does it")
+def _check_filter(which: object) -> None:
+    if not isinstance(which, Filter):
+        raise UsageError(f"which={shown(which)} is not allowed; give a Filter of poolhand.contract")
+    if not _are_statuses(which.statuses):
+        raise UsageError(
+            f"statuses={shown(which.statuses)} is not allowed; give a tuple of {', '.join(Status)}"
+        )
+
+
+def _are_statuses(value: object) -> bool:
+    # A single status is a text: taken for several it would mean its letters, and no job at all.
+    return isinstance(value, Collection) and all(one in list(Status) for one in value)
+
+
+def _check_page(after: Any, limit: Any) -> None:
+    if not is_count(limit):
+        raise UsageError(f"limit={shown(limit)} is not allowed; it must be an int from 1 to 10**18")
+    if not is_int(after) or not 0 <= after <= LAST:
+        raise UsageError(f"after={shown(after)} is not allowed; it must be an int from 0 to {LAST}")
+
+
+def _listed(ids: object) -> list[str]:
+    """Return ids as a list; a text is one id, not an iterable of letters."""
+    if isinstance(ids, Iterable) and not isinstance(ids, str):
+        listed = list(ids)
+        if all(isinstance(id, str) for id in listed):
+            return listed
+    raise UsageError(f"ids={shown(ids)} is not allowed; give a list of ids")
 
 
 def _cancelled(id: str, before: Stored | None, after: Stored | None) -> Answer:

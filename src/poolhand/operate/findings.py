@@ -114,6 +114,10 @@ def _sound(path: Path, damage: Sequence[str]) -> Finding:
 def _schema(has: int, knows: int) -> Finding:
     if has == knows:
         return Finding("schema", Level.OK, f"the schema is number {has}, the newest")
+    if has == 0:
+        text = "the file is no store of poolhand yet"
+        fix = "check the name, or make one of it with `poolhand migrate`"
+        return Finding("schema", Level.WRONG, text, fix)
     if has > knows:
         text = f"the schema is number {has}, this poolhand knows {knows}"
         return Finding("schema", Level.WRONG, text, "use the newer version of poolhand")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Store, Stored
+from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Stored
 from poolhand.farm.orders import Orders
+from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer, Summary
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
@@ -34,7 +35,7 @@ Tell = Callable[[Progress], None]
 class Reruns:
     """Makes new jobs of dead ones."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._orders = Orders(runtime)
 

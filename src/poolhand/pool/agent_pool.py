@@ -25,7 +25,7 @@ from poolhand.pool.ticket import Ticket, wait
 from poolhand.pool.turn import Turn, is_factory, steps
 from poolhand.pool.work import Work
 from poolhand.rules.backpressure import bounded, fail_fast
-from poolhand.rules.checks import is_text
+from poolhand.rules.checks import is_text, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -239,7 +239,9 @@ class AgentPool:
 
     def _find(self, job_id: str) -> Ticket[Any] | None:
         if not isinstance(job_id, str):
-            raise UsageError(f"job_id={job_id!r} is not allowed; give the text submit_nowait gave")
+            raise UsageError(
+                f"job_id={shown(job_id)} is not allowed; give the text submit_nowait gave"
+            )
         return self._live.get(job_id) or self._over.get(job_id)
 
     def _keep(self, ticket: Ticket[Any]) -> None:
@@ -268,7 +270,7 @@ def _ending(job: Job) -> dict[str, Any]:
 
 def _faults(**given: Any) -> list[str]:
     return [
-        f"{name}={value!r} is not allowed; it must be {CHECKS[name][1]}"
+        f"{name}={shown(value)} is not allowed; it must be {CHECKS[name][1]}"
         for name, value in given.items()
         if not CHECKS[name][0](value)
     ]

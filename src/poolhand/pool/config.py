@@ -13,12 +13,14 @@ from poolhand.pool.scope import Scope, take_scope
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
 from poolhand.rules.checks import (
+    NAME_ALLOWED,
     is_amount,
     is_count,
+    is_name,
     is_seconds,
-    is_text,
     is_whole,
     optional,
+    shown,
 )
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
@@ -88,7 +90,7 @@ def is_kept(value: Any) -> bool:
 Check = tuple[Callable[[Any], bool], str]
 
 CHECKS: dict[str, Check] = {
-    "name": (is_text, "a non-blank text"),
+    "name": (is_name, NAME_ALLOWED),
     "max_concurrent": (are_slots, SLOTS_ALLOWED),
     "queue": (
         lambda value: isinstance(value, Fifo | Lifo | Priority | FairRoundRobin),
@@ -148,7 +150,7 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
     }
     values["name"] = name
     faults += [
-        f"{key}={value!r} is not allowed; it must be {CHECKS[key][1]}"
+        f"{key}={shown(value)} is not allowed; it must be {CHECKS[key][1]}"
         for key, value in values.items()
         if not CHECKS[key][0](value)
     ]
@@ -158,7 +160,7 @@ def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
         faults = _clashes(config)
         if not faults:
             return config
-    raise UsageError(f"Pool {name!r}: " + "; ".join(faults))
+    raise UsageError(f"Pool {shown(name)}: " + "; ".join(faults))
 
 
 def _first_size(autoscale: Autoscale | None) -> int:

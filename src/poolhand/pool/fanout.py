@@ -17,7 +17,7 @@ from poolhand.pool.fault import ending_of
 from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
 from poolhand.pool.pool import Pool
 from poolhand.pool.work import Work, name_of
-from poolhand.rules.checks import is_amount, is_text, optional
+from poolhand.rules.checks import is_amount, is_text, optional, shown
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
@@ -192,7 +192,7 @@ def _name_borne_by(agent: object) -> str | None:
 
 def _slot_faults(option: str, value: object) -> list[str]:
     check, allowed = config.CHECKS["max_concurrent"]
-    return [] if check(value) else [f"{option}={value!r} is not allowed; it must be {allowed}"]
+    return [] if check(value) else [f"{option}={shown(value)} is not allowed; it must be {allowed}"]
 
 
 def _checked(requests: Iterable[Request], max_parallel: int) -> list[AgentRequest]:
@@ -202,7 +202,9 @@ def _checked(requests: Iterable[Request], max_parallel: int) -> list[AgentReques
     if iscoroutine(requests):
         requests.close()
     if isinstance(requests, Mapping) or not isinstance(requests, Iterable):
-        faults.append(f"requests={requests!r} is not allowed; it must be an iterable of requests")
+        faults.append(
+            f"requests={shown(requests)} is not allowed; it must be an iterable of requests"
+        )
     else:
         fields = [_fields(request) for request in requests]
     for index, one in enumerate(fields):
@@ -242,7 +244,7 @@ def _request_faults(fields: dict[str, Any]) -> list[str]:
     else:
         faults.append("call is missing; it must be a function")
     return faults + [
-        f"{name}={fields[name]!r} is not allowed; it must be {allowed}"
+        f"{name}={shown(fields[name])} is not allowed; it must be {allowed}"
         for name, (check, allowed) in CHECKS.items()
         if name in fields and not check(fields[name])
     ]

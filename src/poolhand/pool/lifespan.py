@@ -10,7 +10,7 @@ from poolhand.errors import UsageError
 from poolhand.pool.agent_pool import MAX_WORKERS, MIN_WORKERS, AgentPool
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import UNSET
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.sizing import Autoscale
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -50,12 +50,14 @@ def pool_lifespan(
 def _check(pool: Any, drain_timeout: Any, autoscale: Any) -> None:
     faults = []
     if not isinstance(pool, Pool | AgentPool):
-        faults.append(f"pool={pool!r} is not allowed; it must be a Pool or an AgentPool")
+        faults.append(f"pool={shown(pool)} is not allowed; it must be a Pool or an AgentPool")
     if not is_seconds(drain_timeout):
-        faults.append(f"drain_timeout={drain_timeout!r} is not allowed; give seconds, 0 or more")
+        faults.append(
+            f"drain_timeout={shown(drain_timeout)} is not allowed; give seconds, 0 or more"
+        )
     if not (autoscale is UNSET or autoscale is None or isinstance(autoscale, Autoscale)):
         faults.append(
-            f"autoscale={autoscale!r} is not allowed; it must be an Autoscale(…), or None"
+            f"autoscale={shown(autoscale)} is not allowed; it must be an Autoscale(…), or None"
         )
     if faults:
         raise UsageError("pool_lifespan: " + "; ".join(faults))

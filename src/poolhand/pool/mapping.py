@@ -33,18 +33,27 @@ async def map_items(
     submitter: Submitter, fn: Callable[[Any], Any], items: Items[Any], return_exceptions: bool
 ) -> list[Any]:
     """Check the arguments of a `map` and run it."""
-    engine = submitter._engine()
-    engine.check_here()
-    options = submitter._terms.options
-    faults = map_faults(fn, items, return_exceptions, options.run_in, submitter._config.run_in)
+    submitter._engine().check_here()
+    check_map(submitter, fn, items, return_exceptions)
+    return await Batch(submitter, fn, return_exceptions).run(items)
+
+
+def check_map(submitter: Submitter, fn: object, items: object, return_exceptions: object) -> None:
+    """Raise what is wrong with the arguments of a `map` under the options of a submitter."""
+    options, config = submitter._terms.options, submitter._config
+    faults = map_faults(fn, items, return_exceptions, options.run_in, config.run_in)
     if options.idempotency_key is not None:
         faults.append(
             f"idempotency_key={options.idempotency_key!r} is not allowed; a key stands for one job "
             "and every item has its own: submit them one by one, each with its key"
         )
     if faults:
-        raise UsageError(f"Pool {engine.config.name!r}, map: " + "; ".join(faults))
-    return await Batch(submitter, fn, return_exceptions).run(items)
+        raise UsageError(f"Pool {config.name!r}, map: " + "; ".join(faults))
+
+
+def window(slots: int, depth: int | None) -> int:
+    """Return how many jobs of a map may be in a pool of so many slots whose queue holds `depth`."""
+    return slots + min(slots, slots if depth is None else depth)
 
 
 def map_faults(
@@ -197,7 +206,7 @@ class Batch:
         slots = max(1, (desk.slots or 1) - self._engine.slots.stuck)
         depth = capacity(desk.policy)
         own = len(self._open)
-        if own >= slots + min(slots, slots if depth is None else depth):
+        if own >= window(slots, depth):
             return False
         if not depth or desk.waiting < depth or own < depth:
             return True

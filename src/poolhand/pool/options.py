@@ -12,7 +12,17 @@ from msgspec.structs import replace
 from poolhand.errors import UsageError
 from poolhand.pool.config import RUN_IN, PoolConfig
 from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import is_amount, is_int, is_seconds, is_text, is_writable, optional
+from poolhand.rules.checks import (
+    LONGEST_NAME,
+    is_amount,
+    is_int,
+    is_seconds,
+    is_short,
+    is_text,
+    is_writable,
+    optional,
+    shown,
+)
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.rank import FairRoundRobin
@@ -70,7 +80,7 @@ def with_changes(
             known = (one for one in checks if durable or one not in DURABLE_ONLY)
             faults.append(f"{name!r} is no option of a submit; there are {', '.join(known)}")
         elif not checks[name][0](value):
-            faults.append(f"{name}={value!r} is not allowed; it must be {checks[name][1]}")
+            faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:
         changed = replace(options, **_with_lane(values, field))
         if changed.delay is None or changed.run_at is None:
@@ -155,17 +165,24 @@ DURABLE_ONLY = ("on_crash",)
 ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
 
+
+def _is_label(value: Any) -> bool:
+    return is_text(value) and is_short(value)
+
+
+_LABEL = (optional(_is_label), f"a non-blank text of at most {LONGEST_NAME:,} characters, or None")
+
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "priority": (
         lambda value: is_int(value) and abs(value) < 2**53,
         "an int between -2**53 and 2**53",
     ),
-    "key": (optional(lambda value: isinstance(value, str)), "a text, or None"),
-    "idempotency_key": (optional(is_text), "a non-blank text, or None"),
+    "key": (optional(is_short), f"a text of at most {LONGEST_NAME:,} characters, or None"),
+    "idempotency_key": _LABEL,
     "rerun_failed": (lambda value: isinstance(value, bool), "True or False"),
-    "session": (optional(is_text), "a non-blank text, or None"),
-    "tenant": (optional(is_text), "a non-blank text, or None"),
-    "user": (optional(is_text), "a non-blank text, or None"),
+    "session": _LABEL,
+    "tenant": _LABEL,
+    "user": _LABEL,
     "timeout": (optional(is_amount), "seconds above 0, or None"),
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
@@ -199,7 +216,8 @@ def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
         faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
     if durable:
         faults += [
-            f"{name}={value!a} is not allowed; it holds half of a surrogate pair, which is no text"
+            f"{name}={shown(value)} is not allowed; it holds half of a surrogate pair, "
+            "which is no text"
             for name, value in values.items()
             if isinstance(value, str) and not is_writable(value)
         ]

@@ -24,7 +24,7 @@ from poolhand.pool.scope import PIPELINE, SESSION
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -122,7 +122,9 @@ class Pool(Submitter):
         """
         seconds = self._config.drain_timeout if timeout is None else timeout
         if not is_seconds(seconds):
-            raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+            raise UsageError(
+                f"drain(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more"
+            )
         engine = self._here()
         if self._drain is None or self._drained is None:
             self.set_autoscale(None)
@@ -155,12 +157,14 @@ class Pool(Submitter):
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
         check, allowed = CHECKS["max_concurrent"]
         if not check(max_concurrent):
-            raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
+            raise UsageError(
+                f"resize({shown(max_concurrent)}) is not allowed; it must be {allowed}"
+            )
         engine = self._at_work()
         if self._scaler is not None and not self._scaler.allows(max_concurrent):
             bounds = f"between {self._scaler.settings.min} and {self._scaler.settings.max}"
             raise UsageError(
-                f"resize({max_concurrent!r}) is not allowed; pool {self.name!r} scales itself "
+                f"resize({shown(max_concurrent)}) is not allowed; pool {self.name!r} scales itself "
                 f"{bounds}: stay within, or stop that by set_autoscale(None)"
             )
         engine.resize(max_concurrent)
@@ -169,7 +173,9 @@ class Pool(Submitter):
         """Let the pool choose its own size from now on, within these settings; None ends that."""
         check, allowed = CHECKS["autoscale"]
         if not check(settings):
-            raise UsageError(f"set_autoscale({settings!r}) is not allowed; it must be {allowed}")
+            raise UsageError(
+                f"set_autoscale({shown(settings)}) is not allowed; it must be {allowed}"
+            )
         engine = self._here()
         if self._scaler is not None:
             self._scaler.stop()
@@ -221,7 +227,9 @@ class Pool(Submitter):
         Where there is no room for it, PoolFull is raised and the dead letter stays.
         """
         if not isinstance(job, Job | str):
-            raise UsageError(f"rerun({job!r}) is not allowed; give a job of pool.dead(), or its id")
+            raise UsageError(
+                f"rerun({shown(job)}) is not allowed; give a job of pool.dead(), or its id"
+            )
         engine = self._here()
         with engine.dead.rerunning(job if isinstance(job, str) else job.id) as dead:
             work = await has_place(engine, engine.intake.again(dead))
@@ -270,14 +278,14 @@ class Pool(Submitter):
             )
 
 
-def check_parts(runtime: object, events: object) -> None:
+def check_parts(runtime: object, events: object, what: str = "Pool") -> None:
     faults = [
-        f"{option}={value!r} is not allowed; it must be {kind.__name__}(), or None"
+        f"{option}={shown(value)} is not allowed; it must be {kind.__name__}(), or None"
         for option, value, kind in (("runtime", runtime, Runtime), ("events", events, Events))
         if not isinstance(value, kind | None)
     ]
     if faults:
-        raise UsageError("Pool: " + "; ".join(faults))
+        raise UsageError(f"{what}: " + "; ".join(faults))
 
 
 def default_runtime() -> Runtime:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from poolhand.context import running
-from poolhand.rules.checks import is_text
+from poolhand.rules.checks import LONGEST_NAME, is_name, is_text, shown
 from poolhand.rules.job import Job
 
 SESSION, PIPELINE, TENANT, ORG = SCOPES = ("session", "pipeline", "tenant", "org")
@@ -41,7 +41,7 @@ def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
     store, folder = given.pop("store", None), given.pop("dir", None)
     if not isinstance(kind, str) or kind not in SCOPES:
         names = ", ".join(map(repr, SCOPES))
-        return Scope(), [f"scope={kind!r} is not allowed; it must be one of {names}"]
+        return Scope(), [f"scope={shown(kind)} is not allowed; it must be one of {names}"]
     match kind:
         case "session":
             return Scope(), _strays(ids, store, folder)
@@ -57,7 +57,7 @@ def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
 def _strays(ids: list[Any], store: Any, folder: Any) -> list[str]:
     names = ("scope_id", "pipeline_id", "store", "dir")
     return [
-        f"{name}={value!r} goes with scope='pipeline'; name that too, or leave this out"
+        f"{name}={shown(value)} goes with scope='pipeline'; name that too, or leave this out"
         for name, value in zip(names, (*ids, store, folder), strict=True)
         if value is not None
     ]
@@ -71,17 +71,33 @@ def _pipeline(ids: list[Any], store: Any, folder: Any) -> tuple[Scope, list[str]
             "scope='pipeline' needs scope_id= outside of a running job: a name for the work that "
             "is to go on after a restart"
         )
-    elif not is_text(chosen) or (None not in ids[:2] and ids[0] != ids[1]):
-        faults.append(f"scope_id={chosen!r} is not allowed; give one non-blank text")
+    elif not is_name(chosen) or (None not in ids[:2] and ids[0] != ids[1]):
+        faults.append(
+            f"scope_id={shown(chosen)} is not allowed; give one non-blank text of at most "
+            f"{LONGEST_NAME:,} characters, all of them UTF-8"
+        )
     if store is not None and (not is_text(store) or "://" not in store):
-        faults.append(f"store={store!r} is not allowed; give a URL such as sqlite:///file.db")
-    if folder is not None and not isinstance(folder, str | os.PathLike):
-        faults.append(f"dir={folder!r} is not allowed; give a folder")
+        faults.append(f"store={shown(store)} is not allowed; give a URL such as sqlite:///file.db")
+    if folder is not None and not _is_folder(folder):
+        faults.append(f"dir={shown(folder)} is not allowed; give a folder")
     if store is not None and folder is not None:
         faults.append("give store or dir, not both")
     if faults:
         return Scope(), faults
     return Scope(PIPELINE, chosen, store, None if folder is None else os.fspath(folder)), []
+
+
+def _is_folder(value: object) -> bool:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    return isinstance(path, str) and is_path(path)
+
+
+def is_path(text: str) -> bool:
+    """Tell whether the system can take a text as a path."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _running_id() -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 
@@ -86,7 +86,9 @@ class Ticket(Generic[T]):
 
 def _check_timeout(verb: str, timeout: float | None) -> None:
     if timeout is not None and not is_seconds(timeout):
-        raise UsageError(f"{verb}(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+        raise UsageError(
+            f"{verb}(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more"
+        )
 
 
 @overload

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_count, is_number, is_seconds
+from poolhand.rules.checks import Predicate, is_count, is_number, is_seconds, shown
 
 
 def _is_error(value: Any) -> bool:
@@ -56,7 +56,7 @@ class Retry(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         faults = [
-            f"{name}={getattr(self, name)!r} is not allowed; it must be {allowed}"
+            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
             for name, (check, allowed) in CHECKS.items()
             if not check(getattr(self, name))
         ]

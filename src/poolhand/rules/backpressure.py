@@ -7,7 +7,7 @@ from enum import Enum, StrEnum, auto
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_count, is_seconds
+from poolhand.rules.checks import is_count, is_seconds, shown
 
 
 class OnFull(StrEnum):
@@ -158,11 +158,11 @@ def bounded(
     faults = _depth_faults(max_depth)
     if on_full not in list(OnFull):
         names = ", ".join(repr(str(one)) for one in OnFull)
-        faults.append(f"on_full={on_full!r} is not allowed; it must be one of {names}")
+        faults.append(f"on_full={shown(on_full)} is not allowed; it must be one of {names}")
     elif wait_timeout is not None and on_full != OnFull.BLOCK_SUBMITTER:
         faults.append(f"wait_timeout={wait_timeout!r} only goes with on_full='block_submitter'")
     if wait_timeout is not None and not is_seconds(wait_timeout):
-        faults.append(f"wait_timeout={wait_timeout!r} is not allowed; give seconds, 0 or more")
+        faults.append(f"wait_timeout={shown(wait_timeout)} is not allowed; give seconds, 0 or more")
     if faults:
         raise UsageError(f"bounded({max_depth!r}): " + "; ".join(faults))
     return Bounded(max_depth, OnFull(on_full), wait_timeout)
@@ -199,6 +199,6 @@ def _depth_faults(value: int) -> list[str]:
     if is_count(value):
         return []
     return [
-        f"max_depth={value!r} is not allowed; it must be an int of at least 1 "
+        f"max_depth={shown(value)} is not allowed; it must be an int of at least 1 "
         "(use fail_fast() for a pool that keeps no queue)"
     ]

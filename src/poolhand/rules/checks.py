@@ -8,6 +8,21 @@ from typing import Any
 Predicate = Callable[[Any], bool]
 
 LARGEST = 1e18
+LONGEST_NAME = 1_000  # room for any id or path, none for a document: names stand in every index
+LONGEST_SHOWN = 200
+NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} characters, all of them UTF-8"
+
+
+def shown(value: object) -> str:
+    """Return what stands for a value in an error: its repr, cut where that is long."""
+    if isinstance(value, str | bytes):
+        value = value[: LONGEST_SHOWN + 1]
+    try:
+        text = repr(value)
+    except Exception:
+        # Code of the user, or an int with more digits than Python writes.
+        return f"<a {type(value).__name__}>"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def optional(check: Predicate) -> Predicate:
@@ -16,6 +31,16 @@ def optional(check: Predicate) -> Predicate:
 
 def is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def is_short(value: object) -> bool:
+    """Tell whether a value is a text, blank or not, that is no longer than a name may be."""
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
+
+
+def is_name(value: Any) -> bool:
+    """Tell whether a value can name a task, a pool or what a pool is for."""
+    return is_text(value) and is_short(value) and is_writable(value)
 
 
 def is_writable(text: str) -> bool:

@@ -74,7 +74,7 @@ class Sessions(Generic[E]):
         return heir
 
 
-class _Gate(Generic[E]):
+class Gate(Generic[E]):
     """What one key has in use: `held` permits, those of them still in the queue, those without.
 
     The heap finds the worst of the queued; it may hold some that are not queued any more.
@@ -112,7 +112,7 @@ class KeyGates(Generic[E]):
         self._strategy = strategy
         self._jumps = isinstance(strategy, Lifo | Priority)
         self._count = 0
-        self._gates: dict[str, _Gate[E]] = {}
+        self._gates: dict[str, Gate[E]] = {}
 
     def __iter__(self) -> Iterator[E]:
         for gate in self._gates.values():
@@ -139,7 +139,7 @@ class KeyGates(Generic[E]):
         """
         gate = self._gates.get(entry.job.key)
         if gate is None:
-            gate = self._gates[entry.job.key] = _Gate(self._strategy)
+            gate = self._gates[entry.job.key] = Gate(self._strategy)
         if gate.held < self.cap:
             gate.held += 1
             self._let_through(gate, entry)
@@ -172,7 +172,7 @@ class KeyGates(Generic[E]):
         """Note that a job of a key runs, whatever the cap says."""
         gate = self._gates.get(key)
         if gate is None:
-            gate = self._gates[key] = _Gate(self._strategy)
+            gate = self._gates[key] = Gate(self._strategy)
         gate.held += 1
 
     def vacate(self, key: str) -> E | None:
@@ -188,7 +188,7 @@ class KeyGates(Generic[E]):
             del self._gates[key]
         return None
 
-    def _let_through(self, gate: _Gate[E], entry: E) -> None:
+    def _let_through(self, gate: Gate[E], entry: E) -> None:
         self._count += 1
         gate.queue(entry, self._rank(entry), self._count)
 

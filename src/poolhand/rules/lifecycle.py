@@ -13,6 +13,7 @@ from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snooze
 
 CRASHES_IN_COMPANY = 2
 MOST_CRASHES_UNPROVEN = 10
+SHORTEST_SNOOZE = 0.1  # it costs no attempt: with less, a job could keep a worker busy for ever
 LONGEST_WAIT = 3.15e9  # a hundred years of seconds, so that a sum with today is still a date
 
 
@@ -58,7 +59,7 @@ def settle(
             return replace(
                 job,
                 status=Status.SCHEDULED,
-                run_at=_moment(until, at),
+                run_at=max(_moment(until, at), _moment(SHORTEST_SNOOZE, at)),
                 attempts=job.attempts - 1,
                 ran=ran,
             )

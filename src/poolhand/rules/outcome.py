@@ -17,7 +17,7 @@ from poolhand.errors import (
     Snooze,
     UsageError,
 )
-from poolhand.rules.checks import is_number, is_seconds
+from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 
 
@@ -77,9 +77,9 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
         return Cancelled()
     match error:
         case Snooze(until=until):
-            if is_number(until) or (isinstance(until, datetime) and until.tzinfo is not None):
+            if is_seconds(until) or (isinstance(until, datetime) and until.tzinfo is not None):
                 return Snoozed(until)
-            return _unreadable(error, "seconds from now or a datetime with a time zone")
+            return _unreadable(error, "seconds from now, 0 or more, or a datetime with a time zone")
         case RetryLater(retry_after=after):
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_amount, is_text
+from poolhand.rules.checks import is_amount, is_text, shown
 from poolhand.rules.entry import Entry
 
 SMALLEST_WEIGHT = 1e-9
@@ -71,8 +71,8 @@ def priority(aging: float | None = None) -> Strategy:
     """Serve the highest priority first; a job gains one level per `aging` seconds of waiting."""
     if aging is not None and not is_amount(aging):
         raise UsageError(
-            f"priority(aging={aging!r}) is not allowed; give the seconds after which a waiting job "
-            "gains one level (a number above 0), or None for strict priorities"
+            f"priority(aging={shown(aging)}) is not allowed; give the seconds after which a "
+            "waiting job gains one level (a number above 0), or None for strict priorities"
         )
     return Priority(aging)
 
@@ -82,18 +82,20 @@ def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = Non
     faults = []
     if not is_text(key) or not key.isidentifier():
         faults.append(
-            f"key={key!r} is not allowed; name the submit option that holds the fairness key, "
+            f"key={shown(key)} is not allowed; name the submit option that holds the fairness key, "
             'for example "tenant_id"'
         )
     if isinstance(weights, Mapping | None):
         faults += [
-            f"weight {name!r}: {weight!r} is not allowed; weights map a key (text) to a number "
-            f"above 0, at least {SMALLEST_WEIGHT} and at most {TICKS_PER_TURN}"
+            f"weight {shown(name)}: {shown(weight)} is not allowed; weights map a key (text) to a "
+            f"number above 0, at least {SMALLEST_WEIGHT} and at most {TICKS_PER_TURN}"
             for name, weight in (weights or {}).items()
             if not (is_text(name) and is_amount(weight) and _is_weight(weight))
         ]
     else:
-        faults.append(f"weights={weights!r} is not allowed; it must map keys to numbers above 0")
+        faults.append(
+            f"weights={shown(weights)} is not allowed; it must map keys to numbers above 0"
+        )
     if faults:
         raise UsageError("fair_round_robin: " + "; ".join(faults))
     return FairRoundRobin(key, tuple((weights or {}).items()))

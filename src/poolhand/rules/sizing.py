@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_amount, is_count, is_seconds
+from poolhand.rules.checks import Predicate, is_amount, is_count, is_seconds, shown
 
 MOST_SLOTS = 100_000
 SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
@@ -72,7 +72,7 @@ class Autoscale(Struct, frozen=True):
         if bad.keys().isdisjoint(("down_at", "up_at")) and self.down_at >= self.up_at:
             bad["down_at"] = f"below up_at={self.up_at!r}"
         faults = [
-            f"{name}={getattr(self, name)!r} is not allowed; it must be {allowed}"
+            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
             for name, allowed in bad.items()
         ]
         if faults:
@@ -139,7 +139,7 @@ def suggest_workers(*, rate: float, seconds: float, limits: Iterable[int] = ()) 
     the narrowest allows would only wait for it.
     """
     faults = [
-        f"{name}={value!r} is not allowed; it must be a number of 0 or more"
+        f"{name}={shown(value)} is not allowed; it must be a number of 0 or more"
         for name, value in (("rate", rate), ("seconds", seconds))
         if not is_seconds(value)
     ]
@@ -159,7 +159,7 @@ def _bounds(limits: Any) -> tuple[list[int], list[str]]:
     given = list(limits) if isinstance(limits, Iterable) else limits
     if isinstance(given, list) and all(map(is_count, given)):
         return given, []
-    return [], [f"limits={given!r} is not allowed; it must be a list of ints of at least 1"]
+    return [], [f"limits={shown(given)} is not allowed; it must be a list of ints of at least 1"]
 
 
 def _utilisation(busy: int, size: int) -> float:

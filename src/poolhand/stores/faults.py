@@ -9,7 +9,10 @@ import sqlite3
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable
+from msgspec import MsgspecError
+
+from poolhand.errors import Corrupt, PoolhandError, ReadOnly, StoreError, Unavailable
+from poolhand.stores import bounds
 
 QUICK_BYTES = 16 * 2**20  # looked through whenever the file is opened: some 40 ms
 SURVEY_BYTES = 256 * 2**20  # looked through once damage is known
@@ -21,6 +24,7 @@ DISK = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL})
 DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+KNOWN_ID = "poolhand_jobs.id"  # as an error names the column
 NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -78,6 +82,22 @@ def of_system(error: OSError, path: str) -> StoreError:
     return Unavailable(what)
 
 
+def at_the_wall(error: Exception, path: str) -> Exception:
+    """Return what the caller of a verb is given for an error met in it."""
+    if isinstance(error, PoolhandError):
+        return error
+    if isinstance(error, sqlite3.IntegrityError) and KNOWN_ID in str(error):
+        return bounds.known_already()
+    if isinstance(error, MsgspecError | sqlite3.IntegrityError):
+        return Corrupt(
+            f"{path}: a row holds no record that could be read ({error}); somebody else wrote to"
+            " it, or the file is damaged: `poolhand doctor` says what is wrong"
+        )
+    if isinstance(error, OverflowError | ValueError | sqlite3.DataError):
+        return bounds.cannot_be_kept(error)
+    return error
+
+
 def look(connection: sqlite3.Connection, path: str) -> None:
     """Raise Corrupt if a small file is damaged; a large one shows it when it is read."""
     try:
@@ -113,11 +133,16 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
 
 def reader(path: str) -> sqlite3.Connection:
     """Return a connection to a file that is there which cannot change it, nor does on closing."""
-    made = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)
+    made = sqlite3.connect(uri(path, "ro"), uri=True, isolation_level=None)
     with contextlib.suppress(sqlite3.Error):
         # Only now it has a hold on the file.
         made.execute("SELECT 1 FROM sqlite_master").fetchone()
     return made
+
+
+def uri(path: str, mode: str) -> str:
+    """Return how SQLite is told to open a file that is there, and to make none."""
+    return f"file:{quote(os.fsencode(path))}?mode={mode}"
 
 
 def _may_write(path: str) -> bool:

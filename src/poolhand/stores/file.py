@@ -68,26 +68,29 @@ class StoreFile:
         self._patience: Patience | None = None
         self._signals: dict[str, None] = {}
         self._damage: str | None = None
+        self._holder = self._lock.path
 
     async def open(self) -> None:
         """Connect, making the file where it is missing, and bring its schema up to date."""
         if self._connection is not None:
             return
         self._steps = migrations.steps()
+        self._holder = self._lock.path
         try:
             if not await self._lock.wait(self._new_patience()):
                 raise self._held()
             self._connect()
+            self._wake.open()
         except BaseException as error:
             self._disconnect()
             self._lock.close()
+            self._wake.close()
             if isinstance(error, OSError):
                 raise faults.of_system(error, self.path) from error
             raise
         self._lock.release()
         self._closing = False
         self._process = os.getpid()
-        self._wake.open()
 
     async def close(self) -> None:
         """Write what waits, and let go of the file; again does nothing."""
@@ -95,12 +98,16 @@ class StoreFile:
             # To close what a parent has open would take its locks away.
             return
         self._closing = True
-        if self._waiting:
-            await asyncio.wait([future for _, future in self._waiting])
         try:
+            if self._waiting:
+                await asyncio.wait([future for _, future in self._waiting])
             locked = await self._lock.wait(self._new_patience())
         except OSError:
             locked = False
+        except BaseException:
+            # Who was cancelled has closed nothing: the file is as open as it was.
+            self._closing = False
+            raise
         try:
             # Without the lock: its holder has the file open, so that SQLite only lets go of it.
             self._disconnect(shorten=locked)
@@ -114,9 +121,7 @@ class StoreFile:
         What it raises undoes what it did, and nothing else; if the commit fails, all who shared it
         get the StoreError. `op` awaits nothing and neither begins nor ends a transaction.
         """
-        self._usable()
-        if self._closing:
-            raise Unavailable(f"{self.path} is being closed")
+        self._expect_open()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
         self._waiting.append((op, future))
@@ -124,6 +129,28 @@ class StoreFile:
             self._patience = self._new_patience()
             loop.call_soon(self._flush)
         return cast(T, await future)
+
+    async def begin(self) -> tuple[sqlite3.Connection, FileLock]:
+        """Begin a transaction on a connection of its own, under a lock of its own.
+
+        Who has them closes the connection, then the lock; nobody else writes until then.
+        """
+        self._expect_open()
+        lock, patience = FileLock(self._lock.path), self._new_patience()
+        try:
+            while (connection := self._begin(lock, patience, self._another)) is None:
+                pause = lock.pause(patience)
+                if pause is None:
+                    raise self._held()
+                await asyncio.sleep(pause)
+                self._expect_open()
+        except BaseException as error:
+            lock.close()
+            failure = self.failure(error) if isinstance(error, Exception) else error
+            if failure is error:
+                raise
+            raise failure from error
+        return connection, lock
 
     def read(self, op: Op[T]) -> T:
         """Run `op`, which only reads, on what is committed at one moment."""
@@ -169,14 +196,36 @@ class StoreFile:
 
         await self.write(touch)
 
-    def _usable(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise Unavailable(f"{self.path} is not open")
+    def failure(self, error: BaseException) -> Exception:
+        """Return what a caller is given for an error."""
+        if isinstance(error, sqlite3.Error):
+            return self._translated(error)
+        if isinstance(error, OSError):
+            return faults.of_system(error, self.path)
+        if isinstance(error, StopIteration) or not isinstance(error, Exception):
+            # Neither can be put on a future.
+            failure = Unavailable(f"{self.path}: a write broke off with {error!r}")
+            failure.__cause__ = error
+            return failure
+        return error
+
+    def expect_own(self) -> None:
+        """Refuse a file that another process has opened, of which this one is a fork."""
         if self._process != os.getpid():
             raise UsageError(
                 f"{self.path} was opened by process {self._process}, of which this one"
                 f" ({os.getpid()}) is a fork: open a store of its own after the fork"
             )
+
+    def _expect_open(self) -> None:
+        self._usable()
+        if self._closing:
+            raise Unavailable(f"{self.path} is being closed")
+
+    def _usable(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise Unavailable(f"{self.path} is not open")
+        self.expect_own()
         return self._connection
 
     def _connect(self) -> None:
@@ -202,18 +251,27 @@ class StoreFile:
                     f"{self.path}: this kind of disk cannot share a file between processes (journal"
                     f" mode {mode}); keep it on a local disk"
                 )
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute("PRAGMA foreign_keys = OFF")
-            # Some builds overwrite what is deleted, which makes pages to write of pages to forget.
-            connection.execute("PRAGMA secure_delete = OFF")
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            _tune(connection)
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
             self._inode = self._seen()
             self._wal.open()
         except sqlite3.Error as error:
             raise self._translated(error) from error
+
+    def _another(self) -> sqlite3.Connection:
+        """Connect once more to the file that is open; none is made where it is gone."""
+        connection = sqlite3.connect(
+            faults.uri(self.path, "rw"), timeout=BUSY_SECONDS, isolation_level=None, uri=True
+        )
+        try:
+            # Before it is read from: SQLite deletes the log of a file that it takes for new.
+            self._expect_in_place()
+            _tune(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _inspect(self, connection: sqlite3.Connection) -> None:
         """Refuse a file that is damaged or too new, before anything of it is changed."""
@@ -268,53 +326,67 @@ class StoreFile:
             self._patience = None
             return
         try:
-            if not self._begin():
+            if self._begin(self._lock, self._patience, self._usable) is None:
                 pause = self._lock.pause(self._patience)
                 if pause is None:
                     raise self._held()
                 asyncio.get_running_loop().call_later(pause, self._flush)
                 return
-        except Exception as error:
-            self._fail(self._taken(), self._failure(error))
-            return
-        group = self._taken()
-        try:
-            self._settle(self._run(group))
         except BaseException as error:
-            self._signals.clear()
-            self._roll_back()
-            self._fail(group, self._failure(error))
+            self._fail(self._taken(), self.failure(error))
             if not isinstance(error, Exception):
                 raise
+            return
+        group, connection = self._taken(), self._usable()
+        before = connection.total_changes
+        try:
+            outcomes = self._run(group, connection)
+        except BaseException as error:
+            self._signals.clear()
+            _roll_back(connection)
+            self._fail(group, self.failure(error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            # What was committed is told whatever becomes of the log.
+            self._settle(outcomes)
+            if connection.total_changes != before:
+                self._wal.tidy(connection)
         finally:
             self._lock.release()
 
-    def _begin(self) -> bool:
-        """Take the lock and begin; False while somebody else has the one or the other."""
-        connection = self._usable()
-        assert self._patience is not None
+    def _begin(
+        self, lock: FileLock, patience: Patience, connect: Callable[[], sqlite3.Connection]
+    ) -> sqlite3.Connection | None:
+        """Take the lock and begin; None while somebody else has the one or the other."""
         if self._damage is not None:
             raise Corrupt(f"{self.path} is damaged and takes nothing any more. {self._damage}")
-        if not self._lock.take(self._patience):
-            return False
+        self._holder = lock.path
+        if not lock.take(patience):
+            return None
+        connection = None
         try:
-            if self._seen() != self._inode:
-                raise Unavailable(
-                    f"{self.path} was moved, removed or replaced while it was open; put it back, or"
-                    " start again to use what is there now"
-                )
+            self._expect_in_place()
+            connection = connect()
             connection.execute("BEGIN IMMEDIATE")
             self._expect_schema(connection)
         except BaseException as error:
-            self._roll_back()
-            self._lock.release()
+            if connection is not None:
+                _roll_back(connection)
+                if connection is not self._connection:
+                    connection.close()
+            lock.release()
             if isinstance(error, sqlite3.OperationalError) and faults.is_busy(error):
-                return False
+                self._holder = self.path
+                return None
             raise
-        return True
+        return connection
 
-    def _run(self, group: list[tuple[Op[object], asyncio.Future[object]]]) -> list[_Outcome]:
-        connection = self._usable()
+    def _run(
+        self,
+        group: list[tuple[Op[object], asyncio.Future[object]]],
+        connection: sqlite3.Connection,
+    ) -> list[_Outcome]:
         execute = connection.execute
         outcomes: list[_Outcome] = []
         before = connection.total_changes
@@ -342,7 +414,6 @@ class StoreFile:
         execute("COMMIT")
         if changed:
             self.read_only = None
-            self._wal.tidy(connection)
         return outcomes
 
     def _settle(self, outcomes: list[_Outcome]) -> None:
@@ -355,7 +426,7 @@ class StoreFile:
             if error is None:
                 future.set_result(value)
             else:
-                future.set_exception(self._failure(error))
+                future.set_exception(self.failure(error))
 
     def _taken(self) -> list[tuple[Op[object], asyncio.Future[object]]]:
         group, self._waiting, self._patience = self._waiting, [], None
@@ -368,19 +439,6 @@ class StoreFile:
             if not future.done():
                 future.set_exception(_own(error))
 
-    def _failure(self, error: BaseException) -> Exception:
-        """Return what a caller is given for an error."""
-        if isinstance(error, sqlite3.Error):
-            return self._translated(error)
-        if isinstance(error, OSError):
-            return faults.of_system(error, self.path)
-        if isinstance(error, StopIteration) or not isinstance(error, Exception):
-            # Neither can be put on a future.
-            failure = Unavailable(f"{self.path}: a write broke off with {error!r}")
-            failure.__cause__ = error
-            return failure
-        return error
-
     def _translated(self, error: sqlite3.Error, *, writing: bool = True) -> Exception:
         failure = faults.as_store_error(error, self.path, writing=writing)
         if failure is None:
@@ -389,7 +447,7 @@ class StoreFile:
             self.read_only = failure
         if isinstance(failure, Corrupt) and self._connection is not None:
             if self._damage is None:
-                self._roll_back()
+                _roll_back(self._connection)
                 self._damage = faults.survey(self._connection, self.path)
             failure = Corrupt(f"{failure}. {self._damage}")
         failure.__cause__ = error
@@ -401,13 +459,16 @@ class StoreFile:
         try:
             value = op(connection)
         finally:
-            self._roll_back()
+            _roll_back(connection)
         assert connection.total_changes == before, "a read has written"
         return value
 
-    def _roll_back(self) -> None:
-        if self._connection is not None and self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+    def _expect_in_place(self) -> None:
+        if self._seen() != self._inode:
+            raise Unavailable(
+                f"{self.path} was moved, removed or replaced while it was open; put it back, or"
+                " start again to use what is there now"
+            )
 
     def _expect_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
@@ -427,9 +488,25 @@ class StoreFile:
 
     def _held(self) -> Unavailable:
         return Unavailable(
-            f"{self.path}: another process has held {self._lock.path} for {self.lock_seconds:g} s;"
+            f"{self.path}: another process has held {self._holder} for {self.lock_seconds:g} s;"
             " perhaps it is stopped. Let it go on, or end it; then try again"
         )
+
+
+def _tune(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA foreign_keys = OFF")
+    # Some builds overwrite what is deleted, which makes pages to write of pages to forget.
+    connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # What went wrong before is what matters, and who waits has to hear of it.
+    with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _own(error: Exception) -> Exception:

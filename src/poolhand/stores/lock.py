@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
+from weakref import WeakSet
 
 LOCK_SECONDS = 10.0
 FIRST_PAUSE = 0.001
@@ -49,21 +51,17 @@ class FileLock:
         self._turn: int | None = None
         self._file = (0, 0)
         self._first = False
+        _locks.add(self)
 
     def take(self, patience: Patience) -> bool:
-        """Take the lock if it is free and nobody goes first; raises OSError."""
-        if self._fd is None:
-            self._open()
-        if not self._may_try(patience):
-            return False
-        taken = _flock(self._fd, fcntl.LOCK_EX)
-        if taken:
-            self._leave_turn()
-        if not self._in_place():
-            # Somebody removed the file: a lock on it is none that others could find.
+        """Take the lock if it is free and nobody goes first; raises OSError, and then has none."""
+        try:
+            if self._fd is None:
+                self._open()
+            return self._try(patience)
+        except BaseException:
             self.close()
-            return False
-        return taken
+            raise
 
     def release(self) -> None:
         """Free the lock."""
@@ -95,10 +93,30 @@ class FileLock:
         """Free the lock and let go of the files, which stay: others may be waiting on them."""
         for fd in (self._fd, self._turn):
             if fd is not None:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-                os.close(fd)
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the files without freeing the lock, which whoever shares them may hold."""
+        for fd in (self._fd, self._turn):
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
         self._fd = self._turn = None
         self._first = False
+
+    def _try(self, patience: Patience) -> bool:
+        if not self._may_try(patience):
+            return False
+        taken = _flock(self._fd, fcntl.LOCK_EX)
+        if taken:
+            self._leave_turn()
+        if not self._in_place():
+            # Somebody removed the file: a lock on it is none that others could find.
+            self.close()
+            return False
+        return taken
 
     def _open(self) -> None:
         # To read is enough for a lock, and all that a file of another user may allow.
@@ -142,3 +160,13 @@ def _flock(fd: int | None, how: int) -> bool:
 def _unlock(fd: int | None) -> None:
     assert fd is not None
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _forget_all() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+_locks: WeakSet[FileLock] = WeakSet()
+# A lock is held while any process has its file open: a fork would hold it when its parent is dead.
+os.register_at_fork(after_in_child=_forget_all)

@@ -33,10 +33,12 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
+from poolhand.stores.bounds import check_page
 from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_documents import MemoryDocuments
 from poolhand.stores.memory_intake import Intake
 from poolhand.stores.memory_leases import Leases
+from poolhand.stores.memory_rows import Pool
 from poolhand.stores.memory_transaction import MemoryTransaction
 
 
@@ -69,7 +71,7 @@ class MemoryStore:
         self._books.begin()
         pool = self._books.pools.get(spec.name)
         if pool is None:
-            self._books.act(audit.CREATE, self._books.open(spec), "", "")
+            self._books.act(audit.CREATE, self._books.open(Pool(spec)), "", "")
         elif pool.spec != spec:
             self._books.declare(pool, spec)
         self._commit()
@@ -102,8 +104,8 @@ class MemoryStore:
 
     async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
         self._books.begin()
-        living, take = self._leases.living, self._intake.take
-        answers = [take(batch, living(batch.owner)) for batch in batches]
+        living = self._leases.living
+        answers = self._intake.take([(batch, living(batch.owner)) for batch in batches])
         self._commit()
         return answers
 
@@ -188,8 +190,10 @@ class MemoryStore:
         return None if row is None else row.brief
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
-        numbered = self._books.numbered
-        newest = self._books.numbers if after is None else after - 1
+        check_page(after, limit)
+        numbered, newest = self._books.numbered, self._books.numbers
+        if after is not None:
+            newest = min(newest, after - 1)
         oldest = next(iter(numbered), newest + 1)
         rows = map(numbered.get, range(newest, oldest - 1, -1))
         fitting = (row for row in rows if row and not row.parked and row.is_one_of(which))

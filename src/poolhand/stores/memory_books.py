@@ -11,6 +11,7 @@ from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
+from poolhand.stores.bounds import EXPIRED_AT_ONCE
 from poolhand.stores.memory_log import MemoryLog
 from poolhand.stores.memory_rows import Moments, Pool, Row
 
@@ -46,9 +47,11 @@ class Books:
         self._expiries = Moments()
         self._parked_by_wall: dict[str, Row] = {}
         self._over: deque[Row] = deque()
+        self._to_expire = EXPIRED_AT_ONCE
 
     def begin(self) -> None:
         """Look at the clocks."""
+        self._to_expire = EXPIRED_AT_ONCE
         self.now, self.at = self.runtime.monotonic(), self.runtime.wall()
         for row in self._parked_by_wall.values():
             self.set_by_wall(row)
@@ -73,9 +76,9 @@ class Books:
 
     # Pools
 
-    def open(self, spec: PoolSpec) -> Pool:
+    def open(self, pool: Pool) -> Pool:
         """Let a pool come into being."""
-        pool = self.pools[spec.name] = Pool(spec)
+        self.pools[pool.spec.name] = pool
         pool.desk.news = self.topics
         return pool
 
@@ -169,7 +172,8 @@ class Books:
 
     def next(self, pool: Pool) -> Row | None:
         """Return what a pool runs next, after what has expired is out of the way."""
-        self.expire(None)
+        if pool in self.overdue():
+            return None
         row = pool.desk.next(self.now)
         if row is not None and row.window is not None:
             self._expiries.remove(row)
@@ -232,7 +236,15 @@ class Books:
             row.pool.desk.promote(row, self.now)
         return limit
 
-    def expire(self, limit: int | None) -> int:
+    def overdue(self) -> set[Pool]:
+        """End what has waited too long, if not too many; return the pools where some still wait.
+
+        Nothing may be claimed from those: what is next may be one of them.
+        """
+        self._to_expire -= self.expire(self._to_expire)
+        return set() if self._to_expire else {row.pool for row in self._expiries.until(self.now)}
+
+    def expire(self, limit: int) -> int:
         """End what has waited too long."""
         count = 0
         while count != limit and (first := self._expiries.first()) is not None:

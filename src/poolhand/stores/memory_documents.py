@@ -17,10 +17,15 @@ class _Document(Struct, frozen=True):
 
 
 class MemoryDocuments:
-    """Values under keys; from the end of its time on a document counts as deleted."""
+    """Values under keys; from the end of its time on a document counts as deleted.
+
+    `_gone` is the highest version that any document had which is not there any more: new ones begin
+    behind it, so that no version of a key comes twice.
+    """
 
     def __init__(self) -> None:
         self._all: dict[str, _Document] = {}
+        self._gone = 0
         self._sorted: list[str] | None = []
 
     def get(self, key: str, now: float) -> tuple[bytes, int] | None:
@@ -32,14 +37,12 @@ class MemoryDocuments:
         versions: dict[str, int] = {}
         written: dict[str, _Document] = {}
         for put in puts:
-            version = versions.get(put.key)
-            if version is None:
-                version = self._version(put.key, now)
-            if put.expect not in (None, version):
+            if put.expect not in (None, versions.get(put.key, self._version(put.key, now))):
                 return False
-            versions[put.key] = version + 1
+            before = versions.get(put.key) or self._last(put.key)
+            versions[put.key] = version = before + 1
             until = None if put.ttl is None else now + put.ttl
-            written[put.key] = _Document(put.value, version + 1, until)
+            written[put.key] = _Document(put.value, version, until)
         if not written.keys() <= self._all.keys():
             self._sorted = None
         self._all |= written
@@ -49,8 +52,7 @@ class MemoryDocuments:
         version = self._version(key, now)
         if not version or expect not in (None, version):
             return False
-        del self._all[key]
-        self._sorted = None
+        self._forget([key])
         return True
 
     def scan(self, prefix: str, after: str, limit: int, now: float) -> list[str]:
@@ -67,11 +69,17 @@ class MemoryDocuments:
 
     def sweep(self, now: float) -> None:
         """Let go of what has outlived its time."""
-        gone = [key for key in self._all if not self._version(key, now)]
-        for key in gone:
-            del self._all[key]
-        if gone:
+        self._forget([key for key in self._all if not self._version(key, now)])
+
+    def _forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._gone = max(self._gone, self._all.pop(key).version)
             self._sorted = None
+
+    def _last(self, key: str) -> int:
+        """Return a version that no later one of a key may have."""
+        document = self._all.get(key)
+        return self._gone if document is None else document.version
 
     def _version(self, key: str, now: float) -> int:
         document = self._living(key, now)

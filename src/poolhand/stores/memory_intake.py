@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import islice
 
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
+from poolhand.rules.backpressure import (
+    Bounded,
+    FailFast,
+    OnFull,
+    capacity,
+    drop_name,
+    drop_reason,
+)
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import Trial, may_refuse
 from poolhand.rules.spec import undeclared
+from poolhand.stores.bounds import cannot_be_kept, known_already
 from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_rows import Holder, Pool, Row
+
+Key = tuple[str, str | None, str]  # pool, tenant and idempotency key
 
 
 class Intake:
@@ -25,20 +36,65 @@ class Intake:
     def __init__(self, books: Books) -> None:
         self._books = books
 
-    def take(self, batch: Batch, holder: Holder | None) -> tuple[Added, ...] | Refusal:
-        """Take a batch in; where a submitter has to wait, it does so under the lease of `holder`.
+    def take(
+        self, batches: Sequence[tuple[Batch, Holder | None]]
+    ) -> list[tuple[Added, ...] | Refusal]:
+        """Take batches in; where a submitter has to wait, it does so under the lease of a holder.
+
+        All rows are made before the first one is taken: what cannot be kept leaves no trace.
+        """
+        rows = iter(self._rows([order for batch, _ in batches for order in batch.orders]))
+        return [
+            self._take(batch.orders, list(islice(rows, len(batch.orders))), holder)
+            for batch, holder in batches
+        ]
+
+    def foresee(self, orders: Sequence[Order]) -> tuple[Added, ...] | Refusal:
+        """Return what would become now of orders whose submitter waits for none."""
+        self._books.begin()
+        rows = self._rows(orders)
+        refusal = self._refusal(orders, rows, may_park=False)
+        if refusal is not None:
+            return refusal
+        trials: dict[Pool, Trial[Row]] = {}
+        taken: dict[Key, Job] = {}
+        added: list[Added] = []
+        for order, row in zip(orders, rows, strict=True):
+            key = _key(order)
+            if key in taken:
+                added.append(Added(taken[key], Entry.JOINED))
+                continue
+            answer = self._foresee(order, row, trials)
+            if key is not None and answer.entry is Entry.TAKEN:
+                taken[key] = answer.job
+            added.append(answer)
+        return tuple(added)
+
+    def _foresee(self, order: Order, row: Row, trials: dict[Pool, Trial[Row]]) -> Added:
+        now, policy = self._books.now, row.pool.spec.backpressure
+        owner = row.pool.desk.joined(row.job, order.rerun_failed, now)
+        if owner is not None:
+            return Added(owner.job, Entry.PARKED if owner.parked else Entry.JOINED)
+        drops = isinstance(policy, Bounded) and policy.on_full is OnFull.DROP_NEWEST
+        if drops and _trial(trials, row, now).refuses(row, order.rerun_failed):
+            return Added(self._rejected(row), Entry.REJECTED)
+        return Added(row.job, Entry.TAKEN)
+
+    def _take(
+        self, orders: Sequence[Order], rows: Sequence[Row], holder: Holder | None
+    ) -> tuple[Added, ...] | Refusal:
+        """Take a batch in.
 
         A desk cannot take back what it has taken, so that a batch in which something could be
         refused is tried before.
         """
-        orders = batch.orders
         if len(orders) != 1 or orders[0].revives is not None:
-            refusal = self.refusal(orders, holder is not None)
+            refusal = self._refusal(orders, rows, holder is not None)
             if refusal is not None:
                 return refusal
         added: list[Added] = []
-        for order in orders:
-            answer = self._enter(order, holder)
+        for order, row in zip(orders, rows, strict=True):
+            answer = self._enter(order, row, holder)
             if isinstance(answer, Refusal):
                 assert len(orders) == 1
                 return answer
@@ -47,43 +103,30 @@ class Intake:
             added.append(answer)
         return tuple(added)
 
-    def standing_for(self, order: Order) -> Job | None:
-        """Return the job that the key of an order already stands for."""
-        self._books.begin()
-        pool = self._books.pools.get(order.job.pool)
-        if pool is None:
-            return None
-        owner = pool.desk.joined(order.job, order.rerun_failed, self._books.now)
-        return None if owner is None else owner.job
-
-    def refusal(self, orders: Sequence[Order], may_park: bool) -> Refusal | None:
+    def _refusal(
+        self, orders: Sequence[Order], rows: Sequence[Row], may_park: bool
+    ) -> Refusal | None:
         """Return why a batch would be refused now; nothing is changed."""
         books = self._books
-        books.begin()
         trials: dict[Pool, Trial[Row]] = {}
         revived: set[str] = set()
-        for order in orders:
-            name = order.job.pool
-            pool = books.pools.get(name) or Pool(undeclared(name))
+        for order, row in zip(orders, rows, strict=True):
+            pool = row.pool
             if order.revives is not None:
                 dead = books.rows.get(order.revives)
                 if dead is None or not dead.dead or order.revives in revived:
                     return _refusal(pool, "not_dead", pool.desk.waiting)
                 revived.add(order.revives)
             if may_refuse(pool.spec.backpressure, may_park and order.revives is None):
-                trial = trials.get(pool)
-                if trial is None:
-                    trial = trials[pool] = Trial(pool.desk, books.now)
-                if trial.refuses(self._row(order, pool), order.rerun_failed):
+                trial = _trial(trials, row, books.now)
+                if trial.refuses(row, order.rerun_failed):
                     return _refusal(pool, "full", trial.waiting)
         return None
 
-    def _enter(self, order: Order, holder: Holder | None) -> Added | Refusal:
-        books = self._books
-        pool = books.pools.get(order.job.pool)
-        if pool is None:
-            pool = books.open(undeclared(order.job.pool))
-        row = self._row(order, pool)
+    def _enter(self, order: Order, row: Row, holder: Holder | None) -> Added | Refusal:
+        books, pool = self._books, row.pool
+        if pool.spec.name not in books.pools:
+            books.open(pool)
         desk = pool.desk
         verdict = desk.admit(row, books.now, order.rerun_failed)
         if verdict is not desk.taken:
@@ -123,11 +166,14 @@ class Intake:
     def _reject(self, row: Row, replacement: str | None) -> None:
         """Record that the policy of its pool turned a job away."""
         books, pool = self._books, row.pool
-        policy = pool.spec.backpressure
-        job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), books.at)
-        depth, most = pool.desk.waiting, capacity(policy)
+        job = self._rejected(row)
+        depth, most = pool.desk.waiting, capacity(pool.spec.backpressure)
         books.end(row, job, audit.dropped(job, replacement, depth, most))
         books.welcome(pool)
+
+    def _rejected(self, row: Row) -> Job:
+        policy = row.pool.spec.backpressure
+        return lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
 
     def _revive(self, id: str, by: str, heir: str) -> None:
         """Note that another job has the place of a dead one."""
@@ -135,6 +181,39 @@ class Intake:
         dead = books.rows[id]
         dead.dead = False
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
+
+    def _rows(self, orders: Sequence[Order]) -> list[Row]:
+        """Return the rows of orders, of which nothing is kept yet."""
+        pools, rows = self._books.pools, []
+        new: dict[str, Pool] = {}
+        try:
+            for order in orders:
+                name = order.job.pool
+                pool = pools.get(name) or new.get(name)
+                if pool is None:
+                    pool = new[name] = Pool(undeclared(name))
+                rows.append(self._row(order, pool))
+        except (OverflowError, ValueError) as error:
+            raise cannot_be_kept(error) from error
+        self._expect_new(orders, rows)
+        return rows
+
+    def _expect_new(self, orders: Sequence[Order], rows: Sequence[Row]) -> None:
+        """Refuse ids that are known, unless a key stands for the order anyway."""
+        known = self._books.rows
+        ids = {row.job.id for row in rows}
+        if len(ids) == len(rows) and known.keys().isdisjoint(ids):
+            return
+        seen: set[str] = set()
+        keys: set[Key] = set()
+        for order, row in zip(orders, rows, strict=True):
+            id, key = row.job.id, _key(order)
+            owner = row.pool.desk.joined(row.job, order.rerun_failed, self._books.now)
+            if (id in seen or id in known) and owner is None and key not in keys:
+                raise known_already(id)
+            seen.add(id)
+            if key is not None:
+                keys.add(key)
 
     def _row(self, order: Order, pool: Pool) -> Row:
         now, at, job = self._books.now, self._books.at, order.job
@@ -165,3 +244,15 @@ def _refusal(pool: Pool, reason: str, waiting: int) -> Refusal:
     if reason == "full" and isinstance(policy, FailFast):
         reason = "no_slot"
     return Refusal(reason, pool.spec.name, str(policy), pool.desk.running, waiting)
+
+
+def _trial(trials: dict[Pool, Trial[Row]], row: Row, now: float) -> Trial[Row]:
+    trial = trials.get(row.pool)
+    if trial is None:
+        trial = trials[row.pool] = Trial(row.pool.desk, now)
+    return trial
+
+
+def _key(order: Order) -> Key | None:
+    job = order.job
+    return None if job.idempotency_key is None else (job.pool, job.tenant, job.idempotency_key)

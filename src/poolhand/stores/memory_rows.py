@@ -152,6 +152,10 @@ class Moments:
             heappop(heap)
         return None
 
+    def until(self, moment: float) -> list[Row]:
+        """Return the rows whose moments have come, in no order."""
+        return [row for row, at in self._at.items() if at <= moment]
+
     def pop(self) -> Row:
         """Take off the row that `first` told of."""
         row = heappop(self._heap)[2]

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from poolhand.contract import Added, Batch, Entry, Jobs, Order, Refusal
 from poolhand.errors import Conflict, Unavailable, Unsupported
-from poolhand.rules.job import Job
 from poolhand.stores.memory_intake import Intake
 
 
@@ -25,18 +24,15 @@ class MemoryTransaction:
 
     async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
         self._check()
-        added: list[Added] = []
-        orders = self._orders[:]
-        for order in batch.orders:
-            owner = _standing_for(order, orders) or self._intake.standing_for(order)
-            if owner is None:
-                orders.append(order)
-            added.append(Added(owner or order.job, Entry.JOINED if owner else Entry.TAKEN))
-        refusal = self._intake.refusal(orders, may_park=False)
-        if refusal is not None:
-            return refusal
-        self._orders = orders
-        return tuple(added)
+        answer = self._intake.foresee([*self._orders, *batch.orders])
+        if isinstance(answer, Refusal):
+            return answer
+        added = answer[len(self._orders) :]
+        own = (Entry.TAKEN, Entry.REJECTED)
+        self._orders += [
+            order for order, one in zip(batch.orders, added, strict=True) if one.entry in own
+        ]
+        return added
 
     async def commit(self) -> None:
         self._check()
@@ -54,15 +50,3 @@ class MemoryTransaction:
     def _check(self) -> None:
         if self._is_over:
             raise Unavailable("this transaction is over; begin another one")
-
-
-def _standing_for(order: Order, orders: Sequence[Order]) -> Job | None:
-    """Return the job of this transaction that the key of an order already stands for."""
-    key = _key(order)
-    if key[2] is None:
-        return None
-    return next((other.job for other in orders if _key(other) == key), None)
-
-
-def _key(order: Order) -> tuple[str, str | None, str | None]:
-    return order.job.pool, order.job.tenant, order.job.idempotency_key

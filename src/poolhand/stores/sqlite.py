@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
-
-from msgspec import MsgspecError
 
 from poolhand.contract import (
     Added,
@@ -30,12 +29,11 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
-from poolhand.errors import Corrupt
 from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
-from poolhand.stores import sqlite_documents, sqlite_find, sqlite_log, sqlite_upkeep, survey
+from poolhand.stores import faults, sqlite_documents, sqlite_find, sqlite_log, sqlite_upkeep, survey
 from poolhand.stores.file import StoreFile
 from poolhand.stores.sqlite_intake import Intake
 from poolhand.stores.sqlite_leases import Leases, all_leases
@@ -77,33 +75,37 @@ class SqliteStore:
     async def damage(self) -> list[str]:
         return survey.damage_of(self._file.path)
 
-    async def _write(self, act: Callable[[Steps], T]) -> T:
+    async def _steps(self, act: Callable[[Steps], T]) -> T:
         """Take steps that are written together."""
         file = self._file
 
         def op(connection: Connection) -> T:
             steps = Steps(connection, file.now(), self._wall())
-            try:
-                value = act(steps)
-            except MsgspecError as error:
-                raise self._unreadable(error) from error
+            value = act(steps)
             for topic in sorted(steps.close()):
                 file.signal(topic)
             return value
 
-        return await file.write(op)
+        return await self._write(op)
+
+    async def _write(self, op: Callable[[Connection], T]) -> T:
+        with self._wall_between():
+            return await self._file.write(op)
 
     def _read(self, op: Callable[[Connection], T]) -> T:
-        try:
+        with self._wall_between():
             return self._file.read(op)
-        except MsgspecError as error:
-            raise self._unreadable(error) from error
 
-    def _unreadable(self, error: Exception) -> Corrupt:
-        return Corrupt(
-            f"{self._file.path}: a row holds no record that could be read ({error}); somebody else "
-            "wrote to it, or the file is damaged: `poolhand doctor` says what is wrong"
-        )
+    @contextmanager
+    def _wall_between(self) -> Iterator[None]:
+        """Let no error out that is not one of ours."""
+        try:
+            yield
+        except Exception as error:
+            told = faults.at_the_wall(error, self._file.path)
+            if told is error:
+                raise
+            raise told from error
 
     # Pools
 
@@ -117,7 +119,7 @@ class SqliteStore:
                 steps.freed.add(pool.no)
                 steps.welcome(pool)
 
-        await self._write(act)
+        await self._steps(act)
 
     async def pools(self) -> list[PoolRow]:
         return self._read(lambda db: [pool_row(row) for row in db.execute(IN_ORDER)])
@@ -130,7 +132,7 @@ class SqliteStore:
             steps.freed.add(kept.no)
             steps.welcome(kept)
 
-        await self._write(act)
+        await self._steps(act)
 
     async def resize(self, pool: str, slots: int | None, by: str) -> None:
         def act(steps: Steps) -> None:
@@ -141,7 +143,7 @@ class SqliteStore:
             steps.freed.add(kept.no)
             steps.welcome(kept)
 
-        await self._write(act)
+        await self._steps(act)
 
     # Jobs
 
@@ -149,10 +151,10 @@ class SqliteStore:
         def act(steps: Steps) -> list[tuple[Added, ...] | Refusal]:
             intake = Intake(steps)
             owners = {batch.owner for batch in batches}
-            numbers = {owner: None if owner is None else steps.owner(owner) for owner in owners}
+            numbers = {owner: steps.owner(owner) for owner in owners}
             return [intake.take(batch, numbers[batch.owner]) for batch in batches]
 
-        return await self._write(act)
+        return await self._steps(act)
 
     async def begin(self) -> SqliteTransaction:
         transaction = SqliteTransaction(self._file, self._runtime)
@@ -166,10 +168,10 @@ class SqliteStore:
             steps.unpark(*dict.fromkeys(row for row in rows if row.parked))
             return came_in
 
-        return await self._write(act)
+        return await self._steps(act)
 
     async def claim(self, wanted: Wanted) -> list[Claim]:
-        return await self._write(lambda steps: Leases(steps).claim(wanted))
+        return await self._steps(lambda steps: Leases(steps).claim(wanted))
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
         def act(steps: Steps) -> Replaced:
@@ -177,31 +179,31 @@ class SqliteStore:
             made = leases.change_all(changes)
             return Replaced(made, () if wanted is None else tuple(leases.claim(wanted)))
 
-        return await self._write(act)
+        return await self._steps(act)
 
     async def release(self, tokens: Sequence[int]) -> None:
-        await self._write(lambda steps: Leases(steps).release(tokens))
+        await self._steps(lambda steps: Leases(steps).release(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
         def act(steps: Steps) -> list[Stored | None]:
             rows = [steps.cancel(id, by) for id in ids]
             return [None if row is None else row.stored() for row in rows]
 
-        return await self._write(act)
+        return await self._steps(act)
 
     # Owners
 
     async def enroll(self, owner: Owner) -> None:
-        await self._write(lambda steps: Leases(steps).enroll(owner))
+        await self._steps(lambda steps: Leases(steps).enroll(owner))
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        return await self._write(lambda steps: Leases(steps).extend(owner, tokens))
+        return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
         return self._read(all_leases)
 
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
-        return await self._write(lambda steps: Leases(steps).bury(owner, renewal))
+        return await self._steps(lambda steps: Leases(steps).bury(owner, renewal))
 
     # What can be seen
 
@@ -220,10 +222,10 @@ class SqliteStore:
     # Time
 
     async def promote(self, limit: int = 1000) -> Promoted:
-        return await self._write(lambda steps: sqlite_upkeep.promote(steps, limit))
+        return await self._steps(lambda steps: sqlite_upkeep.promote(steps, limit))
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
-        return await self._write(lambda steps: sqlite_upkeep.prune(steps, keep, limit))
+        return await self._steps(lambda steps: sqlite_upkeep.prune(steps, keep, limit))
 
     # Documents and log
 
@@ -231,10 +233,10 @@ class SqliteStore:
         return self._read(lambda db: sqlite_documents.get(db, key, self._file.now()))
 
     async def put(self, puts: Sequence[Put]) -> bool:
-        return await self._file.write(lambda db: sqlite_documents.put(db, puts, self._file.now()))
+        return await self._write(lambda db: sqlite_documents.put(db, puts, self._file.now()))
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
-        return await self._file.write(
+        return await self._write(
             lambda db: sqlite_documents.delete(db, key, expect, self._file.now())
         )
 
@@ -250,7 +252,7 @@ class SqliteStore:
             sqlite_log.append(connection, lines, self._wall())
             return True
 
-        return await self._file.write(op)
+        return await self._write(op)
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
@@ -258,7 +260,7 @@ class SqliteStore:
         return self._read(lambda db: sqlite_log.read(db, stream, after, limit, kind))
 
     async def trim(self, stream: str, before: int) -> int:
-        return await self._file.write(lambda db: sqlite_log.trim(db, stream, before))
+        return await self._write(lambda db: sqlite_log.trim(db, stream, before))
 
     # Signals
 

@@ -24,6 +24,7 @@ from poolhand.stores.sqlite_rows import (
     encode,
     row_of,
     seconds,
+    sought,
 )
 
 COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM poolhand_counters"
@@ -39,7 +40,7 @@ END_WAIT = Delete("DELETE FROM poolhand_waits WHERE seq")
 NEW_CLAIM = Insert("INSERT INTO poolhand_claims", "(?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)")
 END_CLAIM = Delete("DELETE FROM poolhand_claims WHERE token")
 NEW_END = Insert("INSERT INTO poolhand_ends", "(?, ?, ?, ?, ?, ?, ?, ?)")
-FORGET_JOB = "DELETE FROM poolhand_jobs WHERE seq = ?"
+FORGET_JOB = Delete("DELETE FROM poolhand_jobs WHERE seq")
 
 json = msgspec.json.Encoder().encode
 
@@ -113,7 +114,7 @@ class Books:
     def row_named(self, id: str) -> Row | None:
         """Return a job by its id."""
         self.write()
-        facts = self.connection.execute(BY_ID, (id,)).fetchone()
+        facts = self.connection.execute(BY_ID, (sought(id),)).fetchone()
         return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
 
     def _keep(self, facts: tuple[Any, ...]) -> Row:
@@ -126,11 +127,15 @@ class Books:
         row.where = where
         self.changed[row.seq] = row
 
+    def end_claim(self, token: int) -> None:
+        """Let a claim be over at once; what ends many gathers them in `ended_claims`."""
+        END_CLAIM.write(self.connection, [token])
+
     def forget(self, row: Row) -> None:
         """Let a job that has not come in leave no trace."""
         self.write()
         END_WAIT.write(self.connection, [row.seq])
-        self.connection.execute(FORGET_JOB, (row.seq,))
+        FORGET_JOB.write(self.connection, [row.seq])
         del self.rows[row.seq]
 
     def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from poolhand.contract import Filter, Page, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
+from poolhand.stores.bounds import check_page
 from poolhand.stores.sqlite_lots import by_lot, lots
-from poolhand.stores.sqlite_rows import ENDS, FACTS, PLACED, Facts
+from poolhand.stores.sqlite_rows import ENDS, FACTS, PLACED, Facts, sought
 
 BY_IDS = by_lot(f"{FACTS}, j.id FROM poolhand_jobs j {PLACED} WHERE j.id IN")
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
@@ -30,6 +31,8 @@ poolhand_ends e CROSS JOIN poolhand_jobs j ON j.seq = e.seq
 LEFT JOIN poolhand_waits w ON w.seq = e.seq
 LEFT JOIN poolhand_claims c ON c.seq = e.seq AND c.stuck = 0
 """
+# By which jobs are found, those that fewest have in common first.
+COLUMNS = ("session", "key", "tenant", "name")
 # A number for each status: places as they are, ends behind them.
 CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
 CODES = (
@@ -54,7 +57,7 @@ TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *END
 def get(connection: Connection, ids: Sequence[str]) -> list[Stored | None]:
     """Return jobs by their ids, None for those that are not kept."""
     found: dict[str, Stored] = {}
-    for lot in lots(ids):
+    for lot in lots([sought(id) for id in ids]):
         for row in connection.execute(BY_IDS[len(lot)], lot):
             found[row[-1]] = Facts._make(row[:-1]).stored()
     return [found.get(id) for id in ids]
@@ -62,12 +65,13 @@ def get(connection: Connection, ids: Sequence[str]) -> list[Stored | None]:
 
 def brief(connection: Connection, id: str) -> bytes | None:
     """Return what a job was ordered with."""
-    row: tuple[bytes] | None = connection.execute(BRIEF, (id,)).fetchone()
+    row: tuple[bytes] | None = connection.execute(BRIEF, (sought(id),)).fetchone()
     return None if row is None else row[0]
 
 
 def find(connection: Connection, which: Filter, after: int | None, limit: int) -> Page:
     """Return a page of jobs, newest first."""
+    check_page(after, limit)
     tables, order = _tables(which)
     clauses, values = _clauses(which)
     if after is not None:
@@ -84,7 +88,7 @@ def count(connection: Connection, which: Filter) -> dict[Status, int]:
     """Count jobs by status; what pools tally by themselves is not counted again."""
     counts = dict.fromkeys(TALLIED, 0)
     if which == Filter(which.pool, which.statuses):
-        for tallies in connection.execute(TALLIES, (which.pool,)):
+        for tallies in connection.execute(TALLIES, (which.pool and sought(which.pool),)):
             for status, number in zip(TALLIED, tallies, strict=True):
                 counts[status] += number
     else:
@@ -103,12 +107,17 @@ def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
     values: list[Any] = []
     if which.pool is not None:
         clauses.append("j.pool = (SELECT no FROM poolhand_pools WHERE name = ?)")
-        values.append(which.pool)
-    for column in ("name", "key", "session", "tenant"):
+        values.append(sought(which.pool))
+    sure = ""
+    for column in COLUMNS:
         value = getattr(which, column)
         if value is not None:
-            clauses.append(f"j.{column} = ?")
-            values.append(value)
+            # The first one finds them; with the sign the others only have to hold.
+            clauses.append(f"{sure}j.{column} = ?")
+            values.append(sought(value))
+            sure = "+"
+    if which.key:
+        clauses.append("j.key <> ''")
     if which.dead is not None:
         clauses.append("e.dead = 1" if which.dead else "coalesce(e.dead, 0) = 0")
     if which.statuses:
@@ -118,12 +127,16 @@ def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
 
 
 def _tables(which: Filter) -> tuple[str, str]:
-    """Return the tables to look through, the smallest that holds all first, and their order."""
+    """Return the tables to look through, that with the fewest to meet first, and their order."""
     statuses = set(which.statuses)
-    if which.dead or (statuses and statuses <= TERMINAL):
+    if statuses == {Status.RUNNING}:
+        return FROM_CLAIMS, "c.seq"
+    if which.session is not None or which.key or which.tenant is not None:
+        return FROM_JOBS, "j.seq"
+    if which.dead:
         return FROM_ENDS, "e.seq"
     if statuses and statuses <= WAITING:
         return FROM_WAITS, "w.seq"
-    if statuses == {Status.RUNNING}:
-        return FROM_CLAIMS, "c.seq"
+    if which.name is None and statuses and statuses <= TERMINAL:
+        return FROM_ENDS, "e.seq"
     return FROM_JOBS, "j.seq"

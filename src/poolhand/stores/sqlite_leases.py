@@ -27,10 +27,10 @@ from poolhand.stores.sqlite_rows import (
     encode_course,
     moment,
     seconds,
+    sought,
 )
 from poolhand.stores.sqlite_steps import Steps
 
-NAMES = "SELECT no, name FROM poolhand_pools ORDER BY no"
 CLAIMED = by_lot(
     """
 SELECT c.token, c.seq, c.pool, c.wished, j.id
@@ -42,7 +42,6 @@ SELECT c.pool, j.key FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.se
 WHERE c.token = ? AND c.stuck = 1
 """
 STICK = "UPDATE poolhand_claims SET stuck = 1 WHERE token = ?"
-END_CLAIM = "DELETE FROM poolhand_claims WHERE token = ?"
 ENROLL = "INSERT OR IGNORE INTO poolhand_owners (id, owner) VALUES (?, ?)"
 RENEW = "UPDATE poolhand_owners SET renewal = renewal + 1 WHERE no = ?"
 RENEWED = by_lot(
@@ -88,15 +87,18 @@ class Leases:
         owner = self._steps.owner(wanted.owner)
         if owner is None or not wanted.slots:
             return []
-        names: dict[int, str] = dict(self._execute(NAMES).fetchall())
+        names = self._steps.pools.names()
         numbers = behind(list(names), self._books.last_pool or None)
         if wanted.pools is not None:
             numbers = [no for no in numbers if names[no] in wanted.pools]
         if not numbers:
             return []
-        self._steps.expire(None)
+        overdue = self._steps.overdue()
+        if not overdue.isdisjoint(numbers):
+            # There will be something to claim when somebody has ended the others.
+            self._books.topics.add("ready")
         busy = self._steps.pools.busy()
-        pools = [busy[no] for no in numbers if no in busy]
+        pools = [busy[no] for no in numbers if no in busy and no not in overdue]
         starter = _Starter(self._steps, owner)
         take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
         claims = take(pools, wanted.slots)
@@ -156,7 +158,7 @@ class Leases:
             self._execute(STICK, (token,))
         else:
             steps.vacate(pool, key)
-            self._execute(END_CLAIM, (token,))
+            self._books.end_claim(token)
 
     def _give_back(self, pool: StoredPool, row: Row, change: Change) -> None:
         """Let a job wait for its next attempt."""
@@ -177,7 +179,7 @@ class Leases:
             claim = self._execute(STUCK, (token,)).fetchone()
             if claim is not None:
                 self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
-                self._execute(END_CLAIM, (token,))
+                self._books.end_claim(token)
         self.forget_owners()
 
     # Owners
@@ -202,7 +204,7 @@ class Leases:
         New, so that nothing the dead may still send can be taken for good.
         """
         books = self._books
-        buried = self._execute(BURY, (owner, renewal)).fetchone()
+        buried = self._execute(BURY, (sought(owner), renewal)).fetchone()
         if buried is None:
             return []
         parked = self._execute(PARKED_BY, buried).fetchall()
@@ -272,8 +274,7 @@ class _Starter:
         return claims
 
     def _next(self, pool: StoredPool) -> Row | None:
-        self._steps.expire(None)
-        return pool.next(self._books.now)
+        return None if pool.no in self._steps.overdue() else pool.next(self._books.now)
 
     def _claim(
         self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, str | None, bytes | None]

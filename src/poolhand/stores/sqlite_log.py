@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from poolhand.contract import Line, Written
+from poolhand.stores.bounds import MOST
 from poolhand.stores.sqlite_lots import Insert
-from poolhand.stores.sqlite_rows import moment, seconds
+from poolhand.stores.sqlite_rows import moment, seconds, sought
 
 Text = tuple[str, bytes]  # a kind and a body
 
@@ -71,6 +72,8 @@ def read(connection: Connection, stream: str, after: int, limit: int, kind: str)
 def trim(connection: Connection, stream: str, before: int) -> int:
     """Forget the lines below a number; the last one stays, that the numbers go on."""
     before = min(before, _last(connection, stream))
+    if before <= 0:
+        return 0
     count: int = sum(rows for (rows,) in connection.execute(FORGET, (stream, before)).fetchall())
     part = connection.execute(PART, (stream, before)).fetchone()
     if part is not None and part[1] < before:
@@ -82,14 +85,14 @@ def trim(connection: Connection, stream: str, before: int) -> int:
 
 
 def _last(connection: Connection, stream: str) -> int:
-    row: tuple[int] | None = connection.execute(LAST, (stream,)).fetchone()
+    row: tuple[int] | None = connection.execute(LAST, (sought(stream),)).fetchone()
     return 0 if row is None else row[0]
 
 
 def _lines(
     connection: Connection, stream: str, after: int
 ) -> Iterator[tuple[int, float, str, bytes]]:
-    for first, at, texts in connection.execute(READ, (stream, after)):
+    for first, at, texts in connection.execute(READ, (sought(stream), min(after, MOST))):
         for number, (kind, body) in enumerate(_unpack(texts), first):
             if number > after:
                 yield number, at, kind, body

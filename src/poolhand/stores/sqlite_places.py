@@ -12,7 +12,7 @@ import msgspec
 
 from poolhand.rules.agenda import Agenda
 from poolhand.rules.crowd import Crowd, KeyCrowd, payer
-from poolhand.rules.gates import KeyGates, Sessions, _Gate
+from poolhand.rules.gates import Gate, KeyGates, Sessions
 from poolhand.rules.job import Job
 from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
@@ -170,7 +170,7 @@ class _Queued(dict[Row, int]):
         pass
 
 
-class _StoredGate(_Gate[Row]):
+class _StoredGate(Gate[Row]):
     """The permits of one key. `held` counts the rows that have one, once, then keeps the count."""
 
     __slots__ = ("_books", "_key", "_pool")
@@ -192,7 +192,7 @@ class _StoredGate(_Gate[Row]):
         return self._books.row(rows[0][0]) if rows else None
 
 
-class _Gates(dict[str, _Gate[Row]]):
+class _Gates(dict[str, Gate[Row]]):
     """Gates by key; each is looked up when it is first asked for, and then kept."""
 
     def __init__(self, books: Books, pool: int, strategy: Strategy) -> None:
@@ -201,11 +201,11 @@ class _Gates(dict[str, _Gate[Row]]):
         self._pool = pool
         self._strategy = strategy
 
-    def __missing__(self, key: str) -> _Gate[Row]:
+    def __missing__(self, key: str) -> Gate[Row]:
         gate = self[key] = _StoredGate(self._books, self._pool, key, self._strategy)
         return gate
 
-    def get(self, key: str, default: Any = None) -> _Gate[Row]:
+    def get(self, key: str, default: Any = None) -> Gate[Row]:
         return self[key]
 
     def __delitem__(self, key: str) -> None:

@@ -26,7 +26,7 @@ from poolhand.stores.sqlite_places import (
     Unkept,
     position,
 )
-from poolhand.stores.sqlite_rows import SESSION, Row
+from poolhand.stores.sqlite_rows import SESSION, Row, sought
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -44,7 +44,7 @@ UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waitin
     cancelled = ?, expired = ?, rejected = ?
 WHERE no = ?
 """
-NAMES = "SELECT name FROM poolhand_pools ORDER BY no"
+NAMES = "SELECT no, name FROM poolhand_pools ORDER BY no"
 TO_LIMBO = """
 UPDATE poolhand_waits SET place = 5, gate = NULL WHERE pool = ? AND place IN (3, 4) RETURNING seq
 """
@@ -240,9 +240,13 @@ class Pools:
     def named(self, name: str) -> StoredPool | None:
         pool = self._by_name.get(name)
         if pool is None:
-            columns = self._books.connection.execute(BY_NAME, (name,)).fetchone()
+            columns = self._books.connection.execute(BY_NAME, (sought(name),)).fetchone()
             pool = None if columns is None else self._keep(columns)
         return pool
+
+    def names(self) -> dict[int, str]:
+        """Return the names of all pools by their numbers, in their order."""
+        return dict(self._books.connection.execute(NAMES).fetchall())
 
     def busy(self) -> dict[int, StoredPool]:
         """Return the pools from which something could be claimed, in their order."""
@@ -254,8 +258,7 @@ class Pools:
         """Return a pool that an operator names."""
         pool = self.named(name)
         if pool is None:
-            names = self._books.connection.execute(NAMES).fetchall()
-            known = ", ".join(repr(one) for (one,) in names) or "none"
+            known = ", ".join(map(repr, self.names().values())) or "none"
             raise Conflict(f"pool={name!r} is not known to this store; it knows: {known}")
         return pool
 

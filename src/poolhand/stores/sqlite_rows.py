@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from poolhand.contract import Stored
 from poolhand.rules import lifecycle
+from poolhand.rules.checks import is_writable
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.stores.sqlite_lots import by_lot
@@ -145,6 +146,13 @@ def seconds(moment: datetime) -> float:
 def moment(number: float) -> datetime:
     """Return the moment that a number was made from."""
     return datetime.fromtimestamp(number, UTC)
+
+
+def sought(text: str) -> str | bytes:
+    """Return a text to look for; one that no table can hold is given as bytes, equal to none."""
+    if text.isascii() or is_writable(text):
+        return text
+    return text.encode("utf-8", "surrogatepass")
 
 
 class Row(Entry):

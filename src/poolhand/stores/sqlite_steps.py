@@ -7,13 +7,17 @@ from sqlite3 import Connection
 
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
+from poolhand.stores.bounds import EXPIRED_AT_ONCE
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_pools import Pools, StoredPool
-from poolhand.stores.sqlite_rows import END_OF, FAILED, OVER, PARKED, Row, encode_course
+from poolhand.stores.sqlite_rows import END_OF, FAILED, OVER, PARKED, Row, encode_course, sought
 
 EXPIRED = """
 SELECT seq FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
 ORDER BY closes_at, seq LIMIT 1
+"""
+OVERDUE = """
+SELECT DISTINCT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
 """
 OWNER = "SELECT no FROM poolhand_owners WHERE id = ? AND NOT buried"
 
@@ -28,6 +32,7 @@ class Steps:
         self.books = Books(connection, now, at)
         self.pools = Pools(self.books)
         self.freed: set[int] = set()
+        self._to_expire = EXPIRED_AT_ONCE
 
     def close(self) -> set[str]:
         """Write everything; return what there is to tell."""
@@ -47,7 +52,9 @@ class Steps:
 
     def owner(self, id: str | None) -> int | None:
         """Return the number of an owner that may hold leases."""
-        row = self.books.connection.execute(OWNER, (id,)).fetchone()
+        if id is None:
+            return None
+        row = self.books.connection.execute(OWNER, (sought(id),)).fetchone()
         return None if row is None else int(row[0])
 
     def act(self, kind: str, pool: StoredPool, by: str, detail: str) -> None:
@@ -113,7 +120,17 @@ class Steps:
         times = (books.now, encode_course(job))
         books.new_ends.append((books.ends, seq, pool.no, end, end == FAILED, wished, *times))
 
-    def expire(self, limit: int | None) -> int:
+    def overdue(self) -> set[int]:
+        """End what has waited too long, if not too many; return the pools where some still wait.
+
+        Nothing may be claimed from those: what is next may be one of them.
+        """
+        self._to_expire -= self.expire(self._to_expire)
+        if self._to_expire:
+            return set()
+        return {no for (no,) in self.books.query(OVERDUE, (self.books.now,))}
+
+    def expire(self, limit: int) -> int:
         """End what has waited too long."""
         count = 0
         while count != limit and (rows := self.books.query(EXPIRED, (self.books.now,))):

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sqlite3
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from poolhand.contract import Added, Batch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.runtime import Runtime
 from poolhand.stores import faults
-from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.file import TICK, StoreFile
+from poolhand.stores.lock import FileLock
 from poolhand.stores.sqlite_intake import Intake
 from poolhand.stores.sqlite_steps import Steps
 
-# Statements that would end the transaction, or change how it is kept. Comments may go before.
-_ENDS = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
-    r"(?:begin|commit|end|rollback|savepoint|release|pragma|vacuum|attach|detach)\b",
-    re.IGNORECASE | re.DOTALL,
-)
 LONGEST = 5.0  # nobody else can write meanwhile, not even the leases of running jobs
+LOOK_EVERY = 10_000  # instructions of SQLite between two looks at the clock
 
-
-class SharedFile(Protocol):
-    """What is needed of the file."""
-
-    path: str
-
-    def now(self) -> float: ...
-
-    def publish(self, topic: str) -> None: ...
+# What would end the transaction, change how it is kept, or reach another file.
+KEPT_FROM_USERS = frozenset(
+    {
+        sqlite3.SQLITE_TRANSACTION,
+        sqlite3.SQLITE_SAVEPOINT,
+        sqlite3.SQLITE_ATTACH,
+        sqlite3.SQLITE_DETACH,
+        sqlite3.SQLITE_PRAGMA,
+    }
+)
+ASKED_BY_ALTER = "quick_check"  # a pragma that ALTER TABLE asks by itself
 
 
 class SqliteTransaction:
@@ -42,104 +39,145 @@ class SqliteTransaction:
     One that takes too long is rolled back, and says so at the next step.
     """
 
-    def __init__(self, file: SharedFile, runtime: Runtime) -> None:
+    def __init__(self, file: StoreFile, runtime: Runtime) -> None:
         self._file = file
         self._runtime = runtime
-        # A lock of its own: the store of this process has to wait as others do.
-        self._lock = FileLock(f"{file.path}-lock")
+        self._lock: FileLock | None = None
         self._connection: sqlite3.Connection | None = None
         self._topics: set[str] = set()
+        self._deadline = 0.0
         self._late = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        if not await self._lock.wait(Patience(self._runtime.monotonic, LOCK_SECONDS)):
-            self._lock.close()
-            raise Unavailable(
-                f"{self._file.path}: another process holds it for longer than {LOCK_SECONDS:g} s,"
-                " and may be stopped; try again"
-            )
-        try:
-            connection = sqlite3.connect(self._file.path, isolation_level=None)
-            self._connection = connection
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            self._end()
-            raise self._fault(error) from error
+        self._connection, self._lock = await self._file.begin()
+        self._deadline = self._runtime.monotonic() + LONGEST
+        self._connection.set_progress_handler(self._is_late, LOOK_EVERY)
         self._timer = asyncio.get_running_loop().call_later(LONGEST, self._run_late)
 
     async def execute(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
-        connection = self._usable()
-        if _ENDS.match(sql):
-            raise UsageError("leave the block to commit, or raise to roll back; not by statement")
-        try:
-            return connection.execute(sql, parameters).fetchall()
-        except sqlite3.IntegrityError as error:
-            raise Conflict(f"{error}: {sql}") from error
-        except (sqlite3.ProgrammingError, sqlite3.OperationalError) as error:
-            if connection.in_transaction:
-                raise UsageError(f"{error}: {sql}") from error
-            self._end()
-            raise self._fault(error) from error
+        with self._step(lambda error: _users_fault(error, sql)) as connection:
+            connection.set_authorizer(_authorize)
+            try:
+                return connection.execute(sql, parameters).fetchall()
+            finally:
+                connection.set_authorizer(None)
 
     async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
         """Take a batch in, if the transaction commits; its verdict holds then."""
-        connection = self._usable()
-        connection.execute("SAVEPOINT batch")
-        try:
-            steps = Steps(connection, self._file.now(), self._wall())
-            answer = Intake(steps).take(batch, None)
-            self._topics |= steps.close()
-        except BaseException:
-            connection.execute("ROLLBACK TO batch")
-            connection.execute("RELEASE batch")
-            raise
-        connection.execute("RELEASE batch")
+        with self._step(self._own_fault) as connection:
+            connection.execute("SAVEPOINT added")
+            try:
+                steps = Steps(connection, self._file.now(), self._runtime.wall())
+                answer = Intake(steps).take(batch, None)
+                topics = steps.close()
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK TO added")
+                    connection.execute("RELEASE added")
+                raise
+            connection.execute("RELEASE added")
+        self._topics |= topics
         return answer
 
     async def commit(self) -> None:
-        connection = self._usable()
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._fault(error) from error
-        finally:
-            self._end()
+        """Make everything true at once, or, where that fails, nothing."""
+        with self._step(self._own_fault) as connection:
+            if connection.total_changes:
+                connection.execute(TICK, (self._file.now(),))
+            connection.set_progress_handler(None, 0)
+            try:
+                connection.execute("COMMIT")
+            finally:
+                self._end()
         for topic in sorted(self._topics):
             self._file.publish(topic)
 
     async def roll_back(self) -> None:
+        """Take everything back; again does nothing."""
         self._end()
+
+    @contextmanager
+    def _step(self, meaning: Callable[[Exception], Exception]) -> Iterator[sqlite3.Connection]:
+        """Give the connection for one step; what it raises is told in words of ours.
+
+        Where the disk failed, the time is over or nothing is left of the transaction, it ends.
+        """
+        connection = self._usable()
+        try:
+            yield connection
+        except Exception as error:
+            if faults.code_of(error) == sqlite3.SQLITE_INTERRUPT:
+                self._run_late()
+                raise self._over() from error
+            failure = self._file.failure(error)
+            if failure is not error:
+                self._end()
+            else:
+                failure = meaning(error)
+            self._end_if_undone()
+            if failure is error:
+                raise
+            raise failure from error
+        if self._end_if_undone():
+            raise self._over()
 
     def _usable(self) -> sqlite3.Connection:
+        self._file.expect_own()
+        if self._is_late():
+            self._run_late()
         if self._connection is None:
-            why = f"took longer than {LONGEST:g} s and was rolled back" if self._late else "is over"
-            raise Unavailable(
-                f"this transaction on {self._file.path} {why}; nobody else can write while one is"
-                " open, so prepare what it needs before"
-            )
+            raise self._over()
         return self._connection
 
-    def _wall(self) -> datetime:
-        return self._runtime.wall()
+    def _over(self) -> Unavailable:
+        why = f"took longer than {LONGEST:g} s and was rolled back" if self._late else "is over"
+        return Unavailable(
+            f"this transaction on {self._file.path} {why}; nobody else can write while one is"
+            " open, so prepare what it needs before"
+        )
 
-    def _fault(self, error: sqlite3.Error) -> Exception:
-        return faults.as_store_error(error, self._file.path) or error
+    def _own_fault(self, error: Exception) -> Exception:
+        return faults.at_the_wall(error, self._file.path)
+
+    def _is_late(self) -> bool:
+        return self._runtime.monotonic() >= self._deadline
 
     def _run_late(self) -> None:
-        self._late = self._connection is not None
+        self._late = self._late or self._connection is not None
         self._end()
+
+    def _end_if_undone(self) -> bool:
+        """End what a statement has rolled back, as `INSERT OR ROLLBACK` may."""
+        if self._connection is None or self._connection.in_transaction:
+            return False
+        self._end()
+        return True
 
     def _end(self) -> None:
         """Let go of everything; what was not committed is gone."""
         if self._timer is not None:
             self._timer.cancel()
         connection, self._connection = self._connection, None
-        if connection is not None:
-            # Under the lock, as every close.
-            connection.close()
-        self._lock.release()
-        self._lock.close()
+        try:
+            if connection is not None:
+                # Under the lock, as every close.
+                connection.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+
+def _authorize(action: int, name: str | None, *_: str | None) -> int:
+    if action in KEPT_FROM_USERS and name != ASKED_BY_ALTER:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def _users_fault(error: Exception, sql: object) -> Exception:
+    """Return what an error says about a statement of the user's."""
+    if faults.code_of(error) == sqlite3.SQLITE_AUTH:
+        return UsageError("leave the block to commit, or raise to roll back; not by statement")
+    told = f"{error}: {sql}".encode(errors="backslashreplace").decode()
+    return (Conflict if isinstance(error, sqlite3.IntegrityError) else UsageError)(told)

@@ -6,6 +6,8 @@ from sqlite3 import Connection
 
 from poolhand.contract import Promoted
 from poolhand.stores import sqlite_documents
+from poolhand.stores.sqlite_books import FORGET_JOB
+from poolhand.stores.sqlite_lots import Delete
 from poolhand.stores.sqlite_steps import Steps
 
 DUE = """
@@ -15,15 +17,13 @@ ORDER BY due_at, seq LIMIT ?
 WITH_PARKED = "SELECT no FROM poolhand_pools WHERE parked > 0 ORDER BY no"
 NEXT_DUE = "SELECT min(due_at) FROM poolhand_waits WHERE place = 1 AND by_wall = ?"
 NEXT_CLOSING = "SELECT min(closes_at) FROM poolhand_waits WHERE closes_at IS NOT NULL"
-POOLS = "SELECT no FROM poolhand_pools ORDER BY no"
 OVER = """
 SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     EXISTS (SELECT 1 FROM poolhand_keys WHERE seq = e.seq AND newcomer = 0)
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
 FROM poolhand_ends e ORDER BY e.no
 """
-FORGET_END = "DELETE FROM poolhand_ends WHERE no = ?"
-FORGET_JOB = "DELETE FROM poolhand_jobs WHERE seq = ?"
+FORGET_END = Delete("DELETE FROM poolhand_ends WHERE no")
 
 
 def promote(steps: Steps, limit: int) -> Promoted:
@@ -61,7 +61,7 @@ def prune(steps: Steps, keep: float, limit: int) -> int:
     books = steps.books
     connection: Connection = books.connection
     sqlite_documents.sweep(connection, books.now)
-    for (no,) in connection.execute(POOLS).fetchall():
+    for no in steps.pools.names():
         pool = steps.pools.no(no)
         pool.keys.forget(books.now)
         if pool.queue.lanes is not None:
@@ -73,6 +73,6 @@ def prune(steps: Steps, keep: float, limit: int) -> int:
         if not kept:
             gone.append((no, seq))
             steps.pools.no(of).tally[status] -= 1
-    connection.executemany(FORGET_END, [(no,) for no, _ in gone])
-    connection.executemany(FORGET_JOB, [(seq,) for _, seq in gone])
+    FORGET_END.write(connection, [no for no, _ in gone])
+    FORGET_JOB.write(connection, [seq for _, seq in gone])
     return len(gone)

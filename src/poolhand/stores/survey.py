@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from typing import TypeVar
-from urllib.parse import quote
 
 from poolhand.stores import faults, migrations
 
@@ -28,7 +27,7 @@ def damage_of(path: str) -> list[str]:
 def _look(path: str, op: Callable[[sqlite3.Connection], T]) -> T:
     # A connection that only reads makes no checkpoint, not even when it closes.
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(faults.uri(path, "ro"), uri=True)) as connection:
             return op(connection)
     except sqlite3.Error as error:
         failure = faults.as_store_error(error, path, writing=False)

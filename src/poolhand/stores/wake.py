@@ -50,7 +50,7 @@ class Wake:
             return
         try:
             self._loop.add_reader(self._socket, self._hear)
-        except NotImplementedError:
+        except (NotImplementedError, OSError):
             self._hang_up()
 
     def close(self) -> None:
@@ -136,7 +136,10 @@ class Wake:
 
     def _bound(self) -> socket.socket | None:
         path = os.path.join(self._folder, self._name)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        except OSError:
+            return None
         made.setblocking(False)
         # More than once: who leaves removes the folder when it is empty.
         for _ in range(5):

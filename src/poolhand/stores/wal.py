@@ -42,7 +42,11 @@ class Wal:
             return 0
 
     def tidy(self, connection: sqlite3.Connection) -> None:
-        """Work the log off if that is worth while."""
+        """Work the log off if that is worth while; what was committed stands in any case."""
+        with contextlib.suppress(OSError):
+            self._tidy(connection)
+
+    def _tidy(self, connection: sqlite3.Connection) -> None:
         if self._fd is None:
             return
         head = os.pread(self._fd, HEAD, 0)

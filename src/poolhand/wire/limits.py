@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_count, is_whole
+from poolhand.rules.checks import Predicate, is_count, is_whole, shown
 
 KIB = 1024
 
@@ -28,7 +28,7 @@ class Limits(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         faults = [
-            f"{name}={getattr(self, name)!r} is not allowed; it must be {allowed}"
+            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
             for name, (check, allowed) in CHECKS.items()
             if not check(getattr(self, name))
         ]

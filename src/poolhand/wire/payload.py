@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
-from poolhand.rules.checks import is_amount
+from poolhand.rules.checks import is_amount, shown
 from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
 from poolhand.wire.compression import compress, expand
 from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
@@ -91,11 +91,11 @@ def _read(body: bytes, codec: Codec, reader: Reader, type: Any, limits: Limits, 
         raise Undecodable(f"{what} cannot be read as {_name(type)}: {reason}") from error
 
 
-def _chosen(name: str, ring: KeyRing | None, pickle: AllowPickle | None) -> Codec:
-    codec = CODECS.get(name)
+def _chosen(name: Any, ring: KeyRing | None, pickle: AllowPickle | None) -> Codec:
+    codec = CODECS.get(name) if isinstance(name, str) else None
     if codec is None:
         names = ", ".join(map(repr, CODECS))
-        raise UsageError(f"codec={name!r} is not allowed; it must be one of {names}")
+        raise UsageError(f"codec={shown(name)} is not allowed; it must be one of {names}")
     if codec is PICKLE and (ring is None or not isinstance(pickle, AllowPickle)):
         raise UsageError("codec='pickle' needs pickle=AllowPickle() and a key ring to sign with")
     return codec
@@ -105,7 +105,7 @@ def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) ->
     if seconds is None:
         return None
     if not is_amount(seconds):
-        raise UsageError(f"expires_in={seconds!r} is not allowed; give seconds above 0")
+        raise UsageError(f"expires_in={shown(seconds)} is not allowed; give seconds above 0")
     if ring is None or at is None:
         raise UsageError(f"expires_in={seconds!r} needs a key ring, and at= with the time now")
     try:
@@ -116,7 +116,7 @@ def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) ->
 
 def _milliseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise UsageError(f"at={moment!r} is not allowed; give a datetime with a time zone")
+        raise UsageError(f"at={shown(moment)} is not allowed; give a datetime with a time zone")
     return int(moment.timestamp() * 1000)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from poolhand.errors import BadSignature, UsageError
-from poolhand.rules.checks import is_text
+from poolhand.rules.checks import is_text, shown
 
 SIGNATURE_BYTES = 32
 FEWEST_SECRET_BYTES = 16
@@ -81,7 +81,9 @@ def _faults(secrets: Any, current: Any) -> Iterator[str]:
         return
     for name, key in secrets.items():
         if not is_text(name) or not name.isascii() or len(name) > LONGEST_KEY_ID:
-            yield f"key id {name!r} is not allowed; give 1 to {LONGEST_KEY_ID} ASCII characters"
+            yield (
+                f"key id {shown(name)} is not allowed; give 1 to {LONGEST_KEY_ID} ASCII characters"
+            )
         if not isinstance(key, bytes):
             yield f"the secret of {name!r} is a {type(key).__name__}; give bytes"
         elif len(key) < FEWEST_SECRET_BYTES:
@@ -91,4 +93,4 @@ def _faults(secrets: Any, current: Any) -> Iterator[str]:
             )
     if current not in secrets:
         names = ", ".join(map(repr, secrets))
-        yield f"current={current!r} is not allowed; it must be one of {names}"
+        yield f"current={shown(current)} is not allowed; it must be one of {names}"

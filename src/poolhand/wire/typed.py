@@ -1,4 +1,4 @@
-"""Types that msgspec does not know: pydantic models, recognised by their methods.
+"""Types that msgspec does not know: pydantic models, recognised by their methods, and object.
 
 Pydantic is never imported here. Models go by field name, so that any alias comes back; they need
 pydantic 2.11 or newer.
@@ -25,12 +25,16 @@ def dump_for_msgpack(value: Any) -> Any:
 
 def build_from_json(type: Any, value: Any) -> Any:
     """Make a model from what JSON held; as JSON, since a strict model reads dates only there."""
+    if type is object:
+        return value
     validate = _method(type, "model_validate_json")
     return _built(validate, msgspec.json.encode(value))
 
 
 def build_from_msgpack(type: Any, value: Any) -> Any:
     """Make a model from what MessagePack held."""
+    if type is object:
+        return value
     return _built(_method(type, "model_validate"), value)
 
 

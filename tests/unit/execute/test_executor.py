@@ -28,9 +28,15 @@ from poolhand.execute.parcel import Parcels
 from poolhand.rules.backoff import Retry
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Snoozed
+from poolhand.runtime import Identity
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 END = End(AT, 2.0, 0.0)
+HOME = ("host", "boot", 7, "1")
+
+
+def gone(home: Identity, id: str) -> None:
+    """Say of every home that it is gone."""
 
 
 def add(number: int) -> int:
@@ -58,20 +64,20 @@ def claim(brief: Brief | bytes | None = None, **fields: Any) -> Claim:
 
 
 def prepared(brief: Brief | bytes | None = None, **fields: Any) -> Errand:
-    errand = Executor(CODES).prepare(claim(brief, **fields))
+    errand = Executor(CODES).prepare(claim(brief, **fields), gone)
     assert isinstance(errand, Errand)
     return errand
 
 
 def hopeless(brief: Brief | bytes) -> Hopeless:
-    found = Executor(CODES).prepare(claim(brief))
+    found = Executor(CODES).prepare(claim(brief), gone)
     assert isinstance(found, Hopeless)
     return found
 
 
 def test_a_brief_survives_being_kept() -> None:
     retry = Retry(attempts=3, give_up_on=(KeyError, "a.b.C"))
-    brief = Brief("add", b"x", record_of(retry), 3.0, 2.0, "thread", False)
+    brief = Brief("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
     found = read_brief(write_brief(brief), "job-1")
     assert found == brief
     assert found.policy == Retry(attempts=3, give_up_on=("KeyError", "a.b.C"))
@@ -127,20 +133,51 @@ def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
     codes = Codes()
     codes.add(Code("take", take, Parcels()))
     payload = Parcels().write(("take", ["value"], {"value": {"number": 13}}), "a call")
-    assert isinstance(Executor(codes).prepare(claim(Brief("take", payload))), Hopeless)
+    assert isinstance(Executor(codes).prepare(claim(Brief("take", payload)), gone), Hopeless)
 
 
 def test_a_closure_is_made_again_only_where_it_lives() -> None:
     executor = Executor(CODES)
-    brief = Brief("<lambda>", b"", closure=True)
-    found = executor.prepare(claim(brief))
+    brief = Brief("<lambda>", b"", closure=True, home=HOME)
+    found = executor.prepare(claim(brief), gone)
     assert isinstance(found, Hopeless)
     assert "it lived in the process that submitted it" in str(found.outcome.error)
     executor.closures["job-1"] = Closure.of(lambda: 9)
-    errand = executor.prepare(claim(brief))
+    errand = executor.prepare(claim(brief), gone)
     assert isinstance(errand, Errand)
     assert errand.call() == 9
     assert errand.code is None
+
+
+def test_a_closure_is_passed_on_while_its_home_may_come_for_it() -> None:
+    asked: list[object] = []
+
+    def alive(home: Identity, id: str) -> float:
+        asked.append((home, id))
+        return 1.5
+
+    brief = Brief("<lambda>", b"", closure=True, home=HOME)
+    change = Executor(CODES).prepare(claim(brief, attempts=2), alive)
+    assert isinstance(change, Change)
+    assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 1, 1.5)
+    assert (change.token, asked) == (7, [(HOME, "job-1")])
+
+
+def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:
+    old = msgspec.msgpack.encode(["<lambda>", b"", None, None, None, None, True, True])
+    assert read_brief(old, "job-1") == Brief("<lambda>", b"", closure=True)
+    found = Executor(CODES).prepare(claim(old), lambda home, id: 1.0)
+    assert isinstance(found, Hopeless)
+
+
+def test_what_was_not_handed_in_is_looked_for_among_the_others() -> None:
+    own, known = Codes(CODES), Codes(CODES)
+    other = Code("add", gone, Parcels())
+    own.add(other)
+    assert (own.find("add"), known.find("add")) == (other, CODE)
+    assert known.find("elsewhere") is None
+    with pytest.raises(UsageError, match="registered already"):
+        own.add(CODE)
 
 
 def test_a_value_is_kept_as_its_bytes() -> None:
@@ -191,6 +228,7 @@ def test_an_end_says_when_a_job_runs_again(
 def test_what_is_given_back_costs_nothing() -> None:
     change = hand_back(claim())
     assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 0, 0.0)
+    assert hand_back(claim(), 2.0).wait == 2.0
 
 
 def test_texts_that_are_no_texts_are_made_some() -> None:

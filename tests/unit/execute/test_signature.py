@@ -116,6 +116,27 @@ def test_only_plain_values_of_the_very_type_are_sure_to_fit() -> None:
         assert signature.surely_fits(signature.bind(args, {})) is sure
 
 
+def test_only_plain_results_of_the_very_type_are_sure_to_be_read() -> None:
+    def signature(hint: Any) -> Signature:
+        def call() -> Any: ...
+
+        call.__annotations__["return"] = hint
+        return Signature(call, "task")
+
+    for hint, sure, unsure in (
+        (Any, [1, object()], []),
+        (None, [None], [0]),
+        (int, [1], [True, "1", None]),
+        (str | None, ["x", None], [1]),
+        (list[int], [], [[1], None]),
+        (Point, [], [Point(1)]),
+        (Point | None, [], [None]),
+    ):
+        found = signature(hint)
+        assert [value for value in sure if not found.surely_returns(value)] == []
+        assert [value for value in unsure if found.surely_returns(value)] == []
+
+
 def test_a_kept_call_that_does_not_fit_any_more_says_what_is_wrong() -> None:
     def before(a: int, b: int = 2) -> None: ...
 

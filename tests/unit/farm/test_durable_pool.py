@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,23 @@ from poolhand import (
     Pool,
     PoolFull,
     Status,
+    Unavailable,
     UsageError,
     bounded,
+    fail_fast,
     fencing_token,
     get_pool,
     list_pools,
+    ring_buffer,
     wait,
 )
-from poolhand.testing import simulate_restart
+from poolhand.contract import PoolRow
+from poolhand.farm.durable_pool import DurablePool
+from poolhand.observe.events import StoreTrouble
+from poolhand.rules.backpressure import Policy
+from poolhand.runtime import Runtime
+from poolhand.testing import SeededRuntime, simulate_restart
+from tests.unit.farm.support import Heard, SharedStore, seeded, until, until_later
 
 app = App("memory://")
 
@@ -38,6 +48,32 @@ async def double(number: int) -> int:
 def make(tmp_path: Path, name: str = "kept", **options: Any) -> Pool:
     options = {"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options}
     return Pool(name, **options)
+
+
+class Shaky(SharedStore):
+    """A store that may be `blind`: it does everything but say how its pools stand."""
+
+    blind = False
+    looks = 0
+
+    async def pools(self) -> list[PoolRow]:
+        if self.blind:
+            raise Unavailable("the store is away")
+        self.looks += 1
+        return await super().pools()
+
+
+def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
+    """Return a durable pool over a store that the test has made."""
+
+    class Kept(DurablePool):
+        make_store = staticmethod(lambda url, runtime: store)
+
+    return Kept("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+def keepers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "poolhand-keeper"}
 
 
 @pytest.fixture
@@ -285,3 +321,269 @@ async def test_what_a_pool_refuses_to_run_again_stays_dead(
             await pool.rerun(dead.id)
         assert [job.id for job in pool.dead()] == [dead.id]
         gate.set()
+
+
+async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(tmp_path: Path) -> None:
+    def one() -> str:
+        return "one"
+
+    def two() -> str:
+        return "two"
+
+    tasks = [App("memory://").task(name="fetch")(fn) for fn in (one, two)]
+    async with make(tmp_path) as pool:
+        assert await pool.run(tasks[0]) == "one"
+        with pytest.raises(UsageError, match="give one of the two another name="):
+            await pool.submit(tasks[1])
+        assert await pool.run(tasks[0]) == "one"
+    async with make(tmp_path) as pool:
+        assert await pool.run(tasks[1]) == "two"
+
+
+async def test_a_map_with_a_key_is_refused_as_in_memory(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        keyed = pool.with_options(idempotency_key="k")
+        with pytest.raises(UsageError, match=r"'kept', map: idempotency_key='k' is not allowed"):
+            await keyed.map(double, [1, 2])
+        with pytest.raises(UsageError, match=r"'kept', map: items=3 is not allowed"):
+            await pool.map(double, 3)  # type: ignore[call-overload]
+        assert pool.snapshot().total == 0
+
+
+async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
+    tmp_path: Path, gate: asyncio.Event
+) -> None:
+    began: list[int] = []
+    taken: list[int] = []
+
+    async def one(number: int) -> None:
+        began.append(number)
+        if number == 0:
+            raise KeyError(number)
+        await gate.wait()
+
+    def items() -> Iterator[int]:
+        for number in (1, 0, *range(2, 1000)):
+            taken.append(number)
+            yield number
+
+    async with make(tmp_path, max_concurrent=2) as pool:
+        with pytest.raises(KeyError):
+            await pool.map(one, items())
+        assert (pool.snapshot().active, 0 in began) == (0, True)
+        report = await pool.drain()
+    assert (report.failed, report.completed) == (1, 0)
+    assert report.cancelled == report.submitted - 1
+    assert len(taken) < 100
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [bounded(1, on_full="fail_submitter"), ring_buffer(2), fail_fast(), bounded(1)],
+    ids=str,
+)
+async def test_a_map_meets_no_policy_that_is_meant_for_others(
+    tmp_path: Path, policy: Policy
+) -> None:
+    async with make(tmp_path, max_concurrent=2, backpressure=policy) as pool:
+        assert await pool.map(double, range(20)) == [2 * number for number in range(20)]
+
+
+async def test_the_jobs_of_a_map_are_submitted_by_whoever_maps(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        await pool.map(double, [1])
+        async with App(f"sqlite:///{tmp_path}/night__kept.db") as reader:
+            (line,) = await reader.operator().audit(0, kind="pool_submit")
+    assert line.by == "user"
+
+
+@seeded
+async def test_a_resize_that_fails_leaves_the_pool_as_it_was(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    async with kept_in(store, tmp_path, runtime=runtime, max_concurrent=1) as pool:
+        store.down = True
+        with pytest.raises(Unavailable):
+            await pool.resize(3)
+        store.down = False
+        assert pool.snapshot().max_concurrent == 1
+        assert await pool.run(double, 2) == 4
+        await pool.resize(2)
+        assert pool.snapshot().max_concurrent == 2
+        (row,) = await store.pools()
+        assert row.slots == 2
+
+
+@seeded
+async def test_a_drain_ends_the_worker_and_frees_the_name_while_the_store_is_away(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    pool = await kept_in(store, tmp_path, runtime=runtime).start()
+    await pool.run(double, 1)
+    store.down = True
+    with pytest.raises(Unavailable):
+        await pool.resize(3)
+    report = await pool.drain(1)
+    assert report.completed == 1
+    assert get_pool("kept") is None
+    assert await pool.drain(1) == report
+
+
+@seeded
+async def test_a_drain_that_broke_off_does_not_keep_the_next_one_from_its_report(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    pool = await kept_in(SharedStore(runtime), tmp_path, runtime=runtime).start()
+    began = asyncio.Event()
+
+    async def hold() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    await pool.submit(hold)
+    await began.wait()
+    first = asyncio.ensure_future(pool.drain(1800))
+    await asyncio.sleep(1)
+    (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "kept-drain")
+    task.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    assert get_pool("kept") is None
+    assert (await pool.drain(0)).submitted == 1
+
+
+@seeded
+async def test_a_paused_pool_is_drained_at_once_when_nothing_runs(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    pool = await kept_in(store, tmp_path, runtime=runtime).start()
+    pool.pause()
+    await pool.submit(double, 1)
+    report = await pool.drain(3600)
+    assert report.seconds < 60
+    assert (report.submitted, report.completed) == (1, 0)
+
+
+@pytest.mark.parametrize("blind", [False, True], ids=["seeing", "blind"])
+@seeded
+async def test_a_drain_can_be_hurried_wherever_it_is(
+    runtime: SeededRuntime, tmp_path: Path, blind: bool
+) -> None:
+    store = Shaky(runtime)
+    pool = await kept_in(store, tmp_path, runtime=runtime).start()
+    began = asyncio.Event()
+
+    async def hold() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    await pool.submit(hold)
+    await began.wait()
+    store.blind = blind
+    first = asyncio.ensure_future(pool.drain(1800))
+    await asyncio.sleep(5)
+    assert not first.done()
+    report = await pool.drain(0)
+    assert report.seconds < 60
+    assert await first == report
+
+
+@seeded
+async def test_trouble_with_looking_is_told_each_time_it_comes(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store, heard = Shaky(runtime), Heard()
+
+    def told() -> int:
+        return len([event for event in heard.of(StoreTrouble) if event.what == "facts"])
+
+    async with kept_in(store, tmp_path, runtime=runtime, events=heard.events):
+        for number in (1, 2):
+            store.blind = True
+            await until_later(lambda number=number: told() == number, runtime)  # type: ignore[misc]
+            store.blind, looks = False, store.looks
+            await until_later(lambda looks=looks: store.looks > looks + 2, runtime)  # type: ignore[misc]
+    assert told() == 2
+
+
+async def test_of_two_that_start_under_one_name_one_is_told_and_nothing_is_left(
+    tmp_path: Path,
+) -> None:
+    before = keepers()
+    pools = [make(tmp_path, scope_id=scope) for scope in ("day", "night", "night")]
+    starts = [pools[0].start(), pools[1].start(), pools[0].start()]
+    first, *others = await asyncio.gather(*starts, return_exceptions=True)
+    assert first is pools[0]
+    for other in others:
+        assert isinstance(other, UsageError)
+        assert "already live" in str(other)
+    assert len(keepers() - before) == 1
+    assert await pools[0].run(double, 1) == 2
+    await pools[0].drain()
+    async with pools[2] as last:
+        assert await last.run(double, 1) == 2
+    await until(lambda: keepers() <= before)
+
+
+async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    before = keepers()
+    store = Shaky(Runtime())
+    pool = kept_in(store, tmp_path)
+    store.blind = True
+    with pytest.raises(Unavailable):
+        await pool.start()
+    assert get_pool("kept") is None
+    await until(lambda: keepers() <= before)
+    store.blind = False
+    for turns in range(8):
+        start = asyncio.ensure_future(pool.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.wait([start])
+        if not start.cancelled():
+            # The keeper was quick: it had started before it could be cancelled.
+            await pool.drain()
+            pool = kept_in(store, tmp_path)
+        assert get_pool("kept") is None
+    await until(lambda: keepers() <= before)
+    async with pool:
+        assert await pool.run(double, 1) == 2
+    await until(lambda: keepers() <= before)
+
+
+async def test_a_ticket_of_a_drained_pool_tells_what_is_known_and_opens_nothing(
+    tmp_path: Path,
+) -> None:
+    before = keepers()
+    async with make(tmp_path) as pool:
+        done = await pool.submit(double, 1)
+        await wait(done)
+        waiting = await pool.with_options(delay=3600).submit(double, 2)
+    assert await done == 2
+    assert (await done.refresh()).status is Status.COMPLETED
+    assert not await done.cancel()
+    for ask in (waiting.refresh, waiting.result, waiting.explain, waiting.cancel):
+        with pytest.raises(Unavailable, match="make the pool again"):
+            await ask()
+    await until(lambda: keepers() <= before)
+
+
+async def test_a_pool_that_remembers_no_dead_jobs_loads_none(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        await wait(await pool.submit(int, "no number"))
+        assert len(pool.dead()) == 1
+    async with make(tmp_path, history=0) as pool:
+        assert pool.dead() == []
+        assert pool.snapshot().failed == 1
+
+
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    pool = Pool("kept", scope="pipeline", scope_id="night", dir=tmp_path / "file" / "in")
+    with pytest.raises(Unavailable, match="cannot be made"):
+        await pool.start()
+    assert "kept" not in {one.name for one in list_pools()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from typing import Any
 
 import pytest
 
-from poolhand import Unavailable, UsageError, bounded
+from poolhand import Unavailable, UsageError
 from poolhand.app import App
 from poolhand.contract import Batch
 from poolhand.farm.keeper import Keeper
@@ -17,7 +16,7 @@ from poolhand.observe.events import StoreTrouble
 from poolhand.runtime import Runtime
 from poolhand.stores.memory import MemoryStore
 from poolhand.testing import SeededRuntime
-from tests.unit.farm.support import Heard, SharedStore, seeded, until
+from tests.unit.farm.support import Heard, SharedStore, seeded
 
 
 async def nothing() -> None: ...
@@ -185,38 +184,40 @@ async def test_what_goes_on_ends_with_the_keeper(runtime: SeededRuntime) -> None
     assert ended == ["work"]
 
 
-def test_ctrl_c_ends_a_submit_that_waits_for_a_place() -> None:
-    app = App("memory://")
-    app.pool("full", max_concurrent=1, backpressure=bounded(1))
+class Interrupting(Runtime):
+    """Has Ctrl-C pressed while the loop of the keeper is being woken, once that is wanted."""
 
-    @app.task(pool="full")
-    async def call() -> None: ...
+    wanted = False
 
-    call.submit_sync()
-    station = app._opening.current
-    assert station is not None
-    store = station.store
-    assert isinstance(store, MemoryStore)
-    desk = store._books.pools["full"].desk
-    main = threading.main_thread().ident
-    assert main is not None
+    def loop_beside(self, name: str) -> asyncio.AbstractEventLoop:
+        loop = super().loop_beside(name)
+        wake = loop.call_soon_threadsafe
 
-    def interrupt() -> None:
-        while not desk.parked.size:
-            pass
-        signal.pthread_kill(main, signal.SIGINT)
+        def interrupted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+            if self.wanted:
+                self.wanted = False
+                raise KeyboardInterrupt
+            return wake(*args, **kwargs)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+        loop.call_soon_threadsafe = interrupted  # type: ignore[assignment, method-assign]
+        return loop
+
+
+def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
+    runtime = Interrupting()
+    keeper = Keeper(MemoryStore(runtime), runtime, Heard().events)
+    asked: list[str] = []
+
+    async def ask(what: str) -> str:
+        asked.append(what)
+        return what
+
+    runtime.wanted = True
     with pytest.raises(KeyboardInterrupt):
-        call.submit_sync()
-    thread.join()
-
-    async def look() -> None:
-        await until(lambda: not desk.parked.size)
-        await app.close()
-
-    asyncio.run(look())
+        keeper.ask_sync(lambda: ask("left"))
+    assert keeper.ask_sync(lambda: ask("heard")) == "heard"
+    assert asked == ["heard"]
+    runtime.end_loop(keeper.loop)
 
 
 @seeded

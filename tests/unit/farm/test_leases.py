@@ -472,3 +472,35 @@ async def test_an_outage_of_the_store_kills_nobody(runtime: SeededRuntime) -> No
         assert {lease.owner.id for lease in await farm.store.leases()} == owners
     assert farm.heard.of(OwnerReaped) == []
     assert ticket.snapshot().crashes == 0
+
+
+@seeded
+async def test_however_many_notice_a_burial_one_new_owner_is_made(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, _ = farm.apps
+    async with one:
+        station = await one.station()
+        await bury_all(one)
+        farm.store.lag = lambda: runtime.random.random()
+        renew = station.heart.renew
+        await station.keeper.ask(lambda: asyncio.gather(*(renew() for _ in range(5))))
+        farm.store.lag = None
+        leases = await station.store.leases()
+        living = [lease.owner.id for lease in leases if not lease.buried]
+        assert living == [station.heart.owner.id]
+
+
+@seeded
+async def test_what_dies_with_its_machine_is_told_where_nobody_works_too(
+    runtime: SeededRuntime,
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    async with two, one.worker():
+        ticket = await farm.tasks[0].with_options(on_crash="fail").submit(FOREVER)
+        await until(lambda: farm.ran == ["one"])
+        await farm.kill(one)
+        await until_later(lambda: bool(farm.heard.of(OwnerReaped)), runtime)
+        await until(lambda: bool(farm.heard.of(JobEnded)))
+    (ended,) = farm.heard.of(JobEnded)
+    assert (ended.job.id, ended.job.status) == (ticket.id, Status.FAILED)

@@ -272,3 +272,53 @@ print("ok")
         cwd=tmp_path,
     )
     assert (found.stdout, found.stderr) == ("ok\n", "")
+
+
+SUBMITTER = """
+import sys
+from poolhand import bounded
+from poolhand.app import App
+
+app = App(sys.argv[1])
+app.pool("full", max_concurrent=1, backpressure=bounded(1))
+
+@app.task(pool="full", name="call")
+async def call(): ...
+
+call.submit_sync()
+try:
+    call.submit_sync()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def submitter(url: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits for a place."""
+    command, pipe = [sys.executable, "-c", SUBMITTER, url], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_ctrl_c_ends_a_submit_that_waits_for_a_place(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    async def parked() -> int:
+        station = await app.station()
+        rows = await station.keeper.ask(station.store.pools)
+        return sum(row.parked for row in rows)
+
+    async with app:
+        with submitter(app.url) as process:
+            while not await parked():
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "interrupted\n"
+            while await parked():
+                pass

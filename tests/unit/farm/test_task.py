@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, NoReturn, Optional
 from uuid import UUID, uuid4
 
 import msgspec
@@ -211,6 +212,82 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
         assert not isinstance(await (await give.submit()).refresh(), BaseException)
 
 
+def returning(hint: Any, value: Any) -> Any:
+    """Return a function that is annotated to return one thing and returns another."""
+
+    async def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = hint
+    return give
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "said"),
+    [
+        (int, "five", "is to return int, and returned str: Expected `int`, got `str`"),
+        (None, 5, "is to return NoneType, and returned int: Expected `null`"),
+        (int | None, "five", "and returned str: Expected `int"),
+        (str, None, "is to return str, and returned NoneType: Expected `str`"),
+        (list[int], [1, "two"], r"is to return list\[int\], and returned list: .*`\$\[1\]`"),
+        (Query, Query(topic=5), "and returned Query: Expected `str`, got `int` - at"),  # type: ignore[arg-type]
+        (Hit, {"title": "x"}, "and returned dict: Object missing required field `at`"),
+        (Answer, Answer.model_construct(text="x", hits="none"), "and returned Answer: hits"),
+        (NoReturn, None, "is to return .*NoReturn, and returned NoneType: Type .*is not supported"),
+        (Callable[[], int], 5, "and returned int: .*cannot be made from data"),
+    ],
+    ids=["int", "none", "optional", "forgotten", "generic", "dataclass", "struct", "model",
+         "no return", "callable"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_why(
+    hint: Any, value: Any, said: str, url: str
+) -> None:
+    app = App(url)
+    give = app.task(name="give")(returning(hint, value))
+    async with app, app.worker():
+        ticket = await give.submit()
+        with pytest.raises(UsageError, match=said) as caught:
+            await ticket
+        assert str(caught.value).startswith("give is to return ")
+        assert "correct the annotation, or what is returned" in str(caught.value)
+        kept = await stored(app, ticket.id)
+        assert kept.dead
+        assert kept.job.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "read"),
+    [
+        (None, None, None),
+        (int | None, None, None),
+        (Optional[str], "x", "x"),  # noqa: UP045
+        (float, 5, 5.0),
+        (list[int], (1, 2), [1, 2]),
+        (set[str], ["a"], {"a"}),
+        (object, {"a": [1]}, {"a": [1]}),
+        (dict[str, object], {"a": 1, "b": "two"}, {"a": 1, "b": "two"}),
+        (Any, (1, 2), [1, 2]),
+        (Query, {"topic": "bees"}, Query("bees")),
+        (Query | None, Query("bees"), Query("bees")),
+        (list[Answer], [Answer(text="x", hits=[])], [Answer(text="x", hits=[])]),
+        ("Unheard", 5, 5),
+        (Awaitable[int], 5, 5),
+        (Coroutine[Any, Any, list[int]], (5,), [5]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+async def test_a_result_that_can_be_read_as_its_annotation_is_read_so(
+    hint: Any, value: Any, read: Any
+) -> None:
+    app = App("memory://")
+    give = app.task(name="give")(returning(hint, value))
+    async with app, app.worker():
+        found = await (await give.submit())
+    assert found == read
+    assert type(found) is type(read)
+
+
 class Hostile:
     """A value that breaks whoever looks at it."""
 
@@ -357,6 +434,63 @@ async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> No
             await double.submit_many(calls)
         station = await app.station()
         assert await station.keeper.ask(station.store.pools) == []
+
+
+@pytest.mark.parametrize("calls", [None, 5, True, "bees", ["bees"]], ids=str)
+async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
+    app = App("memory://")
+
+    @app.task
+    async def call(text: str = "") -> None: ...
+
+    async with app:
+        with pytest.raises(UsageError, match=r"tuples of arguments, such as \[\('bees',\)"):
+            await call.submit_many(calls)
+
+
+async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> None:
+    app = App("memory://")
+
+    @app.task
+    async def call(number: int) -> None: ...
+
+    async with app:
+        endless = ((number,) for number in count())
+        with pytest.raises(UsageError, match="at most 50,000 calls at once; submit them in parts"):
+            await call.submit_many(endless)
+        assert next(endless) == (50_001,)
+        assert sum((await app.operator().count()).values()) == 0
+
+
+@pytest.mark.parametrize("first", ["bees", None, 5, "x" * 3_000_000], ids=lambda one: str(one)[:9])
+async def test_a_forgotten_transaction_is_told(first: Any) -> None:
+    app = App("memory://")
+
+    @app.task
+    async def call(text: str = "") -> None: ...
+
+    async with app:
+        with pytest.raises(
+            UsageError, match=r"give the transaction first: submit_in\(tx"
+        ) as caught:
+            await call.submit_in(first, "bees")
+    assert len(str(caught.value)) < 500
+
+
+async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
+    app = App(url)
+
+    @app.task
+    async def call() -> int:
+        return 1
+
+    labels = ("key", "idempotency_key", "session", "tenant", "user")
+    wide: Any = dict.fromkeys(labels, "ü" * 1000)
+    async with app, app.worker():
+        assert await (await call.with_options(**wide).submit()) == 1
+        for label in labels:
+            with pytest.raises(UsageError, match=f"{label}='xx.*at most 1,000 characters"):
+                call.with_options(**{**wide, label: "x" * 1001})
 
 
 async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:

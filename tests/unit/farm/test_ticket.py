@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from poolhand import JobLost, Retry, Status, Unavailable, Undecodable, UsageError, wait
 from poolhand.app import App
+from poolhand.contract import Stored
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, SharedStore, StoreApp, seeded, until
 
@@ -276,3 +278,36 @@ async def test_those_who_stopped_waiting_are_forgotten(runtime: SeededRuntime) -
         await asyncio.sleep(3)
         station = await app.station()
         assert station.outcomes.watch._waiting == {}
+
+
+@seeded
+async def test_a_store_that_answers_slowly_is_asked_again_within_a_second(
+    runtime: SeededRuntime,
+) -> None:
+    class Slow(SharedStore):
+        """Takes long to find jobs."""
+
+        async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+            found = await super().get(ids)
+            await _take(runtime, 10)
+            return found
+
+    store = Slow(runtime)
+    near, far = StoreApp(store, runtime), StoreApp(store, runtime)
+    gate = Gate()
+
+    async def call() -> None:
+        await gate.pass_through()
+
+    submits = far.task(name="call")(call)
+    near.task(name="call")(call)
+    async with near, far, near.worker():
+        waiting = asyncio.create_task((await submits.submit()).result())
+        await asyncio.sleep(5)
+        gate.opened.set()
+        await asyncio.sleep(10 + 1 + 10)
+        assert waiting.done()
+
+
+async def _take(runtime: SeededRuntime, seconds: float) -> None:
+    await asyncio.sleep(seconds)

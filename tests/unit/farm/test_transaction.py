@@ -189,3 +189,37 @@ async def test_tables_of_the_user_may_have_any_name_that_is_not_ours(tmp_path: P
     shop = Shop(path)
     async with shop.app, shop.app.worker():
         assert await (await shop.invoice.submit(1)) == 1
+
+
+async def test_a_submit_inside_that_would_wait_for_itself_is_refused_at_once(shop: Shop) -> None:
+    async with shop.app:
+        async with shop.app.transaction() as tx:
+            await tx.execute("INSERT INTO orders VALUES (1, 'honey')")
+            with pytest.raises(UsageError, match=r"use submit_in\(tx"):
+                await shop.invoice.submit(1)
+            with pytest.raises(UsageError, match="the transaction that is open"):
+                async with shop.app.transaction():
+                    pass
+            await shop.invoice.submit_in(tx, 1)
+        assert shop.orders() == [(1, "honey")]
+        assert (await shop.invoice.submit(2)).status is Status.QUEUED
+
+
+async def test_who_leaves_while_it_begins_leaves_nothing_open(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_transaction, "LONGEST", 10_000.0)
+    async with shop.app:
+        await shop.app.station()
+
+        async def enter() -> None:
+            async with shop.app.transaction():
+                pytest.fail("it was cancelled before it was open")
+
+        task = asyncio.create_task(enter())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        # Only when nothing is open can anybody else write.
+        assert (await shop.invoice.submit(1)).status is Status.QUEUED

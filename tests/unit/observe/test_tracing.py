@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from poolhand import Fault, Job, Status, UsageError
-from poolhand.observe.events import Events, JobEnded, JobRetried, JobStarted, Tracer
+from poolhand.observe.events import Events, JobEnded, JobRetried, JobStarted, LeaseLost, Tracer
 from poolhand.observe.spans import enter_trace
 from poolhand.observe.tracing import trace_events
 
@@ -483,6 +483,13 @@ def test_nothing_is_held_of_a_stored_job_that_may_go_on_elsewhere(traced: Traced
     traced.finish(traced.start(job))
     assert held(traced.tracer) == 0
     assert len(traced.all("pool.run")) == 2
+
+
+def test_nothing_is_held_of_a_job_whose_lease_was_lost(traced: Traced) -> None:
+    job = traced.start(a_job())
+    traced.events.emit(LeaseLost(job.pool, job))
+    assert held(traced.tracer) == 0
+    assert len(traced.all("pool.run")) == 1
 
 
 def test_pools_on_several_threads_share_a_trace(traced: Traced) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable
+from typing import Any
+
 import pytest
 
 from poolhand import UsageError
 from poolhand.contract import Filter, Line
+from poolhand.operate.actions import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
@@ -175,7 +180,7 @@ async def test_a_resize_wins_until_it_is_given_back(world: World) -> None:
     assert len(await world.operator.audit(0, kind=RESIZE)) == 2
 
 
-@pytest.mark.parametrize("slots", [0, -1, True, 1.5])
+@pytest.mark.parametrize("slots", [0, -1, True, 1.5, 100_001, 2**70])
 async def test_a_size_that_is_none_is_refused(world: World, slots: int) -> None:
     await world.add()
     with pytest.raises(UsageError, match="an int of at least 1"):
@@ -192,8 +197,12 @@ async def test_what_is_asked_of_an_unknown_pool_is_none_and_changes_nothing(worl
     assert await world.operator.near("zzz") is None
 
 
-@pytest.mark.parametrize("by", ["", "  "])
-async def test_nobody_acts_without_a_name(world: World, by: str) -> None:
+@pytest.mark.parametrize(
+    "by",
+    ["", "  ", None, "\udcff", "x" * 1001],
+    ids=["empty", "blank", "none", "not UTF-8", "long"],
+)
+async def test_nobody_acts_without_a_name(world: World, by: Any) -> None:
     id = await world.dead()
     for act in (
         world.operator.cancel([id], by),
@@ -228,3 +237,77 @@ async def test_the_audit_log_is_read_on_from_a_number(world: World) -> None:
     first = await world.operator.audit(0, 2)
     rest = await world.operator.audit(first[-1].number)
     assert [line.job for line in [*first, *rest]] == ids
+
+
+NUMBERS = [None, "", "2", 1.0, math.nan, math.inf, True, 2**70]
+
+
+@pytest.mark.parametrize("limit", [*NUMBERS, 0, -1], ids=repr)
+async def test_a_limit_that_is_none_is_refused(world: World, limit: Any) -> None:
+    await world.dead()
+    for look in (
+        world.operator.jobs(limit=limit),
+        world.operator.dead(limit=limit),
+        world.operator.audit(0, limit),
+        world.operator.last_audit(limit),
+    ):
+        with pytest.raises(UsageError, match=r"limit=.* an int from 1"):
+            await look
+
+
+@pytest.mark.parametrize("after", [*NUMBERS, 2**63, -1], ids=repr)
+async def test_a_cursor_that_is_none_is_refused(world: World, after: Any) -> None:
+    await world.dead()
+    looks: list[Awaitable[object]] = [world.operator.audit(after)]
+    if after is not None:
+        looks += [world.operator.jobs(after=after), world.operator.dead(after=after)]
+    for look in looks:
+        with pytest.raises(UsageError, match=r"after=.* an int from 0"):
+            await look
+
+
+async def test_the_largest_numbers_are_taken(world: World) -> None:
+    id = await world.dead()
+    assert [job.id for job in await world.operator.jobs(after=LAST, limit=10**18)] == [id]
+    assert [job.id for job in await world.operator.dead(after=LAST, limit=10**18)] == [id]
+    assert await world.operator.audit(LAST, 10**18) == []
+    assert len(await world.operator.last_audit(10**18)) == len(await world.operator.audit(0))
+
+
+@pytest.mark.parametrize("ids", ["job-0001", "", None, 3, b"job-0001", [1], [b"x"]], ids=repr)
+async def test_ids_that_are_no_list_of_texts_are_refused(world: World, ids: Any) -> None:
+    id = await world.dead()
+    for act in (world.operator.cancel(ids, "anna"), world.operator.retry(ids, "anna")):
+        with pytest.raises(UsageError, match=r"ids=.*; give a list of ids"):
+            await act
+    assert (await world.get(id)).dead
+
+
+async def test_ids_may_be_any_iterable(world: World) -> None:
+    ids = [await world.add() for _ in range(3)]
+    answers = await world.operator.cancel((id for id in ids), "anna")
+    assert [(one.id, one.done) for one in answers] == [(id, True) for id in ids]
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        "chat",
+        None,
+        Filter(statuses=Status.FAILED),  # type: ignore[arg-type]
+        Filter(statuses="failed"),  # type: ignore[arg-type]
+        Filter(statuses=("fialed",)),  # type: ignore[arg-type]
+        Filter(statuses=None),  # type: ignore[arg-type]
+    ],
+    ids=["text", "none", "one status", "text for statuses", "unknown status", "no statuses"],
+)
+async def test_a_filter_that_is_none_is_refused(world: World, which: Any) -> None:
+    await world.dead()
+    for look in (
+        world.operator.jobs(which),
+        world.operator.dead(which),
+        world.operator.count(which),
+        world.operator.retry_all(which, "anna"),
+    ):
+        with pytest.raises(UsageError, match=r"give a (Filter|tuple)"):
+            await look

@@ -202,10 +202,11 @@ async def test_a_file_that_is_well_is_told_first(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("numbers", "level", "fix"),
     [
+        ((0, 2), Level.WRONG, "check the name, or make one of it with `poolhand migrate`"),
         ((1, 2), Level.WARN, "run `poolhand migrate`, or start the app"),
         ((3, 2), Level.WRONG, "use the newer version of poolhand"),
     ],
-    ids=["behind", "ahead"],
+    ids=["none", "behind", "ahead"],
 )
 async def test_another_schema_is_told_and_not_migrated(
     clock: Clock, numbers: tuple[int, int], level: Level, fix: str

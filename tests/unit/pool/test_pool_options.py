@@ -34,6 +34,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe import events
+from poolhand.rules.checks import shown
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
@@ -67,7 +68,10 @@ SECONDS = ("seconds, 0 or more", [-1, -0.1, NAN, INF, True, "5", None, [1], HUGE
 AMOUNT = ("seconds above 0", [0, 0.0, -1, NAN, INF, -INF, True, "5", [1], HUGE])
 
 BAD: dict[str, tuple[str, list[Any]]] = {
-    "name": ("a non-blank text", ["", " ", "\t\n", 5, b"name", ["name"], True]),
+    "name": (
+        "a non-blank text of at most 1,000 characters",
+        ["", " ", "\t\n", 5, b"name", ["name"], True, "x" * 1001, "\ud800"],
+    ),
     "max_concurrent": (COUNT[0], [*COUNT[1], None]),
     "queue": (
         "fifo(), lifo(), priority(), fair_round_robin() or one of these names",
@@ -100,7 +104,7 @@ BAD: dict[str, tuple[str, list[Any]]] = {
 @pytest.mark.parametrize(
     ("option", "allowed", "value"),
     [
-        pytest.param(option, allowed, value, id=f"{option}-{str(value)[:20]}")
+        pytest.param(option, allowed, value, id=f"{option}-{ascii(value)[:20]}")
         for option, (allowed, values) in BAD.items()
         for value in values
     ],
@@ -111,7 +115,7 @@ def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
     with pytest.raises(UsageError) as caught:
         make(**{option: value})
     text = str(caught.value)
-    assert f"{option}={value!r} is not allowed" in text
+    assert f"{option}={shown(value)} is not allowed" in text
     assert allowed in text
     assert caught.value.code == "PH-USE-001"
     assert isinstance(caught.value, ValueError)
@@ -167,7 +171,11 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
             {"scope": "pipeline", "scope_id": "a", "pipeline_id": "b"},
             ["scope_id='a'", "one non-blank text"],
         ),
+        ({"scope": "pipeline", "scope_id": "\ud800"}, ["scope_id='\\ud800'", "UTF-8"]),
+        ({"scope": "pipeline", "scope_id": "x" * 1001}, ["scope_id='xxx", "at most 1,000"]),
         ({"scope": "pipeline", "scope_id": "a", "dir": 5}, ["dir=5", "a folder"]),
+        ({"scope": "pipeline", "scope_id": "a", "dir": "a\0b"}, ["dir='a\\x00b'", "a folder"]),
+        ({"scope": "pipeline", "scope_id": "a", "dir": "\ud800"}, ["dir='", "a folder"]),
         ({"scope": "pipeline", "scope_id": "a", "store": "x.db"}, ["store='x.db'", "a URL"]),
         (
             {"scope": "pipeline", "scope_id": "a", "store": "memory://", "dir": "x"},
@@ -182,7 +190,7 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
         ({"store": "sqlite:///x.db"}, ["store='sqlite:///x.db'", "scope='pipeline'"]),
         ({"dir": "pools"}, ["dir='pools'", "scope='pipeline'"]),
     ],
-    ids=str,
+    ids=lambda value: ascii(value)[:60],
 )
 def test_a_scope_that_cannot_be_says_what_to_do(options: dict[str, Any], texts: list[str]) -> None:
     with pytest.raises(PoolhandError) as caught:

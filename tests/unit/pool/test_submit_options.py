@@ -24,6 +24,7 @@ from poolhand import (
     list_pools,
     wait,
 )
+from poolhand.rules.checks import shown
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Journal, occupied, park, seeded, until
 
@@ -44,13 +45,16 @@ def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 # Bad values
 
-TEXT = ("a non-blank text", ["", " ", 5, b"x", True, ["x"]])
+TEXT = (
+    "a non-blank text of at most 1,000 characters",
+    ["", " ", 5, b"x", True, ["x"], "x" * 1001, "x" * 3_000_000],
+)
 FLAG = ("True or False", [0, 1, "yes", None, []])
 AMOUNT = ("seconds above 0", [0, -1, NAN, INF, True, "5", [1], HUGE])
 
 BAD: dict[str, tuple[str, list[Any]]] = {
     "priority": ("an int", [1.0, "5", None, True, NAN, [1], INF]),
-    "key": ("a text", [5, b"x", True, ["x"], 1.5]),
+    "key": ("a text of at most 1,000 characters", [5, b"x", True, ["x"], 1.5, "x" * 1001]),
     "idempotency_key": TEXT,
     "rerun_failed": FLAG,
     "session": TEXT,
@@ -87,9 +91,10 @@ def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
     with pytest.raises(UsageError) as caught:
         view(Pool("strict"), **{option: value})
     text = str(caught.value)
-    assert f"{option}={value!r} is not allowed" in text
+    assert f"{option}={shown(value)} is not allowed" in text
     assert allowed in text
     assert "'strict'" in text
+    assert len(text) < 500
 
 
 @pytest.mark.parametrize(("option", "value"), TOO_FAR)

@@ -16,6 +16,8 @@ ODD_VALUES = [None, True, "1", b"1", [], {}, object(), nan, inf, -inf, 1j]
     ("check", "good", "bad"),
     [
         (checks.is_text, ["a", " a "], ["", "  ", "\n"]),
+        (checks.is_short, ["", "a", "a" * 1000], ["a" * 1001]),
+        (checks.is_name, ["a", "ü", "a" * 1000, "a\0b"], ["", "  ", "a" * 1001, "\ud800"]),
         (checks.is_int, [0, -1, 2**40], [0.0, 1.5]),
         (checks.is_whole, [0, 1, 2**40], [-1, 0.0]),
         (checks.is_count, [1, 2**40], [0, -1, 1.0]),
@@ -27,7 +29,8 @@ ODD_VALUES = [None, True, "1", b"1", [], {}, object(), nan, inf, -inf, 1j]
 def test_a_check_tells_good_values_from_bad_ones(
     check: checks.Predicate, good: list[Any], bad: list[Any]
 ) -> None:
-    odd = [value for value in ODD_VALUES if not (check is checks.is_text and value == "1")]
+    texts = (checks.is_text, checks.is_short, checks.is_name)
+    odd = [value for value in ODD_VALUES if not (check in texts and value == "1")]
     assert [value for value in good if not check(value)] == []
     assert [value for value in bad + odd if check(value)] == []
 
@@ -42,3 +45,19 @@ def test_an_optional_value_may_be_missing() -> None:
     assert check(None)
     assert check(1)
     assert not check(0)
+
+
+def test_a_value_is_shown_in_an_error_as_it_is_or_cut() -> None:
+    assert checks.shown([1, "two"]) == "[1, 'two']"
+    assert checks.shown("x" * 3_000_000) == "'" + "x" * 199 + "…"
+    assert checks.shown(list(range(1000))).endswith("…")
+    assert len(checks.shown(list(range(1000)))) == 201
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
+    class Hidden:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    assert checks.shown(Hidden()) == "<a Hidden>"
+    assert checks.shown(10**5000) == "<a int>"

@@ -186,7 +186,7 @@ def test_a_job_that_breaks_while_stopping_is_over_when_nobody_wants_it_again(
     assert settle(job, outcome, NO_RETRY, AT, 1.0, 0.5).status.terminal
 
 
-@pytest.mark.parametrize("until", [inf, nan, "tomorrow", datetime(2030, 1, 1), None])  # noqa: DTZ001
+@pytest.mark.parametrize("until", [-1, -0.001, inf, nan, "tomorrow", datetime(2030, 1, 1), None])  # noqa: DTZ001
 def test_a_wish_that_nobody_can_obey_is_a_failure_that_says_what_is_allowed(until: Any) -> None:
     for wish in (Snooze(until), RetryLater(until)):
         outcome = failed(wish)

@@ -259,6 +259,74 @@ async def test_closing_writes_what_waits_and_refuses_what_comes_later(tmp_path: 
         assert file.read(noted) == ["just in time"]
 
 
+async def test_a_close_that_was_cancelled_leaves_the_file_open(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        lock = hold(file.path)
+        closing = asyncio.create_task(file.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        lock.close()
+        await file.open()
+        await file.write(note("still open"))
+        await file.close()
+        await file.open()
+        assert file.read(noted) == ["still open"]
+
+
+async def test_nothing_after_the_commit_fails_those_who_shared_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def broken(fd: int, size: int, start: int) -> bytes:
+        asked.append(fd)
+        raise OSError(5, "Input/output error")
+
+    async with notes(tmp_path) as file:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pread", broken)
+            done = await asyncio.gather(file.write(note("a")), file.write(note("bc")))
+        assert asked
+        assert list(done) == [1, 2]
+        assert file.read(noted) == ["a", "bc"]
+        await file.check()
+
+
+async def test_a_rollback_that_fails_leaves_nobody_waiting(tmp_path: Path) -> None:
+    def deny(action: int, what: str | None, *_: str | None) -> int:
+        undoing = action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK"
+        committing = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
+        return sqlite3.SQLITE_DENY if undoing or committing else sqlite3.SQLITE_OK
+
+    async with notes(tmp_path) as file:
+        connection = file._connection
+        assert connection is not None
+        connection.set_authorizer(deny)
+        async with asyncio.timeout(30):
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                await file.write(note("a"))
+        other = hold(file.path)
+        other.close()
+        connection.set_authorizer(None)
+        connection.execute("ROLLBACK")
+        await file.write(note("b"))
+        assert file.read(noted) == ["b"]
+
+
+async def test_a_file_whose_name_is_no_utf_8_is_a_file_like_others(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff?%20#.db")
+    async with opened(path) as file:
+        await file.write(make_notes)
+        await file.write(note("a"))
+        connection, lock = await file.begin()
+        assert noted(connection) == ["a"]
+        connection.close()
+        lock.close()
+        assert faults.reader(file.path).execute("SELECT * FROM note").fetchall() == [("a",)]
+
+
 async def test_a_write_that_came_before_the_end_is_made(tmp_path: Path) -> None:
     async with notes(tmp_path) as file:
         length, _ = await asyncio.gather(file.write(note("abc")), file.close())
@@ -436,7 +504,7 @@ def test_another_program_that_writes_is_waited_for(tmp_path: Path) -> None:
             foreign = sqlite3.connect(file.path, isolation_level=None)
             foreign.execute("BEGIN IMMEDIATE")
             file.lock_seconds = 0.05
-            with pytest.raises(Unavailable, match="has held"):
+            with pytest.raises(Unavailable, match=f"another process has held {file.path} for"):
                 await file.write(note("refused"))
             file.lock_seconds = 10
             waiting = asyncio.create_task(file.write(note("mine")))

@@ -152,6 +152,37 @@ def test_a_lock_that_cannot_be_made_says_what_the_system_said(tmp_path: Path) ->
         lock.take(patient())
 
 
+def test_a_lock_whose_second_file_cannot_be_made_is_not_half_open(tmp_path: Path) -> None:
+    lock, other = two_locks(tmp_path)
+    turn = tmp_path / "store.db-lock-turn"
+    turn.symlink_to(tmp_path / "missing" / "file")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            lock.take(patient())
+    turn.unlink()
+    assert lock.take(patient())
+    lock.close()
+    assert other.take(patient())
+    other.close()
+
+
+def test_a_lock_that_cannot_be_looked_after_is_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str) -> os.stat_result:
+        raise OSError(5, "Input/output error")
+
+    lock, other = two_locks(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            lock.take(patient())
+    assert other.take(patient())
+    other.close()
+    assert lock.take(patient())
+    lock.close()
+
+
 def test_pauses_grow_from_a_millisecond_and_stay_short() -> None:
     clock = Clock()
     patience = patient(clock)

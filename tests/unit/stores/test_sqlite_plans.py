@@ -44,6 +44,9 @@ HOT = {
     "jobs by their ids": sqlite_find.BY_IDS[MANY],
     "a pool": sqlite_pools.BY_NAME,
     "what has expired": sqlite_steps.EXPIRED,
+    "what an owner has parked": sqlite_leases.PARKED_BY,
+    "what of an owner is stuck": sqlite_leases.STUCK_OF,
+    "what an owner runs": sqlite_leases.RUN_BY,
     "what is due": sqlite_upkeep.DUE,
     "when something is due": sqlite_upkeep.NEXT_DUE,
     "when something expires": sqlite_upkeep.NEXT_CLOSING,
@@ -84,16 +87,60 @@ def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
     assert scans(plan(connection, "SELECT seq FROM poolhand_waits WHERE since = ? ORDER BY turn"))
 
 
+@pytest.mark.parametrize("text", [sqlite_leases.LEASES, sqlite_leases.FORGET_OWNERS])
+def test_owners_are_looked_through_but_nothing_that_they_hold(
+    connection: sqlite3.Connection, text: str
+) -> None:
+    assert scans(plan(connection, text)) == ["SCAN poolhand_owners"]
+
+
+def test_overdue_pools_are_told_by_an_index_alone(connection: sqlite3.Connection) -> None:
+    index = "SEARCH poolhand_waits USING COVERING INDEX poolhand_waits_closing"
+    assert plan(connection, sqlite_steps.OVERDUE)[0].startswith(index)
+
+
+@pytest.mark.parametrize(
+    ("which", "column"),
+    [
+        (Filter(name="n"), "name"),
+        (Filter(key="k"), "key"),
+        (Filter(session="s"), "session"),
+        (Filter(tenant="t"), "tenant"),
+        (Filter(name="n", key="k", tenant="t"), "key"),
+        (Filter("p", (), "n", "k", "s", "t"), "session"),
+        (Filter(name="n", tenant="t", dead=True), "tenant"),
+        (Filter(name="n", statuses=(Status.FAILED,)), "name"),
+        (Filter(tenant="t", statuses=(Status.QUEUED, Status.FAILED)), "tenant"),
+        (Filter(key="k", statuses=(Status.QUEUED,)), "key"),
+    ],
+    ids=str,
+)
+def test_jobs_are_found_and_counted_by_what_fewest_have_in_common(
+    connection: sqlite3.Connection, which: Filter, column: str
+) -> None:
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    sqlite_find.find(connection, which, None, 10)
+    sqlite_find.count(connection, which)
+    connection.set_trace_callback(None)
+    for text in asked:
+        found = plan(connection, text)
+        taken = [step.replace("COVERING ", "") for step in found]
+        assert f"SEARCH j USING INDEX poolhand_jobs_by_{column} ({column}=?)" in taken
+        assert not [step for step in found if step.startswith("SCAN")]
+
+
 @pytest.mark.parametrize(
     ("which", "table"),
     [
         (Filter(dead=True), "e USING INDEX poolhand_ends_dead"),
+        (Filter(dead=True, name="n"), "e USING INDEX poolhand_ends_dead"),
         (Filter(statuses=(Status.RUNNING,)), "c USING INDEX poolhand_claims_by_job"),
-        (Filter(statuses=(Status.QUEUED, Status.BLOCKED), key="k"), "w"),
-        (Filter(statuses=(Status.FAILED,), tenant="t"), "e USING INDEX poolhand_ends_by_job"),
-        (Filter(name="n"), "j"),
+        (Filter(statuses=(Status.QUEUED, Status.BLOCKED), name="n"), "w"),
+        (Filter(statuses=(Status.FAILED,)), "e USING INDEX poolhand_ends_by_job"),
+        (Filter(key=""), "j"),
     ],
-    ids=["dead", "running", "waiting", "over", "any"],
+    ids=["dead", "dead of a name", "running", "waiting", "over", "any"],
 )
 def test_a_search_begins_where_the_fewest_are_and_sorts_nothing(
     connection: sqlite3.Connection, which: Filter, table: str

@@ -188,6 +188,19 @@ async def test_where_no_socket_can_be_made_one_still_hears_oneself(path: str) ->
         await ear.until("ready")
 
 
+async def test_without_a_descriptor_left_one_still_hears_oneself(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    async with awake(path, "one") as (wake,):
+        ear = Ear(wake)
+        wake.publish(["ready"])
+        await ear.until("ready")
+
+
 def test_a_loop_that_watches_no_sockets_still_hears_itself(path: str) -> None:
     async def main(runtime: SeededRuntime) -> list[str]:
         async with awake(path, "one") as (wake,):

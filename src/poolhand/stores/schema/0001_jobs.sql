@@ -8,9 +8,10 @@ CREATE TABLE poolhand_counters (
     turns INTEGER NOT NULL,   -- … to an entry into a line
     tokens INTEGER NOT NULL,  -- … to a claim
     ends INTEGER NOT NULL,    -- … to an outcome
-    pool INTEGER NOT NULL     -- the pool that got the last job
+    pool INTEGER NOT NULL,    -- the pool that got the last job
+    documents INTEGER NOT NULL -- the highest version of a document that is gone
 );
-INSERT INTO poolhand_counters VALUES (1, 0, 0, 0, 0, 0);
+INSERT INTO poolhand_counters VALUES (1, 0, 0, 0, 0, 0, 0);
 
 CREATE TABLE poolhand_pools (
     no INTEGER PRIMARY KEY,
@@ -46,6 +47,10 @@ CREATE TABLE poolhand_jobs (
     brief BLOB NOT NULL
 );
 CREATE UNIQUE INDEX poolhand_jobs_by_id ON poolhand_jobs (id);
+CREATE INDEX poolhand_jobs_by_name ON poolhand_jobs (name);
+CREATE INDEX poolhand_jobs_by_key ON poolhand_jobs (key) WHERE key <> '';
+CREATE INDEX poolhand_jobs_by_session ON poolhand_jobs (session) WHERE session IS NOT NULL;
+CREATE INDEX poolhand_jobs_by_tenant ON poolhand_jobs (tenant) WHERE tenant IS NOT NULL;
 
 -- Places: 0 parked, 1 scheduled, 2 blocked by its session, 3 blocked by its key, 4 queued,
 -- 5 between two places (within one transaction only).
@@ -68,7 +73,8 @@ CREATE TABLE poolhand_waits (
 CREATE INDEX poolhand_waits_ready ON poolhand_waits (pool, rank, turn) WHERE place = 4;
 CREATE INDEX poolhand_waits_due ON poolhand_waits (by_wall, due_at) WHERE place = 1;
 CREATE INDEX poolhand_waits_parked ON poolhand_waits (pool) WHERE place = 0;
-CREATE INDEX poolhand_waits_closing ON poolhand_waits (closes_at) WHERE closes_at IS NOT NULL;
+CREATE INDEX poolhand_waits_parkers ON poolhand_waits (owner) WHERE place = 0;
+CREATE INDEX poolhand_waits_closing ON poolhand_waits (closes_at, seq, pool) WHERE closes_at IS NOT NULL;
 CREATE INDEX poolhand_waits_gates ON poolhand_waits (pool, gate, place, rank, turn) WHERE gate IS NOT NULL;
 CREATE INDEX poolhand_waits_crowds ON poolhand_waits (pool, crowd) WHERE crowd IS NOT NULL;
 
@@ -87,6 +93,7 @@ CREATE TABLE poolhand_claims (
     course BLOB
 );
 CREATE INDEX poolhand_claims_by_job ON poolhand_claims (seq);
+CREATE INDEX poolhand_claims_by_owner ON poolhand_claims (owner);
 CREATE INDEX poolhand_claims_gates ON poolhand_claims (pool, gate) WHERE gate IS NOT NULL;
 
 -- Status: 0 completed, 1 failed, 2 cancelled, 3 expired, 4 rejected.

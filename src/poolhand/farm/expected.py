@@ -1,0 +1,97 @@
+"""What a pool has handed in and whose end it has not heard yet.
+
+A worker of this process tells how a job of its own ended. One that ends while it waits, or in
+another process, has to be looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from msgspec import Struct
+
+from poolhand.contract import Jobs as JobStore
+from poolhand.contract import Stored
+from poolhand.rules.job import Job
+
+LOT = 500
+LOOKS_UNHINTED = 10  # hints may be lost; without one, this many looks pass between two rounds
+DOUBT = 60.0  # an order that is not in the store after so long was not taken
+
+
+class Gone(Struct, frozen=True):
+    """A job that is over; without a record it is not kept, or never was."""
+
+    id: str
+    job: Job | None
+
+
+class Expected:
+    """The ids of such jobs. Looked after on the keeper's loop, all else on that of the pool."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: dict[str, float] = {}
+        self._round: list[str] = []
+        self._hinted = False
+        self._unhinted = 0
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._since
+
+    def add(self, id: str) -> None:
+        """Expect a job that is on its way into the store."""
+        self._since[id] = self._now()
+
+    def confirm(self, id: str) -> None:
+        """Note that a job is in the store; it may be over and heard of by now."""
+        if id in self._since:
+            self._since[id] = -inf
+
+    def discard(self, id: str) -> bool:
+        """Expect a job no more; tell whether it was expected."""
+        return self._since.pop(id, None) is not None
+
+    def hint(self, topic: str) -> None:
+        """Hear a signal of the store."""
+        self._hinted = self._hinted or topic == "over"
+
+    async def look(self, store: JobStore) -> list[Gone]:
+        """Look after the next lot, if there is reason to; return those of it that are over."""
+        if not self._round and self._is_due():
+            self._round = list(self._since)
+        lot, self._round = self._round[:LOT], self._round[LOT:]
+        return await self._look_after(store, lot)
+
+    async def look_at_all(self, store: JobStore) -> list[Gone]:
+        """Look after all of them, for the last time."""
+        ids = list(self._since)
+        gone: list[Gone] = []
+        for start in range(0, len(ids), LOT):
+            gone += await self._look_after(store, ids[start : start + LOT])
+        return gone
+
+    def _is_due(self) -> bool:
+        self._unhinted += 1
+        due = self._hinted or self._unhinted >= LOOKS_UNHINTED
+        if due:
+            self._hinted, self._unhinted = False, 0
+        return due
+
+    async def _look_after(self, store: JobStore, ids: Sequence[str]) -> list[Gone]:
+        ids = [id for id in ids if id in self._since]
+        if not ids:
+            return []
+        found = zip(ids, await store.get(ids), strict=True)
+        return [
+            Gone(id, None if stored is None else stored.job)
+            for id, stored in found
+            if self._is_over(id, stored)
+        ]
+
+    def _is_over(self, id: str, stored: Stored | None) -> bool:
+        if stored is not None:
+            return stored.job.status.terminal
+        # What is not there may still be on its way in.
+        return self._now() - self._since.get(id, -inf) >= DOUBT

@@ -1,0 +1,43 @@
+"""News from the keeper: told on another thread, as subscribers are user code and may take long."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+
+from poolhand.observe.events import Event, Events
+from poolhand.runtime import Runtime
+
+
+class News:
+    """Emits events in the order they are told, beside the loop that tells them."""
+
+    def __init__(self, runtime: Runtime, events: Events) -> None:
+        self._runtime = runtime
+        self._events = events
+        self._waiting: deque[Event] = deque()
+        self._lock = Lock()
+        self._at_it = False
+
+    def tell(self, event: Event) -> None:
+        if not self._events.live:
+            return
+        with self._lock:
+            self._waiting.append(event)
+            if self._at_it:
+                return
+            self._at_it = True
+        try:
+            self._runtime.in_thread(self._hand_out, "poolhand-news")
+        except RuntimeError:
+            # No thread is to be had: late subscribers are better than none.
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._at_it = False
+                    return
+                event = self._waiting.popleft()
+            self._events.emit(event)

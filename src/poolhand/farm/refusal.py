@@ -1,0 +1,35 @@
+"""Refusals of a store, as their submitters get them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from poolhand.contract import Refusal
+from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError
+
+
+def refused(refusal: Refusal) -> PoolhandError:
+    """Return what the submitter of a refused batch gets."""
+    if refusal.reason == "not_dead":
+        return Conflict(
+            f"the job to run again in pool {refusal.pool!r} is no dead job: it was run again "
+            "before, or did not fail"
+        )
+    return _full(refusal)
+
+
+def waited(pool: str, seconds: float | None, policy: str) -> PoolFull:
+    return PoolFull(
+        f"pool {pool!r} had no place for {seconds} s ({policy}); try again later, give it more "
+        "room, or wait longer (wait_timeout)",
+        policy=policy,
+    )
+
+
+def _full(refusal: Refusal) -> PoolhandError:
+    kind: Callable[..., PoolhandError] = NoFreeSlot if refusal.reason == "no_slot" else PoolFull
+    return kind(
+        f"pool {refusal.pool!r} is full ({refusal.running} running, {refusal.waiting} waiting, "
+        f"{refusal.policy}); try again later or give it more room",
+        policy=refusal.policy,
+    )

@@ -1,0 +1,30 @@
+"""What an operator asks of a store, and of whoever passes that on to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from poolhand.contract import Added, Batch, Filter, Refusal, Stored, Written
+from poolhand.farm.why import Facts
+from poolhand.rules.job import Status
+
+
+class Operable(Facts, Protocol):
+    """The verbs of a store that an operator needs; what they promise stands at the wall."""
+
+    async def count(self, which: Filter) -> Mapping[Status, int]: ...
+
+    async def brief(self, id: str) -> bytes | None: ...
+
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]: ...
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]: ...
+
+    async def pause(self, pool: str, paused: bool, by: str) -> None: ...
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> None: ...
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]: ...

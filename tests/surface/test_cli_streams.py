@@ -1,0 +1,111 @@
+"""Commands whose output or input is not what they can use: told in one line, the code is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.surface.test_cli import Desk, run
+
+pytestmark = pytest.mark.slow
+
+SECONDS = 50
+COMMAND = [sys.executable, "-W", "error", "-m", "poolhand"]
+FULL = "poolhand: the output could not be written: No space left on device\n"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    desk = Desk(tmp_path)
+    run("migrate", "--store", desk.url)
+    return desk
+
+
+def sent(streams: str, *words: str | bytes, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose streams are sent elsewhere by a shell."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {streams}', "sh", *COMMAND, *words],
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    ("streams", "words", "code", "told"),
+    [
+        (">&-", ["jobs", "list"], 0, "no such jobs\n"),
+        (">/dev/full", ["jobs", "list"], 1, f"no such jobs\n{FULL}"),
+        (">/dev/full", ["jobs", "list", "--json"], 1, FULL),
+        (">/dev/full", ["--help"], 1, FULL),
+        (">/dev/full", ["pools", "resize", "zzz"], 2, None),
+        ("2>&-", ["jobs", "show", "nothing"], 3, ""),
+        ("2>/dev/full", ["jobs", "show", "nothing"], 3, ""),
+        ("2>/dev/full", ["jobs", "lsit"], 2, ""),
+        ("<&- >&- 2>&-", ["jobs", "show", "nothing"], 3, ""),
+        ("<&- >&- 2>&-", ["jobs", "list"], 0, ""),
+    ],
+    ids=[
+        "no output",
+        "full",
+        "full of json",
+        "full of help",
+        "full and wrong",
+        "nobody to tell",
+        "no room to tell",
+        "no room to tell of a wrong call",
+        "nothing at all",
+        "nothing at all and fine",
+    ],
+)
+def test_a_stream_that_is_closed_or_full_leaves_the_code_right(
+    desk: Desk, streams: str, words: list[str], code: int, told: str | None, unbuffered: str
+) -> None:
+    place = () if words == ["--help"] or "lsit" in words else ("--store", desk.url)
+    done = sent(streams, *words, *place, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stdout) == (code, b"")
+    if told is not None:
+        assert done.stderr.decode() == told
+
+
+@pytest.mark.parametrize("streams", [">/dev/full", "2>/dev/full"], ids=["output", "errors"])
+def test_an_act_is_done_whole_though_nobody_can_be_told(desk: Desk, streams: str) -> None:
+    for _ in range(3):
+        desk.dead()
+    done = sent(streams, "dead", "retry", "--all", "--store", desk.url)
+    assert done.returncode == (1 if streams == ">/dev/full" else 0)
+    assert desk.json("dead", "list")["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "show", b"\xff"],
+        ["jobs", "cancel", b"\xff"],
+        ["dead", "retry", b"\xff"],
+        ["jobs", "list", "--pool", b"\xff"],
+        ["jobs", "list", "--key", b"\xff"],
+        ["dead", "list", "--tenant", b"\xff"],
+        ["jobs", "cancel", "x", "--by", b"\xff"],
+        ["migrate", b"--store=sqlite:///\xff.db"],
+    ],
+    ids=["show", "cancel", "dead retry", "pool", "key", "tenant", "by", "store"],
+)
+def test_an_argument_that_is_not_utf_8_is_a_wrong_call(
+    desk: Desk, tmp_path: Path, words: list[str | bytes]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    place = () if "migrate" in words else ("--store", desk.url)
+    done = sent("", *words, *place)
+    assert (done.returncode, done.stdout) == (2, b"")
+    shown = r"--store=sqlite:///\udcff.db" if "migrate" in words else r"\udcff"
+    assert (
+        done.stderr.decode() == f"poolhand: argument '{shown}' is not allowed; it must be UTF-8\n"
+    )
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,323 @@
+"""Closures in a store: they run where they live, whoever claims them, and are lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolhand import App, JobLost, Pool, Status, Unavailable, wait
+from poolhand.contract import Lease, Owner
+from poolhand.farm.durable_pool import DurablePool
+from poolhand.farm.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
+from poolhand.farm.homes import AT_ONCE, HOUSEHOLDS, MOST_MET, PASS_ON_FOR, REST_FOR, Homes
+from poolhand.observe.events import JobEnded, JobRetried
+from poolhand.runtime import Identity, Runtime, process_started
+from poolhand.stores.memory import MemoryStore
+from poolhand.testing import SeededRuntime
+from tests.unit.farm.support import (
+    Heard,
+    Machine,
+    SharedStore,
+    StoreApp,
+    seeded,
+    until,
+    until_later,
+)
+
+OTHER = ("elsewhere", "boot", 7, "1")
+POOL = """
+import asyncio, sys
+from poolhand import Pool
+
+async def main():
+    options = dict(scope="pipeline", scope_id="night", dir=sys.argv[1], max_concurrent=4)
+    async with Pool("kept", **options) as pool:
+        if sys.argv[2] == "paused":
+            pool.pause()
+        ticket = await pool.submit(lambda: 1)
+        print(ticket.id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def make(tmp_path: Path, **options: Any) -> Pool:
+    return Pool("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
+    """Return a durable pool over a store that the test has made."""
+
+    class Kept(DurablePool):
+        make_store = staticmethod(lambda url, runtime: store)
+
+    return Kept("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+@contextmanager
+def another_process(tmp_path: Path, paused: bool) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The same pool in a process of its own, and the id of a closure that it has submitted."""
+    with subprocess.Popen(
+        [sys.executable, "-c", POOL, str(tmp_path), "paused" * paused],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def lease(identity: Identity, *, buried: bool = False) -> Lease:
+    return Lease(Owner("owner-1", *identity), 1, 0, buried)
+
+
+async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_holds_them(
+    file_url: str,
+) -> None:
+    heard = Heard()
+    app = App(file_url, events=heard.events)
+    async with (
+        app.worker(slots=5),
+        Pool("kept", scope="pipeline", scope_id="night", store=file_url, max_concurrent=2) as pool,
+    ):
+        assert [await pool.run(lambda: pool) for _ in range(20)] == [pool] * 20
+        assert pool.dead() == []
+    # What it only passed on is nothing that it could tell of.
+    assert heard.of(JobRetried) == heard.of(JobEnded) == []
+
+
+@pytest.mark.slow
+async def test_another_process_on_the_file_leaves_closures_to_the_one_they_live_in(
+    tmp_path: Path,
+) -> None:
+    with another_process(tmp_path, paused=False):
+        async with make(tmp_path, max_concurrent=4) as pool:
+            tickets = [await pool.submit(lambda: 1) for _ in range(20)]
+            jobs = await wait(tickets)
+    assert [(job.status, job.attempts) for job in jobs] == [(Status.COMPLETED, 1)] * 20
+
+
+@pytest.mark.slow
+async def test_a_closure_is_lost_when_its_process_is_killed(tmp_path: Path) -> None:
+    with another_process(tmp_path, paused=True) as (process, id):
+        process.kill()
+        process.wait()
+    async with make(tmp_path) as pool:
+        pool.resume()
+        await until(lambda: pool.dead() != [])
+        (job,) = pool.dead()
+    assert job.id == id
+    assert job.error is not None
+    assert "that is gone" in job.error.message
+
+
+@seeded
+async def test_a_closure_is_lost_with_its_host_and_not_before(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    home = Machine(runtime, "home")
+    async with app, app.worker(slots=5):
+        pool = await kept_in(store, tmp_path, runtime=home, max_concurrent=1).start()
+        assert [await pool.run(lambda: 1) for _ in range(5)] == [1] * 5
+
+        began = asyncio.Event()
+
+        async def hold() -> None:
+            began.set()
+            await asyncio.sleep(100)
+
+        held = await pool.submit(hold)
+        await began.wait()
+        # Its home has no slot free, others may have it: it is passed on, and no attempt counts.
+        await store.resize("kept", 5, "user")
+        waiting = await pool.submit(lambda: 2)
+        await asyncio.sleep(10)
+        job = await waiting.refresh()
+        assert (job.status.waiting, job.attempts) == (True, 0)
+        await pool.drain(0)
+        for left in (held, waiting):
+            lost = await app.get(left.id)
+            assert lost is not None
+            with pytest.raises(JobLost, match="that is gone"):
+                await lost
+
+
+def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
+    class Holder:
+        def holds(self, id: str) -> bool:
+            return id == "job-1"
+
+    here = Runtime().identity()
+    homes, holder = Homes(here), Holder()
+    HOUSEHOLDS.append(holder)
+    try:
+        assert homes.wait(here, "job-1") == 0.0
+        assert homes.wait(here, "job-2") is None
+    finally:
+        HOUSEHOLDS.remove(holder)
+    assert homes.wait(here, "job-1") is None
+
+
+def test_a_closure_is_passed_on_at_once_some_times_and_then_with_a_pause() -> None:
+    homes = Homes(Runtime().identity())
+    homes.look([lease(OTHER)])
+    waits = [homes.wait(OTHER, "job-1") for _ in range(AT_ONCE + 2)]
+    assert waits == [0.0] * AT_ONCE + [PASS_ON_FOR] * 2
+    assert homes.wait(OTHER, "job-2") == 0.0
+    for number in range(MOST_MET):
+        homes.wait(OTHER, f"more-{number}")
+    assert homes.wait(OTHER, "job-1") == 0.0
+
+
+def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
+    homes = Homes(Runtime().identity())
+    homes.look([])
+    for _ in range(2):
+        # One look may have begun before the home came in.
+        assert homes.wait(OTHER, "job-1") is not None
+        assert homes.wait(OTHER, "job-1") is not None
+        homes.look([])
+        assert homes.wait(OTHER, "job-1") is not None
+        homes.look([lease(OTHER)])
+        assert homes.wait(OTHER, "job-1") is not None
+        homes.look([lease(OTHER, buried=True)])
+    assert homes.wait(OTHER, "job-1") is not None
+    homes.look([])
+    assert homes.wait(OTHER, "job-1") is not None
+    homes.look([])
+    assert homes.wait(OTHER, "job-1") is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
+    host, boot, _, _ = here = Runtime().identity()
+    homes = Homes(here)
+    parent = os.getppid()
+    started = process_started(parent)
+    assert started
+    assert homes.wait((host, boot, parent, "another"), "job-1") is None
+    assert homes.wait((host, "another boot", parent, started), "job-1") is None
+    alive = (host, boot, parent, started)
+    for _ in range(3):
+        assert homes.wait(alive, "job-1") is not None
+        homes.look([])
+    # It lives, but not with this store: it may come back to it, or not.
+    assert homes.wait(alive, "job-1") == REST_FOR
+
+
+async def test_a_submit_that_is_cancelled_leaves_no_dead_letter(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        ran: list[int] = []
+        for number in range(10):
+            task = asyncio.ensure_future(pool.submit(ran.append, number))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        await pool.run(ran.append, -1)
+        report = await pool.drain()
+    assert pool.dead() == []
+    assert report.failed == 0
+    assert -1 in ran
+
+
+@seeded
+async def test_what_a_submitter_left_behind_is_cancelled_unless_it_has_a_key(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    store.lag = lambda: 0.2
+    async with kept_in(store, tmp_path, runtime=runtime) as pool:
+        pool.pause()
+        keyed = pool.with_options(idempotency_key="k")
+        for view in (pool, keyed):
+            task = asyncio.ensure_future(view.submit(lambda: 5))
+            # It is in the store, but the answer is still on its way.
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.wait([task])
+        await until_later(lambda: pool.snapshot().cancelled == 1, runtime)
+        pool.resume()
+        assert await keyed.run(lambda: 6) == 5
+        report = await pool.drain()
+    assert (report.cancelled, report.completed, report.failed) == (1, 1, 0)
+
+
+@seeded
+async def test_a_closure_is_kept_while_it_is_open_whether_it_was_taken(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    async with kept_in(store, tmp_path, runtime=runtime) as pool:
+        store.down = True
+        with pytest.raises(Unavailable):
+            await pool.submit(lambda: 1)
+        assert len(pool._executor.closures) == 1
+        store.down = False
+        await asyncio.sleep(2 * DOUBT)
+        assert pool._executor.closures == {}
+
+
+@seeded
+async def test_jobs_that_end_while_they_wait_are_counted_told_and_let_go_of(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    heard = Heard()
+    store = SharedStore(runtime)
+    async with kept_in(store, tmp_path, runtime=runtime, events=heard.events) as pool:
+        later = pool.with_options(delay=100.0)
+        for _ in range(3):
+            await (await later.submit(lambda: 1)).cancel()
+        expiring = [await later.with_options(expires=1.0).submit(lambda: 1) for _ in range(2)]
+        assert await pool.run(lambda: 1) == 1
+        await asyncio.sleep(10)
+        seen = pool.snapshot()
+        assert (seen.cancelled, seen.expired, seen.completed) == (3, 2, 1)
+        assert pool._executor.closures == {}
+        last = await later.submit(lambda: 1)
+        await last.cancel()
+        report = await pool.drain()
+    assert (report.submitted, report.cancelled, report.expired) == (7, 4, 2)
+    ended = [event.job.id for event in heard.of(JobEnded)]
+    assert len(ended) == len(set(ended)) == 7
+    assert {one.id for one in [*expiring, last]} < set(ended)
+
+
+@seeded
+async def test_those_expected_are_looked_after_in_lots_when_something_has_ended(
+    runtime: SeededRuntime,
+) -> None:
+    store = MemoryStore(runtime)
+    await store.open()
+    expected = Expected(runtime.monotonic)
+    ids = [f"job-{number}" for number in range(LOT + 1)]
+    for id in ids:
+        expected.add(id)
+        expected.confirm(id)
+    assert await expected.look(store) == []
+    expected.hint("ready")
+    assert await expected.look(store) == []
+    expected.hint("over")
+    found = [await expected.look(store) for _ in range(2)]
+    assert [len(one) for one in found] == [LOT, 1]
+    assert found[1] == [Gone(ids[-1], None)]
+    assert [await expected.look(store) for _ in range(LOOKS_UNHINTED - 1)][-1] == []
+    assert len(await expected.look(store)) == LOT
+    assert len(await expected.look_at_all(store)) == LOT + 1
+    assert expected.discard(ids[0])
+    assert not expected.discard(ids[0])
+    await store.close()
