@@ -24,13 +24,17 @@ from poolhand.rules.spec import PoolSpec
 
 
 class Owner(Struct, frozen=True):
-    """A process that holds leases: who it is, and how to tell on its host whether it lives."""
+    """A process that holds leases: who it is, and how to tell on its host whether it lives.
+
+    One that `works` runs jobs; others only submit them.
+    """
 
     id: str
     host: str
     boot: str
     pid: int
     started: str
+    works: bool = False
 
 
 class Lease(Struct, frozen=True):
@@ -273,7 +277,7 @@ class Jobs(Protocol):
         """End jobs that wait; wish the end of those that run. None: there is no such job."""
 
     async def enroll(self, owner: Owner) -> None:
-        """Make an owner known, that it may hold leases."""
+        """Make an owner known, that it may hold leases; one that is known is described anew."""
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
         """Renew all leases of an owner; hear what is lost and what is wished."""

@@ -20,12 +20,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from poolhand.contract import Batch, Change, Claim, Filter, Line, Order, Put, Store, Wanted
+from poolhand.contract import (
+    Batch,
+    Change,
+    Claim,
+    Filter,
+    Line,
+    Order,
+    Put,
+    Refusal,
+    Store,
+    Wanted,
+)
+from poolhand.errors import Conflict
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
+from poolhand.stores import memory_books, sqlite_steps
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Clock, order, owner, spec
@@ -77,7 +90,7 @@ WHICH = st.integers(0, 40)
 ENDS = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.CANCELLED])
 FATE = st.sampled_from(["completed", "completed", "failed", "running", "retried"])
 STATUSES = [(status,) for status in Status]
-VERSION = st.sampled_from([None, None, 0, 1])
+VERSION = st.sampled_from([None, None, 0, 1, 2])
 TTL = st.sampled_from([None, 2.0])
 PUT = st.builds(Put, st.sampled_from("def"), st.just(b"p"), VERSION, TTL)
 
@@ -98,9 +111,14 @@ class StoresMachine(RuleBasedStateMachine):
         self.owners = {"x": "x", "y": "y"}
         self.burials = 0
         self.read_until = 0
+        # Few, so that a claim often meets more of them than it may end.
+        self.patch = pytest.MonkeyPatch()
+        for module in (memory_books, sqlite_steps):
+            self.patch.setattr(module, "EXPIRED_AT_ONCE", 1)
         self.both(lambda store: store.open())
 
     def teardown(self) -> None:
+        self.patch.undo()
         self.both(lambda store: store.close())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
@@ -179,6 +197,51 @@ class StoresMachine(RuleBasedStateMachine):
     def submit_some(self, pool: str, jobs: list[dict[str, Any]], who: str) -> None:
         """Bring several that want nothing but a slot, so that there is always something to do."""
         self.add(who, *[(self.order(pool, terms),) for terms in jobs])
+
+    @rule(
+        pools=st.lists(POOL, min_size=1, max_size=4),
+        terms=PLAIN,
+        together=st.booleans(),
+        kept=st.sampled_from([True, True, False]),
+    )
+    def submit_in_a_transaction(
+        self, pools: list[str], terms: dict[str, Any], together: bool, kept: bool
+    ) -> None:
+        orders = [self.order(pool, terms) for pool in pools]
+        size = len(orders) if together else 1
+        batches = [tuple(orders[n : n + size]) for n in range(0, len(orders), size)]
+        self.both(lambda store: self.told(store, batches, kept))
+
+    async def told(
+        self, store: Store, batches: list[tuple[Order, ...]], kept: bool
+    ) -> list[list[str]]:
+        """Bring batches in by a transaction; return what it says of them."""
+        made = await store.begin()
+        answers = [await made.add(Batch(orders)) for orders in batches]
+        await (made.commit() if kept else made.roll_back())
+        return [
+            [str(answer)]
+            if isinstance(answer, Refusal)
+            else [f"{added.entry} {added.job.id}" for added in answer]
+            for answer in answers
+        ]
+
+    @precondition(lambda self: self.names)
+    @rule(which=WHICH, pool=POOL, terms=TERMS)
+    def submit_again(self, which: int, pool: str, terms: dict[str, Any]) -> None:
+        """Bring in a job whose id may be known, behind one that is new."""
+        known = replace(self.order(pool, terms).job, id=self.name(which))
+        batch = Batch((self.order("free", {"key": "A"}), Order(known, b"")), None)
+        if self.both(lambda store: store.get([known.id])) != [None]:
+            self.both(lambda store: self.clash(store, batch))
+
+    async def clash(self, store: Store, batch: Batch) -> object:
+        """Return what was taken; of a full pool and a known id either may be told first."""
+        try:
+            (answer,) = await store.add([batch])
+        except Conflict:
+            return None
+        return None if isinstance(answer, Refusal) else answer
 
     @precondition(lambda self: self.names)
     @rule(which=WHICH, pool=POOL, who=st.sampled_from([None, "x"]))
@@ -376,7 +439,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: self.pages(store, seen, limit))
         self.both(lambda store: store.brief(self.name(which)))
         self.both(lambda store: store.scan("", "", 10))
-        self.both(lambda store: store.get_document("d"))
+        self.both(lambda store: store.get_document("def"[which % 3]))
         self.both(lambda store: store.read("s", which % 5, limit))
         self.both(lambda store: store.read("log of one", which % 5, limit, "e"))
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from poolhand.contract import Owner
 from poolhand.errors import StoreError
 from poolhand.farm.keeper import Keeper
@@ -46,6 +48,7 @@ class Heartbeat:
         self._renewed_at = self._now()
         self.holders: list[Holder] = []
         self.owner = self._new_owner()
+        self._enrolled: Owner | None = None
 
     @property
     def steady(self) -> bool:
@@ -55,9 +58,20 @@ class Heartbeat:
     def hint(self) -> None:
         self._wish.set()
 
+    def join(self, holder: Holder) -> None:
+        """Renew the leases of a worker; everybody may know that this process works."""
+        self.holders.append(holder)
+        self.hint()
+
+    def part(self, holder: Holder) -> None:
+        self.holders.remove(holder)
+        self.hint()
+
     async def enroll(self) -> None:
         """Make this process known as an owner."""
-        await self._keeper.store.enroll(self.owner)
+        owner = self._described()
+        await self._keeper.store.enroll(owner)
+        self._enrolled = owner
         self._renewed_at = self._now()
 
     async def leave(self) -> None:
@@ -108,11 +122,16 @@ class Heartbeat:
             OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()
             await self.enroll()
+        elif self._enrolled != self._described():
+            await self.enroll()
         self._renewed_at = began
         if news.lost:
             self._each(lambda holder: holder.lose(news.lost))
         if news.cancel:
             self._each(lambda holder: holder.cancel(news.cancel))
+
+    def _described(self) -> Owner:
+        return replace(self.owner, works=bool(self.holders))
 
     def _each(self, tell: Callable[[Holder], None]) -> None:
         for holder in list(self.holders):

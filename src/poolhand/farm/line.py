@@ -65,7 +65,7 @@ class Line:
 
     def _begin(self) -> None:
         if not self._station.keeper.closed:
-            self._station.heart.holders.append(self)
+            self._station.heart.join(self)
             self._station.workers.append(self)
             self.task = self._station.keeper.start("worker", self._serve)
 
@@ -75,7 +75,7 @@ class Line:
 
     def _leave(self) -> None:
         if self in self._station.workers:
-            self._station.heart.holders.remove(self)
+            self._station.heart.part(self)
             self._station.workers.remove(self)
 
     async def finish(self, within: float) -> None:

@@ -14,6 +14,7 @@ from poolhand.farm.expected import Expected, Gone
 from poolhand.farm.known import OVER, Known
 from poolhand.farm.station import Station
 from poolhand.farm.watch import Seen
+from poolhand.farm.why import pool_named
 from poolhand.observe.events import Events, JobEnded
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
@@ -58,9 +59,8 @@ class Lookout:
 
     async def look(self, station: Station) -> PoolRow:
         """Learn how the pool stands."""
-        rows = await station.store.pools()
         known = self.known
-        known.row = next((row for row in rows if row.spec.name == self._name), known.row)
+        known.row = await pool_named(station.store, self._name) or known.row
         return known.row
 
     async def look_at_all(self, station: Station) -> list[Gone]:

@@ -27,6 +27,8 @@ LEAD_FOR = 15.0
 LEAD_AGAIN = 5.0
 PRUNE_EVERY = 60.0
 PRUNE_AT_ONCE = 1000
+TRIM_AT_ONCE = 10_000
+SWEEPS_APART = 0.05  # so that others get on with their work while much is forgotten
 KEEP_RESULTS = 7 * 86_400.0
 KEEP_AUDIT = timedelta(days=90)
 
@@ -132,7 +134,8 @@ class Leader:
             pause = LOOK_EVERY
             if await self._leads():
                 pause = await self._promote()
-                await self._prune()
+                if await self._prune():
+                    pause = min(pause, SWEEPS_APART)
                 self._keeper.well("leader")
             await asyncio.sleep(pause)
 
@@ -173,19 +176,22 @@ class Leader:
             return LOOK_EVERY
         return min(LOOK_EVERY, max(LOOK_FIRST, promoted.next_in))
 
-    async def _prune(self) -> None:
+    async def _prune(self) -> bool:
+        """Forget what is old, if the time has come; tell whether more is waiting."""
         now = self._now()
-        if now >= self._prunes_at:
-            store = self._keeper.store
-            jobs = await store.prune(self._keep, PRUNE_AT_ONCE)
-            lines = await trim_audit(store, self._keeper.runtime.wall() - KEEP_AUDIT)
-            # A full sweep means that more is waiting.
-            full = max(jobs, lines) >= PRUNE_AT_ONCE
-            self._prunes_at = now + (LOOK_EVERY if full else PRUNE_EVERY)
+        if now < self._prunes_at:
+            return False
+        store = self._keeper.store
+        jobs = await store.prune(self._keep, PRUNE_AT_ONCE)
+        lines = await trim_audit(store, self._keeper.runtime.wall() - KEEP_AUDIT)
+        if jobs >= PRUNE_AT_ONCE or lines >= TRIM_AT_ONCE:
+            return True
+        self._prunes_at = now + PRUNE_EVERY
+        return False
 
 
 async def trim_audit(store: Log, before: datetime) -> int:
     """Forget up to a sweep of audit records from before a moment; return how many."""
-    lines = await store.read(STREAM, limit=PRUNE_AT_ONCE)
+    lines = await store.read(STREAM, limit=TRIM_AT_ONCE)
     old = [line.number for line in lines if line.at < before]
     return await store.trim(STREAM, old[-1] + 1) if old else 0

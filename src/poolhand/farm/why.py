@@ -15,7 +15,7 @@ MOST_RIVALS = 1000
 SAMPLE = 20
 
 
-class Facts(Protocol):
+class Viewable(Protocol):
     """The verbs of a store that tell where a job stands."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
@@ -27,7 +27,7 @@ class Facts(Protocol):
     async def leases(self) -> list[Lease]: ...
 
 
-async def pool_named(store: Facts, name: str) -> PoolRow | None:
+async def pool_named(store: Viewable, name: str) -> PoolRow | None:
     """Return the pool of that name, None where there is none."""
     return next((row for row in await store.pools() if row.spec.name == name), None)
 
@@ -55,7 +55,7 @@ def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanat
 
 
 async def explained(
-    store: Facts, stored: Stored, pool: PoolRow | None, now: datetime
+    store: Viewable, stored: Stored, pool: PoolRow | None, now: datetime
 ) -> Explanation:
     """Say why a job is where it is and, where that can be known, for about how long."""
     job = stored.job
@@ -75,7 +75,7 @@ async def explained(
             return glance or explain(Standing(job, None))
 
 
-async def _behind_session(store: Facts, job: Job) -> Explanation | None:
+async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
     holders = [one for one in turns or () if _holds(one)]
@@ -86,7 +86,7 @@ async def _behind_session(store: Facts, job: Job) -> Explanation | None:
     return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
 
 
-async def _behind_key(store: Facts, job: Job, pool: PoolRow) -> Explanation:
+async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
     rivals = await _rivals(store, which, job)
     ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
@@ -95,8 +95,8 @@ async def _behind_key(store: Facts, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
-async def _in_queue(store: Facts, job: Job, pool: PoolRow) -> Explanation:
-    if not any(not lease.buried for lease in await store.leases()):
+async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
+    if not any(lease.owner.works and not lease.buried for lease in await store.leases()):
         return Explanation("no_worker", "no worker is connected to this store; start one")
     if pool.slots is None or pool.running < pool.slots:
         return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
@@ -110,7 +110,7 @@ async def _in_queue(store: Facts, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average))
 
 
-async def _rivals(store: Facts, which: Filter, job: Job) -> list[Job] | None:
+async def _rivals(store: Viewable, which: Filter, job: Job) -> list[Job] | None:
     """Return the others that are meant, of the same tenant's session; None if there are many."""
     page = await store.find(which, limit=MOST_RIVALS)
     if page.after is not None:
@@ -119,7 +119,7 @@ async def _rivals(store: Facts, which: Filter, job: Job) -> list[Job] | None:
     return others if which.session is None else [o for o in others if o.tenant == job.tenant]
 
 
-async def _average(store: Facts, pool: str) -> float | None:
+async def _average(store: Viewable, pool: str) -> float | None:
     """Return the mean seconds of the latest jobs that went well."""
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
@@ -164,7 +164,7 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-async def explain_stored(store: Facts, id: str, now: datetime) -> Explanation:
+async def explain_stored(store: Viewable, id: str, now: datetime) -> Explanation:
     """Say why the job of that id is where it is."""
     (stored,) = await store.get([id])
     if stored is None:

@@ -151,7 +151,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     return [
         await _clock(store, now),
         _owners(leases, dead),
-        *_unserved(pools, len(leases) > len(dead)),
+        *_unserved(pools, any(one.owner.works for one in leases if one not in dead)),
         await _due(store, now),
     ]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from poolhand.contract import Added, Batch, Filter, Refusal, Stored, Written
-from poolhand.farm.why import Facts
+from poolhand.farm.why import Viewable
 from poolhand.rules.job import Status
 
 
-class Operable(Facts, Protocol):
+class Operable(Viewable, Protocol):
     """The verbs of a store that an operator needs; what they promise stands at the wall."""
 
     async def count(self, which: Filter) -> Mapping[Status, int]: ...

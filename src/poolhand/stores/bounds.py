@@ -24,4 +24,4 @@ def check_page(after: int | None, limit: int) -> None:
     if after is not None and not 0 <= after <= MOST:
         raise UsageError(f"after={after} is not allowed; give the cursor that a page came with")
     if not 0 <= limit < MOST:
-        raise UsageError(f"limit={limit} is not allowed; it must be an int of at least 0")
+        raise UsageError(f"limit={limit} is not allowed; it must be from 0 to {MOST - 1:,}")

@@ -43,6 +43,9 @@ class Intake:
 
         All rows are made before the first one is taken: what cannot be kept leaves no trace.
         """
+        if len(batches) == 1:
+            ((batch, holder),) = batches
+            return [self._take(batch.orders, self._rows(batch.orders), holder)]
         rows = iter(self._rows([order for batch, _ in batches for order in batch.orders]))
         return [
             self._take(batch.orders, list(islice(rows, len(batch.orders))), holder)
@@ -201,6 +204,8 @@ class Intake:
     def _expect_new(self, orders: Sequence[Order], rows: Sequence[Row]) -> None:
         """Refuse ids that are known, unless a key stands for the order anyway."""
         known = self._books.rows
+        if len(rows) == 1 and rows[0].job.id not in known:
+            return
         ids = {row.job.id for row in rows}
         if len(ids) == len(rows) and known.keys().isdisjoint(ids):
             return

@@ -33,7 +33,7 @@ class Leases:
         return None if holder is None or holder.buried else holder
 
     def enroll(self, owner: Owner) -> None:
-        self._owners.setdefault(owner.id, Holder(owner))
+        self._owners.setdefault(owner.id, Holder(owner)).owner = owner
 
     def all(self) -> list[Lease]:
         return [holder.lease() for holder in self._owners.values()]

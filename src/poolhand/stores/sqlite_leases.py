@@ -42,7 +42,10 @@ SELECT c.pool, j.key FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.se
 WHERE c.token = ? AND c.stuck = 1
 """
 STICK = "UPDATE poolhand_claims SET stuck = 1 WHERE token = ?"
-ENROLL = "INSERT OR IGNORE INTO poolhand_owners (id, owner) VALUES (?, ?)"
+ENROLL = """
+INSERT INTO poolhand_owners (id, owner) VALUES (?, ?)
+ON CONFLICT (id) DO UPDATE SET owner = excluded.owner
+"""
 RENEW = "UPDATE poolhand_owners SET renewal = renewal + 1 WHERE no = ?"
 RENEWED = by_lot(
     "SELECT token, wished AND NOT stuck FROM poolhand_claims WHERE owner = ? AND token IN"
@@ -53,10 +56,11 @@ DELETE FROM poolhand_owners WHERE buried
     AND NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
 """
 LEASES = """
-SELECT owner, renewal, buried,
-    (SELECT count(*) FROM poolhand_claims WHERE owner = poolhand_owners.no)
-    + (SELECT count(*) FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
-FROM poolhand_owners ORDER BY no
+SELECT o.owner, o.renewal, o.buried, coalesce(c.held, 0)
+    + (SELECT count(*) FROM poolhand_waits WHERE place = 0 AND owner = o.no)
+FROM poolhand_owners o
+LEFT JOIN (SELECT owner, count(*) AS held FROM poolhand_claims GROUP BY owner) c ON c.owner = o.no
+ORDER BY o.no
 """
 BURY = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
 PARKED_BY = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from poolhand.contract import Line
-from poolhand.farm.maintenance import PRUNE_AT_ONCE, trim_audit
+from poolhand.farm.maintenance import TRIM_AT_ONCE, trim_audit
 from poolhand.rules.audit import STREAM
 from poolhand.stores.memory import MemoryStore
 from tests.contract.support import Clock
@@ -29,8 +29,8 @@ async def test_a_sweep_is_bounded_and_the_last_record_stays() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()
-    await store.append([Line(STREAM, "kind", b"")] * (PRUNE_AT_ONCE + 10))
+    await store.append([Line(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
     clock.wait(10)
-    assert await trim_audit(store, clock.wall()) == PRUNE_AT_ONCE
+    assert await trim_audit(store, clock.wall()) == TRIM_AT_ONCE
     assert await trim_audit(store, clock.wall()) == 9
     assert await trim_audit(store, clock.wall()) == 0

@@ -461,6 +461,8 @@ async def test_a_paused_pool_is_drained_at_once_when_nothing_runs(
     store = SharedStore(runtime)
     pool = await kept_in(store, tmp_path, runtime=runtime).start()
     pool.pause()
+    while not (await store.pools())[0].paused:  # noqa: ASYNC110 - it is written on the keeper
+        await asyncio.sleep(0)
     await pool.submit(double, 1)
     report = await pool.drain(3600)
     assert report.seconds < 60

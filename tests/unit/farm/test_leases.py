@@ -504,3 +504,24 @@ async def test_what_dies_with_its_machine_is_told_where_nobody_works_too(
         await until(lambda: bool(farm.heard.of(JobEnded)))
     (ended,) = farm.heard.of(JobEnded)
     assert (ended.job.id, ended.job.status) == (ticket.id, Status.FAILED)
+
+
+@seeded
+async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, _ = farm.apps
+
+    async def works() -> list[bool]:
+        return [lease.owner.works for lease in await farm.store.leases()]
+
+    async with one:
+        await one.station()
+        assert await works() == [False]
+        farm.store.down = True
+        async with one.worker():
+            await asyncio.sleep(3)
+            farm.store.down = False
+            await asyncio.sleep(3)
+            assert await works() == [True]
+        await asyncio.sleep(1)
+        assert await works() == [False]

@@ -42,7 +42,7 @@ async def test_an_operator_of_an_app_has_every_view_and_act(app: App) -> None:
         assert await operator.resume("p", "anna") is not None
         waiting = await operator.job(again.new_id)
         assert waiting is not None
-        assert waiting.reason == "queued"
+        assert waiting.reason == "no_worker"
         assert [answer.done for answer in await operator.cancel([job.id], "anna")] == [True]
         assert await operator.count() == {Status.FAILED: 1, Status.CANCELLED: 1}
         assert (await operator.retry_all(Filter(), "anna")).done == 0

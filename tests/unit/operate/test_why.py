@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from poolhand.contract import Owner
 from poolhand.farm import why
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
@@ -23,6 +24,13 @@ async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> 
         "no_worker",
         "no worker is connected to this store; start one",
     )
+
+
+async def test_who_only_submits_is_no_worker(world: World) -> None:
+    await world.store.enroll(Owner("web", *world.runtime.identity()))
+    assert (await told(world, await world.add()))[0] == "no_worker"
+    await world.store.enroll(Owner("web", *world.runtime.identity(), works=True))
+    assert (await told(world, await world.add()))[0] == "queued"
 
 
 async def test_a_worker_that_is_buried_is_none(world: World) -> None:

@@ -54,7 +54,7 @@ class World:
         self.store = store
         self.runtime = runtime
         self.operator = Operator(store, runtime)
-        self.worker = Owner("w-1", *runtime.identity())
+        self.worker = Owner("w-1", *runtime.identity(), works=True)
         self._ids = ids
         self._count = 0
 

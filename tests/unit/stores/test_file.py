@@ -363,8 +363,8 @@ async def test_the_log_is_worked_off_as_it_grows(
     async with notes(tmp_path) as file:
         for number in range(100):
             await file.write(note(f"{number}" * 1000))
-        # Some 3 pages each: it was begun again several times.
-        assert log_size(file) < 50 * 4096
+        # The schema takes some 60 pages, each note some 3: it was begun again several times.
+        assert log_size(file) < 100 * 4096
         assert len(file.read(noted)) == 100
 
 

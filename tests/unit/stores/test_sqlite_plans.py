@@ -45,8 +45,6 @@ HOT = {
     "a pool": sqlite_pools.BY_NAME,
     "what has expired": sqlite_steps.EXPIRED,
     "what an owner has parked": sqlite_leases.PARKED_BY,
-    "what of an owner is stuck": sqlite_leases.STUCK_OF,
-    "what an owner runs": sqlite_leases.RUN_BY,
     "what is due": sqlite_upkeep.DUE,
     "when something is due": sqlite_upkeep.NEXT_DUE,
     "when something expires": sqlite_upkeep.NEXT_CLOSING,
@@ -87,11 +85,12 @@ def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
     assert scans(plan(connection, "SELECT seq FROM poolhand_waits WHERE since = ? ORDER BY turn"))
 
 
-@pytest.mark.parametrize("text", [sqlite_leases.LEASES, sqlite_leases.FORGET_OWNERS])
-def test_owners_are_looked_through_but_nothing_that_they_hold(
-    connection: sqlite3.Connection, text: str
+def test_what_runs_is_looked_through_once_however_many_owners_there_are(
+    connection: sqlite3.Connection,
 ) -> None:
-    assert scans(plan(connection, text)) == ["SCAN poolhand_owners"]
+    found = plan(connection, sqlite_leases.LEASES)
+    assert [step for step in found if step.startswith("SCAN poolhand")] == ["SCAN poolhand_claims"]
+    assert not [step for step in found if "CORRELATED" in step and "poolhand_claims" in step]
 
 
 def test_overdue_pools_are_told_by_an_index_alone(connection: sqlite3.Connection) -> None:

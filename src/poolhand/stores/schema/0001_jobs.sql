@@ -93,7 +93,6 @@ CREATE TABLE poolhand_claims (
     course BLOB
 );
 CREATE INDEX poolhand_claims_by_job ON poolhand_claims (seq);
-CREATE INDEX poolhand_claims_by_owner ON poolhand_claims (owner);
 CREATE INDEX poolhand_claims_gates ON poolhand_claims (pool, gate) WHERE gate IS NOT NULL;
 
 -- Status: 0 completed, 1 failed, 2 cancelled, 3 expired, 4 rejected.
