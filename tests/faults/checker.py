@@ -18,12 +18,13 @@ from pathlib import Path
 
 from tests.faults import outside
 from tests.faults.figures import figures
-from tests.faults.history import TERMINAL, Attempt, History
+from tests.faults.history import TERMINAL, Attempt, History, is_withdrawal
 from tests.faults.outside import Line
 
 UNKNOWN = ("Unavailable",)  # refusals after which a job may be there all the same
 STEPS = ("submit", "dequeue", "outcome")
 PATH = re.compile(r"submit( dequeue retry)* dequeue outcome")
+TAKEN_BACK = re.compile(r"submit( dequeue retry)*( dequeue)? outcome")
 Faults = Iterator[str]
 
 
@@ -110,6 +111,8 @@ def wrong_end(history: History) -> Faults:
     """Dead letters are exactly the jobs that had to fail."""
     ends = {item.task: item.ends for item in history.plan.items}
     for id, job in history.jobs.items():
+        if id in history.taken_back and job["status"] == "cancelled":
+            continue
         expected = ends.get(history.task_of(job), "completed")
         if job["status"] in TERMINAL and job["status"] != expected:
             yield f"job {id} ({job['name']}) is {job['status']}, not {expected}: {job['error']}"
@@ -146,9 +149,10 @@ def gap(history: History) -> Faults:
 def disorder(history: History) -> Faults:
     """Each job is submitted, dequeued for each attempt, and over once."""
     for id, job in history.jobs.items():
-        records = history.audit_of.get(id, [])
+        records = [one for one in history.audit_of.get(id, []) if not is_withdrawal(one)]
+        path = PATH if id not in history.taken_back else TAKEN_BACK
         kinds = " ".join(record["kind"].removeprefix("pool_") for record in records)
-        if not PATH.fullmatch(kinds):
+        if not path.fullmatch(kinds):
             yield f"job {id} has the audit {kinds!r}"
         elif records[-1]["body"]["status"] != job["status"]:
             yield f"job {id} is {job['status']}, its audit says {records[-1]['body']['status']}"

@@ -88,6 +88,15 @@ class History:
         return found
 
     @cached_property
+    def taken_back(self) -> set[str]:
+        """The jobs whose submitter left before it was answered, and that were cancelled for it."""
+        return {
+            id
+            for id, records in self.audit_of.items()
+            if id not in self.accepted and any(is_withdrawal(record) for record in records)
+        }
+
+    @cached_property
     def endings(self) -> dict[str, float]:
         """When lives were ended, by us or by a poison."""
         return {blow["life"]: blow["at"] for blow in self.blows if blow["what"] in ENDING}
@@ -162,3 +171,8 @@ def _hits(blow: Line, life: str) -> bool:
 
 def _run(line: Line) -> tuple[str, int, int, str]:
     return line["job"], line["attempt"], line["token"], line["life"]
+
+
+def is_withdrawal(record: Line) -> bool:
+    """Tell whether an audit record says that a submitter took its job back."""
+    return bool(record["kind"] == "pool_cancel" and record["body"]["by"] == "submitter")

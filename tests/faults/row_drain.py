@@ -54,6 +54,8 @@ def charged(history: History) -> list[str]:
     """An orderly stop costs no attempt, and what had come to its end is not done again."""
     faults = []
     for id, job in history.jobs.items():
+        if id in history.taken_back:
+            continue
         if job["attempts"] != 1 or job["crashes"]:
             faults.append(f"charged: job {id} has {job['attempts']} attempts")
         if sum(run.how == "returned" for run in history.attempts_of[id]) > 1:

@@ -33,6 +33,23 @@ def effect(story: Story, what: str, number: int) -> dict[str, Any]:
     return [line for line in lines if line["what"] == what and line["number"] == number][-1]
 
 
+def take_back(story: Story, number: int) -> None:
+    """Let a job have been cancelled for its submitter before it began."""
+    id, lines = story.jobs[number]["id"], story.files[outside.EFFECTS]
+    lines[:] = [line for line in lines if line["job"] != id]
+    story.jobs[number].update(status="cancelled", attempts=0)
+    audit(story, "outcome", number)["body"].update(status="cancelled", attempt=0)
+    withdrawn = audit(story, "dequeue", number)
+    withdrawn.update(kind="pool_cancel")
+    withdrawn["body"].update(by="submitter")
+
+
+def end_again(story: Story, number: int) -> None:
+    """Take a job back that is over."""
+    story.audit("cancel", number, by="submitter")
+    story.outcome(number)
+
+
 def begin_with(story: Story, number: int, other: int) -> None:
     """Let a job have begun when another one had."""
     effect(story, "begin", number)["at"] = effect(story, "begin", other)["at"] + 0.001
@@ -90,6 +107,8 @@ BAD: dict[str, tuple[Deed, str]] = {
         "unanswered",
     ),
     "a good job is dead": (lambda story: story.jobs[1].update(status="failed"), "wrong_end"),
+    "an acknowledged job is taken back": (lambda story: take_back(story, 1), "wrong_end"),
+    "a job is taken back and over twice": (lambda story: end_again(story, 11), "disorder"),
     "a hopeless job is not listed as dead": (
         lambda story: story.jobs[7].update(dead=False),
         "wrong_end",
@@ -188,6 +207,13 @@ def test_a_good_history_holds_and_is_counted(tmp_path: Path) -> None:
         "recovered": 2,
         "kills": 1,
     }
+
+
+def test_what_was_taken_back_before_it_was_acknowledged_is_no_loss(tmp_path: Path) -> None:
+    story = good_story()
+    take_back(story, 11)
+    story.write(tmp_path)
+    assert check(tmp_path).faults == []
 
 
 @pytest.mark.parametrize("what", BAD)
