@@ -238,7 +238,9 @@ class Keeper:
         # First: what is put in from now on wakes the keeper again.
         self._awake = False
         if self.closed:
+            # And nothing is begun: what comes in at this very moment is refused by its sender.
             self._refuse()
+            return
         adds: list[Adding] = []
         while self._adds:
             adds.append(self._adds.popleft())
