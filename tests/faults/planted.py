@@ -56,7 +56,7 @@ def starts_without_looking() -> None:
 
 def reaps_the_living() -> None:
     """Hold every other process for dead."""
-    _patch(Reaper, "_is_gone", lambda self, owner: owner.pid != os.getpid())
+    _patch(Reaper, "_was_ours", lambda self, owner: owner.pid != os.getpid())
 
 
 def counts_late_results() -> None:

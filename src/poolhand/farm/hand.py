@@ -241,7 +241,8 @@ class Hand:
         store = self._keeper.store
         wanted = Wanted(self._heart.owner.id, tuple(free), self._pools) if free else None
         for one in done:
-            self._outcomes.expect(one.change.job, one.value, one.error)
+            if one.value is not None or one.error is not None:
+                self._outcomes.expect(one.change.job, one.value, one.error)
         if done:
             return await store.replace([one.change for one in done], wanted)
         claims = () if wanted is None else tuple(await store.claim(wanted))

@@ -71,6 +71,9 @@ class Watch:
         self._waiting.setdefault(id, []).append(reply)
         self._look.set()
 
+    def is_awaited(self, id: str) -> bool:
+        return id in self._waiting
+
     def tell(self, id: str, stored: Stored | None) -> None:
         """Answer those who wait for a job of which somebody brings news."""
         for reply in self._waiting.pop(id, ()):
@@ -154,7 +157,8 @@ class Outcomes:
         known = self._seen.get(job.id)
         if known is not None:
             known.job = job
-        self.watch.tell(job.id, Stored(job))
+        if self.watch.is_awaited(job.id):
+            self.watch.tell(job.id, Stored(job))
 
     def retract(self, job: Job) -> None:
         """Note that what was expected did not come about: the job is somebody else's."""

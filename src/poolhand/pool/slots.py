@@ -81,7 +81,7 @@ class Slots(Generic[W]):
         self._events = events
         self._loop = loop
         self._now = clock.now
-        self._idle: list[Slot[W]] = []
+        self._idle: dict[int, Slot[W]] = {}
         self._size = 0
         self._busy_for = 0.0
         self._runs = 0
@@ -99,7 +99,7 @@ class Slots(Generic[W]):
         stay = [slot for slot in [*self.all, *new] if slot not in gone]
         # A list of its own: another thread may be looking through the old one.
         self.all = sorted(stay, key=lambda slot: slot.index)
-        self._idle = [slot for slot in reversed(self.all) if slot.state is IDLE]
+        self._idle = {slot.index: slot for slot in reversed(self.all) if slot.state is IDLE}
         self._substrate.children.keep(size)
 
     def surplus(self) -> list[Slot[W]]:
@@ -113,7 +113,7 @@ class Slots(Generic[W]):
 
     def start(self, work: W, now: float, index: int | None = None) -> Attempt[W]:
         """Run a job in a free slot, or in the free one of that number."""
-        slot = self._idle.pop() if index is None else self._take(index)
+        slot = self._idle.popitem()[1] if index is None else self._idle.pop(index)
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
         slot.attempt = work.place = attempt
@@ -134,11 +134,6 @@ class Slots(Generic[W]):
         else:
             self._substrate.run(attempt, context)
         return attempt
-
-    def _take(self, index: int) -> Slot[W]:
-        slot = next(slot for slot in self._idle if slot.index == index)
-        self._idle.remove(slot)
-        return slot
 
     def cancel(self, attempt: Attempt[W], grace: float, now: float) -> None:
         """Ask a running job to stop; it is settled after `grace` seconds even if it does not."""
@@ -178,7 +173,7 @@ class Slots(Generic[W]):
         self._busy_for += now - attempt.began
         self._runs += 1
         if len(self.all) <= self._size:
-            self._idle.append(slot)
+            self._idle[slot.index] = slot
         else:
             self.all.remove(slot)
         if outcome is None and attempt.asked is not HARD_STOP and not was_stuck:

@@ -6,7 +6,9 @@ UTC, so that the same run gives the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -161,14 +163,14 @@ def _schema(kind: str) -> str:
     return f"poolhand.{kind}.v1"
 
 
-def _identity(job: Job) -> tuple[str, str, str, datetime, int, str, str | None, str]:
-    return (
-        job.pool_id,
-        job.pool,
-        job.id,
-        job.submitted_at,
-        job.priority,
-        job.key,
-        job.idempotency_key,
-        job.submitted_by,
-    )
+_Identity = tuple[str, str, str, datetime, int, str, str | None, str]
+_identity: Callable[[Job], _Identity] = attrgetter(
+    "pool_id",
+    "pool",
+    "id",
+    "submitted_at",
+    "priority",
+    "key",
+    "idempotency_key",
+    "submitted_by",
+)
