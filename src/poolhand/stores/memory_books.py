@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import UTC, datetime
 
 from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.terms import EPOCH, seconds
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
 from poolhand.stores.memory_log import MemoryLog
 from poolhand.stores.memory_rows import Moments, Pool, Row
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def seconds(moment: datetime | None) -> float:
-    """Return a moment of the calendar as a number that can be compared."""
-    assert moment is not None
-    return (moment - _EPOCH).total_seconds()
 
 
 class Books:
@@ -34,7 +26,7 @@ class Books:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.now = 0.0
-        self.at = _EPOCH
+        self.at = EPOCH
         self.rows: dict[str, Row] = {}
         self.numbered: dict[int, Row] = {}
         self.numbers = 0
@@ -125,6 +117,7 @@ class Books:
         """Note the moments that a waiting row waits for."""
         if row.job.status is Status.SCHEDULED:
             if row.by_wall:
+                assert row.job.run_at is not None
                 self._due_by_wall.add(seconds(row.job.run_at), row)
             else:
                 assert opens_at is not None
@@ -135,6 +128,7 @@ class Books:
     def set_by_wall(self, row: Row) -> None:
         """Say by the clock of the store when the calendar will have come to a row's time."""
         assert row.window is not None
+        assert row.job.run_at is not None
         opens_at = self.now + (seconds(row.job.run_at) - seconds(self.at))
         row.window = Window(opens_at, row.window.closes_at)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import islice
 
 from msgspec.structs import replace
@@ -19,10 +18,10 @@ from poolhand.rules.backpressure import (
     drop_reason,
 )
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import Trial, may_refuse
 from poolhand.rules.spec import undeclared
+from poolhand.rules.terms import arrival
 from poolhand.stores.bounds import cannot_be_kept, known_already
 from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_rows import Holder, Pool, Row
@@ -225,22 +224,10 @@ class Intake:
         if order.delay is None and order.expires is None and job.run_at is None:
             job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=at)
             return Row(job, order.brief, pool, now)
-        by_wall = order.delay is None and job.run_at is not None
-        run_at = job.run_at if order.delay is None else at + timedelta(seconds=order.delay)
-        job = replace(
-            job,
-            pool_id=pool.spec.id,
-            status=Status.QUEUED,
-            submitted_at=at,
-            run_at=run_at,
-            expires_at=None if order.expires is None else at + timedelta(seconds=order.expires),
-        )
-        opens_at = None if order.delay is None else now + order.delay
-        closes_at = None if order.expires is None else now + order.expires
-        row = Row(job, order.brief, pool, now, Window(opens_at, closes_at))
-        if by_wall:
-            row.by_wall = True
-            self._books.set_by_wall(row)
+        job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED)
+        job, window, by_wall = arrival(job, order.delay, order.expires, now, at)
+        row = Row(job, order.brief, pool, now, window)
+        row.by_wall = by_wall
         return row
 
 

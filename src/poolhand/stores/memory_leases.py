@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.job import Status
+from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
-from poolhand.stores.memory_books import Books, seconds
+from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_documents import MemoryDocuments
 from poolhand.stores.memory_rows import Holder, Pool, Row
 
@@ -105,12 +105,7 @@ class Leases:
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
-        row.by_wall = change.wait is None and job.status is Status.SCHEDULED
-        wait = change.wait or 0.0
-        if row.by_wall and job.run_at is not None:
-            wait = seconds(job.run_at) - seconds(books.at)
-        place = Status.SCHEDULED if wait > 0 else Status.QUEUED
-        row.job = lifecycle.place(job, place)
+        row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
         row.pool.desk.give_back(row, books.now + wait, books.now)
         books.wait(row, books.now + wait)
 

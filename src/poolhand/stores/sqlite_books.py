@@ -11,6 +11,7 @@ import msgspec
 
 from poolhand.contract import Line
 from poolhand.rules.audit import STREAM, Audit, kind_of
+from poolhand.rules.terms import seconds
 from poolhand.stores import sqlite_log
 from poolhand.stores.sqlite_lots import Delete, Insert, lots
 from poolhand.stores.sqlite_rows import (
@@ -23,7 +24,6 @@ from poolhand.stores.sqlite_rows import (
     Row,
     encode,
     row_of,
-    seconds,
     sought,
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -11,13 +10,13 @@ from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.entry import Window
 from poolhand.rules.job import Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
+from poolhand.rules.terms import arrival
 from poolhand.stores.sqlite_books import json
 from poolhand.stores.sqlite_pools import StoredPool
-from poolhand.stores.sqlite_rows import Row, encode, seconds
+from poolhand.stores.sqlite_rows import Row, encode
 from poolhand.stores.sqlite_steps import Steps
 
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
@@ -212,27 +211,10 @@ class Intake:
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
     def _row(self, order: Order, pool: StoredPool) -> Row:
-        books, job = self._books, order.job
-        now, at = books.now, books.at
-        by_wall = order.delay is None and job.run_at is not None
-        opens_at = closes_at = None
-        run_at, expires_at = job.run_at, job.expires_at
-        if order.delay is not None:
-            opens_at, run_at = now + order.delay, at + timedelta(seconds=order.delay)
-        elif run_at is not None:
-            opens_at = now + (seconds(run_at) - seconds(at))
-        if order.expires is not None:
-            closes_at, expires_at = now + order.expires, at + timedelta(seconds=order.expires)
-        job = replace(
-            job,
-            pool_id=pool.spec.id,
-            status=Status.QUEUED,
-            submitted_at=at,
-            run_at=run_at,
-            expires_at=expires_at,
-        )
-        window = None if opens_at is closes_at is None else Window(opens_at, closes_at)
-        row = Row(job, pool.no, now, window)
+        books = self._books
+        job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
+        job, window, by_wall = arrival(job, order.delay, order.expires, books.now, books.at)
+        row = Row(job, pool.no, books.now, window)
         row.seq = books.jobs + 1
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row

@@ -12,7 +12,8 @@ import msgspec
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import Job
+from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
 from poolhand.stores import sqlite_documents
 from poolhand.stores.sqlite_books import json
@@ -26,7 +27,6 @@ from poolhand.stores.sqlite_rows import (
     decode_job,
     encode_course,
     moment,
-    seconds,
     sought,
 )
 from poolhand.stores.sqlite_steps import Steps
@@ -169,11 +169,7 @@ class Leases:
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
-        row.by_wall = change.wait is None and job.status is Status.SCHEDULED
-        wait = change.wait or 0.0
-        if row.by_wall and job.run_at is not None:
-            wait = seconds(job.run_at) - books.stamp
-        row.job = lifecycle.place(job, Status.SCHEDULED if wait > 0 else Status.QUEUED)
+        row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
         row.course = encode_course(row.job)
         pool.give_back(row, books.now + wait, books.now)
 

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from poolhand.contract import Line, Written
+from poolhand.rules.terms import seconds
 from poolhand.stores.bounds import MOST
 from poolhand.stores.sqlite_lots import Insert
-from poolhand.stores.sqlite_rows import moment, seconds, sought
+from poolhand.stores.sqlite_rows import moment, sought
 
 Text = tuple[str, bytes]  # a kind and a body
 

@@ -17,9 +17,10 @@ from poolhand.rules.job import Job
 from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
+from poolhand.rules.terms import seconds
 from poolhand.stores.sqlite_books import Books
 from poolhand.stores.sqlite_lanes import Lanes
-from poolhand.stores.sqlite_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row, seconds
+from poolhand.stores.sqlite_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row
 
 LEVEL_BITS = 22
 TURN_BITS = 40

@@ -15,6 +15,7 @@ from poolhand.rules import lifecycle
 from poolhand.rules.checks import is_writable
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.terms import seconds
 from poolhand.stores.sqlite_lots import by_lot
 
 # Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
@@ -37,8 +38,6 @@ ENDS = (
 )
 END_OF = {status: number for number, status in enumerate(ENDS)}
 FAILED = END_OF[Status.FAILED]
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Job).decode
@@ -136,11 +135,6 @@ class Facts(NamedTuple):
         """Return it as everybody may see it."""
         wished = bool(self.wished or self.was_wished)
         return Stored(self.job(), self.place == PARKED, wished, bool(self.dead))
-
-
-def seconds(moment: datetime) -> float:
-    """Return a moment of the calendar as the number that is kept."""
-    return (moment - EPOCH).total_seconds()
 
 
 def moment(number: float) -> datetime:
