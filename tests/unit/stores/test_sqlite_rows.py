@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.terms import seconds
 from poolhand.stores.sqlite_rows import (
     Course,
     decode_job,
     encode,
     encode_course,
     moment,
-    seconds,
 )
 
 AT = datetime(2031, 5, 6, 7, 8, 9, 123457, tzinfo=UTC)
