@@ -29,8 +29,7 @@ class DurableDrain:
         self._shift = shift
         self._station = station
         self._now = asyncio.get_running_loop().time
-        self.began = self._now()
-        self._deadline = self.began + timeout
+        self._deadline = self._now() + timeout
         self._limit: Timeout | None = None
 
     @property

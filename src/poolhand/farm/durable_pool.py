@@ -13,7 +13,6 @@ from asyncio import Task as LoopTask
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
@@ -139,7 +138,7 @@ class DurablePool(DurableSubmitter, Pool):
         return self
 
     async def _open(self) -> Shift:
-        self._make_folder()
+        self._config.scope.make_folder()
         self._home = self.runtime.identity()
         self._opening.declare(spec_of(self._config, self.id))
         station = await self._opening.station()
@@ -151,11 +150,7 @@ class DurablePool(DurableSubmitter, Pool):
         return await shift.start()
 
     async def station(self) -> Station:
-        if self._gone:
-            raise Unavailable(
-                f"pool {self.name!r} has let go of its file, where its jobs are kept; make the "
-                "pool again, with the same scope, to go on with them"
-            )
+        self._check_here()
         return await self._opening.station()
 
     def holds(self, id: str) -> bool:
@@ -318,16 +313,6 @@ class DurablePool(DurableSubmitter, Pool):
         store = self.make_store(self._url, self.runtime)
         return Station(store, self.runtime, self._events, KEEP_RESULTS)
 
-    def _make_folder(self) -> None:
-        if self._config.scope.store is not None:
-            return
-        folder = Path(self._url.removeprefix("sqlite:///")).parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            text = f"the folder {str(folder)!r} cannot be made: {error}; name another one (dir=)"
-            raise Unavailable(text) from error
-
     def _running(self) -> list[Job]:
         return [] if self._shift is None else self._shift.jobs()
 
@@ -339,7 +324,15 @@ class DurablePool(DurableSubmitter, Pool):
         if self._closed:
             text = f"pool {self.name!r} is draining and takes no new work"
             raise Draining(text, policy="draining")
+        self._check_here()
         return self._shift
+
+    def _check_here(self) -> None:
+        if self._gone:
+            raise Unavailable(
+                f"pool {self.name!r} has let go of its file, where its jobs are kept; make the "
+                "pool again, with the same scope, to go on with them"
+            )
 
     def _act(self, act: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
         """Have something done to the pool soon; what goes wrong is told as an event."""

@@ -33,7 +33,7 @@ KEEP_RESULTS = 7 * 86_400.0
 KEEP_AUDIT = timedelta(days=90)
 
 
-class Crew(Protocol):
+class Heirs(Protocol):
     """Those of this process who go on with what the dead have left."""
 
     def see(self, leases: Sequence[Lease]) -> None:
@@ -50,10 +50,10 @@ class Reaper:
     for the length of a lease, by our own clock, from when we first saw them so.
     """
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, crew: Crew) -> None:
+    def __init__(self, keeper: Keeper, heart: Heartbeat, heirs: Heirs) -> None:
         self._keeper = keeper
         self._heart = heart
-        self._crew = crew
+        self._heirs = heirs
         self._now = keeper.runtime.monotonic
         self._identity = keeper.runtime.identity()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -67,7 +67,7 @@ class Reaper:
     async def look(self) -> None:
         """Look at all owners once."""
         leases = await self._keeper.store.leases()
-        self._crew.see(leases)
+        self._heirs.see(leases)
         now = self._now()
         # While we could not look, nobody could renew: the store was away, or all of us stood still.
         blind = max(0.0, now - self._looked_at - LOOKS_APART)
@@ -108,7 +108,7 @@ class Reaper:
         if made:
             ids = tuple(one.job.id for one in made)
             self._keeper.news.tell(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
-        self._crew.inherit(made)
+        self._heirs.inherit(made)
 
 
 def is_gone(owner: Owner, here: Identity) -> bool:

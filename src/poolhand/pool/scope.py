@@ -10,6 +10,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from poolhand.context import running
+from poolhand.errors import Unavailable
 from poolhand.rules.checks import LONGEST_NAME, is_name, is_text, shown
 from poolhand.rules.job import Job
 
@@ -31,7 +32,22 @@ class Scope(Struct, frozen=True):
             return self.store
         # Quoted: a name is no way out of its folder.
         file = f"{quote(self.id or '', safe='')}__{quote(name, safe='')}.db"
-        return f"sqlite:///{Path(self.dir or FOLDER) / file}"
+        return f"sqlite:///{self._folder / file}"
+
+    def make_folder(self) -> None:
+        """Make the folder for what is kept, unless a store was named."""
+        if self.store is not None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            path = str(self._folder)
+            text = f"the folder {path!r} cannot be made: {error}; name another one (dir=)"
+            raise Unavailable(text) from error
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.dir or FOLDER)
 
 
 def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:

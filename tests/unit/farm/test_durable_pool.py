@@ -63,6 +63,18 @@ class Shaky(SharedStore):
         return await super().pools()
 
 
+async def occupy(pool: Pool, runtime: SeededRuntime) -> None:
+    """Have a job run that goes on for an hour."""
+    began = asyncio.Event()
+
+    async def hold() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    await pool.submit(hold)
+    await began.wait()
+
+
 def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
     """Return a durable pool over a store that the test has made."""
 
@@ -436,14 +448,7 @@ async def test_a_drain_that_broke_off_does_not_keep_the_next_one_from_its_report
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     pool = await kept_in(SharedStore(runtime), tmp_path, runtime=runtime).start()
-    began = asyncio.Event()
-
-    async def hold() -> None:
-        began.set()
-        await asyncio.sleep(3600)
-
-    await pool.submit(hold)
-    await began.wait()
+    await occupy(pool, runtime)
     first = asyncio.ensure_future(pool.drain(1800))
     await asyncio.sleep(1)
     (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "kept-drain")
@@ -476,14 +481,7 @@ async def test_a_drain_can_be_hurried_wherever_it_is(
 ) -> None:
     store = Shaky(runtime)
     pool = await kept_in(store, tmp_path, runtime=runtime).start()
-    began = asyncio.Event()
-
-    async def hold() -> None:
-        began.set()
-        await asyncio.sleep(3600)
-
-    await pool.submit(hold)
-    await began.wait()
+    await occupy(pool, runtime)
     store.blind = blind
     first = asyncio.ensure_future(pool.drain(1800))
     await asyncio.sleep(5)
@@ -589,3 +587,14 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be made"):
         await pool.start()
     assert "kept" not in {one.name for one in list_pools()}
+
+
+async def test_a_pool_that_was_let_go_of_says_so_whatever_is_asked_of_it(tmp_path: Path) -> None:
+    pool = await make(tmp_path).start()
+    simulate_restart()
+    with pytest.raises(Unavailable, match="make the pool again"):
+        await pool.submit(double, 1)
+    with pytest.raises(Unavailable, match="make the pool again"):
+        pool.pause()
+    with pytest.raises(Unavailable, match="make the pool again"):
+        await pool.resize(2)

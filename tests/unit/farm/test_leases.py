@@ -525,3 +525,26 @@ async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededR
             assert await works() == [True]
         await asyncio.sleep(1)
         assert await works() == [False]
+
+
+@seeded
+async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRuntime) -> None:
+    class Old(SharedStore):
+        """Has ten sweeps of jobs to forget."""
+
+        sweeps = 0
+
+        async def prune(self, keep: float, limit: int = 1000) -> int:
+            self.sweeps += 1
+            return limit if self.sweeps < 10 else 0
+
+    store = Old(runtime)
+    farm = Farm(runtime, store)
+    async with farm.apps[0] as app:
+        await app.station()
+        await asyncio.sleep(3)
+        assert store.sweeps == 10
+        await asyncio.sleep(30)
+        assert store.sweeps == 10
+        await asyncio.sleep(40)
+        assert store.sweeps == 11
