@@ -38,7 +38,7 @@ from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
-from poolhand.stores import memory_books, sqlite_steps
+from poolhand.stores import memory_books, sql_steps
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Clock, order, owner, spec
@@ -113,7 +113,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.read_until = 0
         # Few, so that a claim often meets more of them than it may end.
         self.patch = pytest.MonkeyPatch()
-        for module in (memory_books, sqlite_steps):
+        for module in (memory_books, sql_steps):
             self.patch.setattr(module, "EXPIRED_AT_ONCE", 1)
         self.both(lambda store: store.open())
 

@@ -45,7 +45,7 @@ class Leases:
         pools = behind(list(self._books.pools.values()), self._last)
         if wanted.pools is not None:
             pools = [pool for pool in pools if pool.spec.name in wanted.pools]
-        overdue = self._books.overdue() if pools and wanted.slots else set()
+        overdue = self._books.overdue() if wanted.slots else set()
         if not overdue.isdisjoint(pools):
             # There will be something to claim when somebody has ended the others.
             self._books.topics.add("ready")

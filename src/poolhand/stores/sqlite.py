@@ -33,12 +33,16 @@ from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
-from poolhand.stores import faults, sqlite_documents, sqlite_find, sqlite_log, sqlite_upkeep, survey
+from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, survey
 from poolhand.stores.file import StoreFile
-from poolhand.stores.sqlite_intake import Intake
-from poolhand.stores.sqlite_leases import Leases, all_leases
-from poolhand.stores.sqlite_pools import IN_ORDER, pool_row
-from poolhand.stores.sqlite_steps import Steps
+from poolhand.stores.sql_intake import Intake
+from poolhand.stores.sql_leases import Leases, all_leases
+from poolhand.stores.sql_log import StreamLog
+from poolhand.stores.sql_pools import IN_ORDER, pool_row
+from poolhand.stores.sql_steps import Steps
+from poolhand.stores.sql_tables import Tables
+from poolhand.stores.sqlite_steps import steps_on
+from poolhand.stores.sqlite_tables import SqliteTables
 from poolhand.stores.sqlite_transaction import SqliteTransaction
 
 T = TypeVar("T")
@@ -80,7 +84,7 @@ class SqliteStore:
         file = self._file
 
         def op(connection: Connection) -> T:
-            steps = Steps(connection, file.now(), self._wall())
+            steps = steps_on(connection, file.now(), self._wall())
             value = act(steps)
             for topic in sorted(steps.close()):
                 file.signal(topic)
@@ -92,9 +96,9 @@ class SqliteStore:
         with self._wall_between():
             return await self._file.write(op)
 
-    def _read(self, op: Callable[[Connection], T]) -> T:
+    def _read(self, op: Callable[[Tables], T]) -> T:
         with self._wall_between():
-            return self._file.read(op)
+            return self._file.read(lambda connection: op(SqliteTables(connection)))
 
     @contextmanager
     def _wall_between(self) -> Iterator[None]:
@@ -208,48 +212,48 @@ class SqliteStore:
     # What can be seen
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
-        return self._read(lambda db: sqlite_find.get(db, ids))
+        return self._read(lambda db: sql_find.get(db, ids))
 
     async def brief(self, id: str) -> bytes | None:
-        return self._read(lambda db: sqlite_find.brief(db, id))
+        return self._read(lambda db: sql_find.brief(db, id))
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
-        return self._read(lambda db: sqlite_find.find(db, which, after, limit))
+        return self._read(lambda db: sql_find.find(db, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
-        return self._read(lambda db: sqlite_find.count(db, which))
+        return self._read(lambda db: sql_find.count(db, which))
 
     # Time
 
     async def promote(self, limit: int = 1000) -> Promoted:
-        return await self._steps(lambda steps: sqlite_upkeep.promote(steps, limit))
+        return await self._steps(lambda steps: sql_upkeep.promote(steps, limit))
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
-        return await self._steps(lambda steps: sqlite_upkeep.prune(steps, keep, limit))
+        return await self._steps(lambda steps: sql_upkeep.prune(steps, keep, limit))
 
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
-        return self._read(lambda db: sqlite_documents.get(db, key, self._file.now()))
+        return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
     async def put(self, puts: Sequence[Put]) -> bool:
-        return await self._write(lambda db: sqlite_documents.put(db, puts, self._file.now()))
+        return await self._write(
+            lambda db: sql_documents.put(SqliteTables(db), puts, self._file.now())
+        )
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return await self._write(
-            lambda db: sqlite_documents.delete(db, key, expect, self._file.now())
+            lambda db: sql_documents.delete(SqliteTables(db), key, expect, self._file.now())
         )
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
-        return self._read(
-            lambda db: sqlite_documents.scan(db, prefix, after, limit, self._file.now())
-        )
+        return self._read(lambda db: sql_documents.scan(db, prefix, after, limit, self._file.now()))
 
     async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
         def op(connection: Connection) -> bool:
             if token is not None and connection.execute(GOOD, (token,)).fetchone() is None:
                 return False
-            sqlite_log.append(connection, lines, self._wall())
+            StreamLog(SqliteTables(connection)).append(lines, self._wall())
             return True
 
         return await self._write(op)
@@ -257,10 +261,10 @@ class SqliteStore:
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]:
-        return self._read(lambda db: sqlite_log.read(db, stream, after, limit, kind))
+        return self._read(lambda db: StreamLog(db).read(stream, after, limit, kind))
 
     async def trim(self, stream: str, before: int) -> int:
-        return await self._write(lambda db: sqlite_log.trim(db, stream, before))
+        return await self._write(lambda db: StreamLog(SqliteTables(db)).trim(stream, before))
 
     # Signals
 

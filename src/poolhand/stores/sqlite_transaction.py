@@ -14,8 +14,8 @@ from poolhand.runtime import Runtime
 from poolhand.stores import faults
 from poolhand.stores.file import TICK, StoreFile
 from poolhand.stores.lock import FileLock
-from poolhand.stores.sqlite_intake import Intake
-from poolhand.stores.sqlite_steps import Steps
+from poolhand.stores.sql_intake import Intake
+from poolhand.stores.sqlite_steps import steps_on
 
 LONGEST = 5.0  # nobody else can write meanwhile, not even the leases of running jobs
 LOOK_EVERY = 10_000  # instructions of SQLite between two looks at the clock
@@ -69,7 +69,7 @@ class SqliteTransaction:
         with self._step(self._own_fault) as connection:
             connection.execute("SAVEPOINT added")
             try:
-                steps = Steps(connection, self._file.now(), self._runtime.wall())
+                steps = steps_on(connection, self._file.now(), self._runtime.wall())
                 answer = Intake(steps).take(batch, None)
                 topics = steps.close()
             except BaseException:

@@ -10,46 +10,46 @@ import pytest
 from poolhand.contract import Filter
 from poolhand.rules.job import Status
 from poolhand.stores import (
-    sqlite_find,
-    sqlite_keys,
-    sqlite_lanes,
-    sqlite_leases,
-    sqlite_log,
-    sqlite_places,
-    sqlite_pools,
-    sqlite_rows,
-    sqlite_steps,
-    sqlite_upkeep,
+    sql_find,
+    sql_keys,
+    sql_lanes,
+    sql_leases,
+    sql_log,
+    sql_places,
+    sql_pools,
+    sql_rows,
+    sql_steps,
+    sql_upkeep,
 )
 from poolhand.stores.migrations import steps
-from poolhand.stores.sqlite_lots import MANY
+from poolhand.stores.sqlite_tables import SqliteTables, for_lot
 
 HOT = {
-    "the next of a queue": sqlite_places.NEXT,
-    "the next of a lane": sqlite_places.NEXT_OF_LANE,
-    "the permits of a key": sqlite_places.HELD,
-    "the next of a gate": sqlite_places.NEXT_OF_GATE,
-    "the holder of a session": sqlite_places.HOLDER,
-    "the oldest of a crowd": sqlite_places.OLDEST,
-    "the first of the parked": sqlite_places.FIRST_PARKED,
-    "the best lanes": sqlite_lanes.BEST,
-    "a lane": sqlite_lanes.ONE,
-    "a key": sqlite_keys.FIND,
-    "the oldest key": sqlite_keys.FIRST,
-    "what was claimed": sqlite_leases.CLAIMED[MANY],
-    "what is stuck": sqlite_leases.STUCK,
-    "what was renewed": sqlite_leases.RENEWED[MANY],
-    "a job by its number": sqlite_rows.BY_SEQ,
-    "a job by its id": sqlite_rows.BY_ID,
-    "jobs by their ids": sqlite_find.BY_IDS[MANY],
-    "a pool": sqlite_pools.BY_NAME,
-    "what has expired": sqlite_steps.EXPIRED,
-    "what an owner has parked": sqlite_leases.PARKED_BY,
-    "what is due": sqlite_upkeep.DUE,
-    "when something is due": sqlite_upkeep.NEXT_DUE,
-    "when something expires": sqlite_upkeep.NEXT_CLOSING,
-    "the end of a stream": sqlite_log.LAST,
-    "a stream": sqlite_log.READ,
+    "the next of a queue": sql_places.NEXT,
+    "the next of a lane": sql_places.NEXT_OF_LANE,
+    "the permits of a key": sql_places.HELD,
+    "the next of a gate": sql_places.NEXT_OF_GATE,
+    "the holder of a session": sql_places.HOLDER,
+    "the oldest of a crowd": sql_places.OLDEST,
+    "the first of the parked": sql_places.FIRST_PARKED,
+    "the best lanes": sql_lanes.BEST,
+    "a lane": sql_lanes.ONE,
+    "a key": sql_keys.FIND,
+    "the oldest key": sql_keys.FIRST,
+    "what was claimed": for_lot(sql_leases.CLAIMED, 10),
+    "what is stuck": sql_leases.STUCK,
+    "what was renewed": for_lot(sql_leases.RENEWED, 10),
+    "a job by its number": sql_rows.BY_SEQ,
+    "a job by its id": sql_rows.BY_ID,
+    "jobs by their ids": for_lot(sql_find.BY_IDS, 10),
+    "a pool": sql_pools.BY_NAME,
+    "what has expired": sql_steps.EXPIRED,
+    "what an owner has parked": sql_leases.PARKED_BY,
+    "what is due": sql_upkeep.DUE,
+    "when something is due": sql_upkeep.NEXT_DUE,
+    "when something expires": sql_upkeep.NEXT_CLOSING,
+    "the end of a stream": sql_log.LAST,
+    "a stream": sql_log.READ,
 }
 
 
@@ -88,14 +88,14 @@ def test_a_plan_that_scans_is_found(connection: sqlite3.Connection) -> None:
 def test_what_runs_is_looked_through_once_however_many_owners_there_are(
     connection: sqlite3.Connection,
 ) -> None:
-    found = plan(connection, sqlite_leases.LEASES)
+    found = plan(connection, sql_leases.LEASES)
     assert [step for step in found if step.startswith("SCAN poolhand")] == ["SCAN poolhand_claims"]
     assert not [step for step in found if "CORRELATED" in step and "poolhand_claims" in step]
 
 
 def test_overdue_pools_are_told_by_an_index_alone(connection: sqlite3.Connection) -> None:
     index = "SEARCH poolhand_waits USING COVERING INDEX poolhand_waits_closing"
-    assert plan(connection, sqlite_steps.OVERDUE)[0].startswith(index)
+    assert plan(connection, sql_steps.OVERDUE)[0].startswith(index)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_jobs_are_found_and_counted_by_what_fewest_have_in_common(
 ) -> None:
     asked: list[str] = []
     connection.set_trace_callback(asked.append)
-    sqlite_find.find(connection, which, None, 10)
-    sqlite_find.count(connection, which)
+    sql_find.find(SqliteTables(connection), which, None, 10)
+    sql_find.count(SqliteTables(connection), which)
     connection.set_trace_callback(None)
     for text in asked:
         found = plan(connection, text)
@@ -146,7 +146,7 @@ def test_a_search_begins_where_the_fewest_are_and_sorts_nothing(
 ) -> None:
     asked: list[str] = []
     connection.set_trace_callback(asked.append)
-    sqlite_find.find(connection, which, None, 10)
+    sql_find.find(SqliteTables(connection), which, None, 10)
     connection.set_trace_callback(None)
     found = plan(connection, asked[0])
     assert found[0].startswith(("SCAN " + table, "SEARCH " + table))

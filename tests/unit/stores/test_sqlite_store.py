@@ -18,7 +18,7 @@ from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.ready import MOST_RESTING
 from poolhand.stores.migrations import steps
 from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_lots import MANY as LOT
+from poolhand.stores.sqlite_tables import MANY as LOT
 from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
 from tests.unit.stores.tables import faults
 

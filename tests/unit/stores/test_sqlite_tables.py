@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from poolhand.stores.sqlite_lots import FEW, MANY, ROWS, Delete, Insert, by_lot, lots
+from poolhand.stores.sql_tables import Delete, Insert
+from poolhand.stores.sqlite_tables import FEW, MANY, ROWS, SqliteTables, lots
 
 COUNTS = [0, 1, 2, FEW, FEW + 1, ROWS - 1, ROWS, MANY, MANY + 1, MANY + FEW + 1, 2 * MANY + 5]
 
@@ -29,8 +30,9 @@ def test_values_come_in_lots_of_two_sizes(count: int) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_all_rows_are_inserted(connection: sqlite3.Connection, count: int) -> None:
-    insert = Insert("INSERT INTO things", "(?, ?, 'kind')")
-    insert.write(connection, [(number, f"thing {number}") for number in range(count)])
+    what = Insert("things", {"no": "bigint", "name": "text"}, {"kind": "'kind'"})
+    rows = [(number, f"thing {number}") for number in range(count)]
+    SqliteTables(connection).insert(what, rows)
     found = connection.execute("SELECT * FROM things ORDER BY no").fetchall()
     assert found == [(number, f"thing {number}", "kind") for number in range(count)]
 
@@ -41,14 +43,21 @@ def test_what_is_named_is_deleted_and_nothing_else(
 ) -> None:
     numbers = [(number,) for number in range(3 * MANY)]
     connection.executemany("INSERT INTO things (no) VALUES (?)", numbers)
-    Delete("DELETE FROM things WHERE no").write(connection, list(range(count)))
+    SqliteTables(connection).delete(Delete("things", "no"), list(range(count)))
     found = connection.execute("SELECT no FROM things ORDER BY no").fetchall()
     assert found == numbers[count:]
 
 
-def test_a_statement_fits_its_lot(connection: sqlite3.Connection) -> None:
-    connection.executemany("INSERT INTO things (no) VALUES (?)", [(n,) for n in range(50)])
-    asked = by_lot("SELECT no FROM things WHERE no IN", "AND no % 2 = 0")
-    for lot in lots(range(30)):
-        found = connection.execute(asked[len(lot)], lot).fetchall()
-        assert found == [(number,) for number in range(0, 30, 2)]
+def test_a_row_takes_the_place_of_one_with_its_key(connection: sqlite3.Connection) -> None:
+    what = Insert("things", {"no": "bigint", "name": "text"}, key=("no",))
+    for name in ("old", "new"):
+        SqliteTables(connection).insert(what, [(number, name) for number in range(ROWS + 1)])
+    found = connection.execute("SELECT DISTINCT name FROM things").fetchall()
+    assert found == [("new",)]
+
+
+def test_many_values_are_asked_about_at_once(connection: sqlite3.Connection) -> None:
+    connection.executemany("INSERT INTO things (no) VALUES (?)", [(n,) for n in range(500)])
+    text = "SELECT no FROM things WHERE no > ? AND no IN (?*) AND no % 2 = 0"
+    found = SqliteTables(connection).among(text, range(2 * MANY), (99,))
+    assert list(found) == [(number,) for number in range(100, 200, 2)]

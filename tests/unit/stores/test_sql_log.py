@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from poolhand.contract import Line
-from poolhand.stores import sqlite_log
-from poolhand.stores.migrations import steps
-from poolhand.stores.sqlite_log import ROW_LINES
+from poolhand.stores.sql_log import ROW_LINES, StreamLog
+from poolhand.stores.sqlite_tables import SqliteTables
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -27,11 +26,11 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 def write(connection: sqlite3.Connection, *bodies: bytes, stream: str = "s") -> None:
-    sqlite_log.append(connection, [Line(stream, "kind", body) for body in bodies], AT)
+    StreamLog(SqliteTables(connection)).append([Line(stream, "kind", body) for body in bodies], AT)
 
 
 def read(connection: sqlite3.Connection, after: int = 0, limit: int = 10_000) -> list[str]:
-    lines = sqlite_log.read(connection, "s", after, limit, "")
+    lines = StreamLog(SqliteTables(connection)).read("s", after, limit, "")
     return [f"{line.number} {line.body.decode()}" for line in lines]
 
 
@@ -60,8 +59,8 @@ def test_lines_come_back_as_they_were_however_they_are_kept(
     connection: sqlite3.Connection, size: int
 ) -> None:
     body = bytes(range(256)) * (size // 256 + 1)
-    sqlite_log.append(connection, [Line("s", "k\0é", body)] * 2, AT)
-    first, second = sqlite_log.read(connection, "s", 0, 10, "")
+    StreamLog(SqliteTables(connection)).append([Line("s", "k\0é", body)] * 2, AT)
+    first, second = StreamLog(SqliteTables(connection)).read("s", 0, 10, "")
     assert (first.body, first.kind, first.at, second.number) == (body, "k\0é", AT, 2)
 
 
@@ -83,7 +82,7 @@ def test_a_row_is_trimmed_line_by_line(connection: sqlite3.Connection, before: i
     write(connection, b"d", b"e")
     write(connection, b"x", stream="other")
     gone = max(0, min(before, 5) - 1)
-    assert sqlite_log.trim(connection, "s", before) == gone
+    assert StreamLog(SqliteTables(connection)).trim("s", before) == gone
     assert read(connection) == ["1 a", "2 b", "3 c", "4 d", "5 e"][gone:]
     write(connection, b"f")
     assert read(connection)[-1] == "6 f"

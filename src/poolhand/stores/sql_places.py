@@ -18,9 +18,9 @@ from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
 from poolhand.rules.terms import seconds
-from poolhand.stores.sqlite_books import Books
-from poolhand.stores.sqlite_lanes import Lanes
-from poolhand.stores.sqlite_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row
+from poolhand.stores.sql_books import TURNS, Books
+from poolhand.stores.sql_lanes import Lanes
+from poolhand.stores.sql_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row
 
 LEVEL_BITS = 22
 TURN_BITS = 40
@@ -28,7 +28,7 @@ TURN_BITS = 40
 NEXT = """
 SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
-WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
+WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ? /*pg FOR UPDATE OF w SKIP LOCKED */
 """
 NEXT_OF_LANE = """
 SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
@@ -47,7 +47,10 @@ NEXT_OF_GATE = """
 SELECT seq FROM poolhand_waits WHERE pool = ? AND gate = ? AND place = ? ORDER BY rank, turn LIMIT 1
 """
 HOLDER = "SELECT holder FROM poolhand_sessions WHERE pool = ? AND line = ?"
-HOLD = "INSERT OR REPLACE INTO poolhand_sessions VALUES (?, ?, ?)"
+HOLD = """
+INSERT INTO poolhand_sessions VALUES (?, ?, ?)
+ON CONFLICT (pool, line) DO UPDATE SET holder = excluded.holder
+"""
 FREE = "DELETE FROM poolhand_sessions WHERE pool = ? AND line = ?"
 OLDEST = "SELECT min(seq) FROM poolhand_waits WHERE pool = ? AND crowd = ?"
 CROWDS = """
@@ -86,8 +89,8 @@ class StoredReady(Ready[Row]):
 
     def add(self, entry: Row, first: bool = False) -> None:
         books = self._books
-        books.turns += 1
-        entry.rank, entry.turn = position(self._strategy, entry, books.turns)
+        turn = books.numbers.next(TURNS)
+        entry.rank, entry.turn = position(self._strategy, entry, turn)
         if self.lanes is not None:
             entry.rank = self.lanes.join(entry.job.key)
         self.size += 1
@@ -144,9 +147,10 @@ class _Waiting(Ready[Row]):
 
     def add(self, entry: Row, first: bool = False) -> None:
         books = self._books
-        books.turns += 1
+        turn = books.numbers.next(TURNS)
         aging = isinstance(self._strategy, Priority) and self._strategy.aging is not None
-        turn = -books.turns if first and not aging else books.turns
+        if first and not aging:
+            turn = -turn
         entry.rank, entry.turn = position(self._strategy, entry, turn)
         entry.gate = self._key
         books.put(entry, KEY)
@@ -244,7 +248,7 @@ class StoredSessions(Sessions[Row]):
         line = _line(entry.job)
         holder = self._holder(line)
         if holder is None:
-            self._books.connection.execute(HOLD, (self._pool, line, entry.seq))
+            self._books.tables.execute(HOLD, (self._pool, line, entry.seq))
         elif holder != entry.seq:
             entry.rank, entry.turn, entry.gate = 0, entry.seq, line
             self._books.put(entry, SESSION)
@@ -259,10 +263,10 @@ class StoredSessions(Sessions[Row]):
             return None
         rows = self._books.query(NEXT_OF_GATE, (self._pool, line, SESSION))
         if not rows:
-            self._books.connection.execute(FREE, (self._pool, line))
+            self._books.tables.execute(FREE, (self._pool, line))
             return None
         heir = self._books.row(rows[0][0])
-        self._books.connection.execute(HOLD, (self._pool, line, heir.seq))
+        self._books.tables.execute(HOLD, (self._pool, line, heir.seq))
         self.remove(heir)
         return heir
 
@@ -272,7 +276,7 @@ class StoredSessions(Sessions[Row]):
         self._books.put(entry, LIMBO)
 
     def _holder(self, line: str) -> int | None:
-        row = self._books.connection.execute(HOLDER, (self._pool, line)).fetchone()
+        row = self._books.tables.execute(HOLDER, (self._pool, line)).fetchone()
         return None if row is None else row[0]
 
 

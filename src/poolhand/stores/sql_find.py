@@ -1,18 +1,17 @@
-"""What can be seen of the jobs in a SQLite store."""
+"""What can be seen of the jobs in a SQL store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sqlite3 import Connection
 from typing import Any
 
 from poolhand.contract import Filter, Page, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
 from poolhand.stores.bounds import check_page
-from poolhand.stores.sqlite_lots import by_lot, lots
-from poolhand.stores.sqlite_rows import ENDS, FACTS, PLACED, Facts, sought
+from poolhand.stores.sql_rows import ENDS, FACTS, PLACED, Facts, sought
+from poolhand.stores.sql_tables import Tables
 
-BY_IDS = by_lot(f"{FACTS}, j.id FROM poolhand_jobs j {PLACED} WHERE j.id IN")
+BY_IDS = f"{FACTS}, j.id FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
 # From which table on a search goes, newest first; the order of the joins is meant as it stands.
 FROM_JOBS = f"poolhand_jobs j {PLACED}"
@@ -54,48 +53,47 @@ FROM poolhand_pools WHERE ?1 IS NULL OR name = ?1
 TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
 
 
-def get(connection: Connection, ids: Sequence[str]) -> list[Stored | None]:
+def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
     """Return jobs by their ids, None for those that are not kept."""
     found: dict[str, Stored] = {}
-    for lot in lots([sought(id) for id in ids]):
-        for row in connection.execute(BY_IDS[len(lot)], lot):
-            found[row[-1]] = Facts._make(row[:-1]).stored()
+    for row in tables.among(BY_IDS, [sought(id) for id in ids]):
+        found[row[-1]] = Facts._make(row[:-1]).stored()
     return [found.get(id) for id in ids]
 
 
-def brief(connection: Connection, id: str) -> bytes | None:
+def brief(tables: Tables, id: str) -> bytes | None:
     """Return what a job was ordered with."""
-    row: tuple[bytes] | None = connection.execute(BRIEF, (sought(id),)).fetchone()
+    row: tuple[bytes] | None = tables.execute(BRIEF, (sought(id),)).fetchone()
     return None if row is None else row[0]
 
 
-def find(connection: Connection, which: Filter, after: int | None, limit: int) -> Page:
+def find(tables: Tables, which: Filter, after: int | None, limit: int) -> Page:
     """Return a page of jobs, newest first."""
     check_page(after, limit)
-    tables, order = _tables(which)
+    begin, order = _begin(which)
     clauses, values = _clauses(which)
     if after is not None:
         clauses.append(f"{order} < ?")
         values.append(after)
     where = " AND ".join(clauses)
-    text = f"{FACTS} FROM {tables} WHERE {where} ORDER BY {order} DESC LIMIT ?"
-    rows = [Facts._make(row) for row in connection.execute(text, (*values, limit + 1))]
+    text = f"{FACTS} FROM {begin} WHERE {where} ORDER BY {order} DESC LIMIT ?"
+    rows = [Facts._make(row) for row in tables.execute(text, (*values, limit + 1))]
     last = rows[limit - 1].seq if len(rows) > limit else None
     return Page(tuple([row.stored() for row in rows[:limit]]), last)
 
 
-def count(connection: Connection, which: Filter) -> dict[Status, int]:
-    """Count jobs by status; what pools tally by themselves is not counted again."""
+def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, int]:
+    """Count jobs by status; what pools `tally` by themselves is not counted again."""
     counts = dict.fromkeys(TALLIED, 0)
     if which == Filter(which.pool, which.statuses):
-        for tallies in connection.execute(TALLIES, (which.pool and sought(which.pool),)):
+        for tallies in tables.execute(tally, (which.pool and sought(which.pool),)):
             for status, number in zip(TALLIED, tallies, strict=True):
                 counts[status] += number
     else:
         clauses, values = _clauses(which)
         where = " AND ".join(clauses)
-        text = f"SELECT {CODE}, count(*) FROM {_tables(which)[0]} WHERE {where} GROUP BY 1"  # noqa: S608
-        for code, number in connection.execute(text, values):
+        text = f"SELECT {CODE}, count(*) FROM {_begin(which)[0]} WHERE {where} GROUP BY 1"  # noqa: S608
+        for code, number in tables.execute(text, values):
             counts[CODES[code]] += number
     wanted = which.statuses or TALLIED
     return {status: number for status, number in counts.items() if number and status in wanted}
@@ -126,7 +124,7 @@ def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
     return clauses, values
 
 
-def _tables(which: Filter) -> tuple[str, str]:
+def _begin(which: Filter) -> tuple[str, str]:
     """Return the tables to look through, that with the fewest to meet first, and their order."""
     statuses = set(which.statuses)
     if statuses == {Status.RUNNING}:

@@ -1,11 +1,11 @@
-"""Who runs what in a SQLite store: owners, their claims, and what becomes of those."""
+"""Who runs what in a SQL store: owners, their claims, and what becomes of those."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from sqlite3 import Connection
 from typing import Any
 
 import msgspec
@@ -14,13 +14,12 @@ from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job
 from poolhand.rules.terms import comeback
-from poolhand.rules.turns import behind, deal
-from poolhand.stores import sqlite_documents
-from poolhand.stores.sqlite_books import json
-from poolhand.stores.sqlite_lots import by_lot, lots
-from poolhand.stores.sqlite_places import Pick
-from poolhand.stores.sqlite_pools import StoredPool
-from poolhand.stores.sqlite_rows import (
+from poolhand.rules.turns import deal
+from poolhand.stores import sql_documents
+from poolhand.stores.sql_books import TOKENS, json
+from poolhand.stores.sql_places import Pick
+from poolhand.stores.sql_pools import StoredPool
+from poolhand.stores.sql_rows import (
     END_OF,
     RUNNING,
     Row,
@@ -29,17 +28,17 @@ from poolhand.stores.sqlite_rows import (
     moment,
     sought,
 )
-from poolhand.stores.sqlite_steps import Steps
+from poolhand.stores.sql_steps import Steps
+from poolhand.stores.sql_tables import Tables
 
-CLAIMED = by_lot(
-    """
+CLAIMED = """
 SELECT c.token, c.seq, c.pool, c.wished, j.id
-FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq WHERE c.stuck = 0 AND c.token IN
+FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.stuck = 0 AND c.token IN (?*) /*pg FOR UPDATE OF c */
 """
-)
 STUCK = """
 SELECT c.pool, j.key FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
-WHERE c.token = ? AND c.stuck = 1
+WHERE c.token = ? AND c.stuck = 1 /*pg FOR UPDATE OF c */
 """
 STICK = "UPDATE poolhand_claims SET stuck = 1 WHERE token = ?"
 ENROLL = """
@@ -47,11 +46,12 @@ INSERT INTO poolhand_owners (id, owner) VALUES (?, ?)
 ON CONFLICT (id) DO UPDATE SET owner = excluded.owner
 """
 RENEW = "UPDATE poolhand_owners SET renewal = renewal + 1 WHERE no = ?"
-RENEWED = by_lot(
-    "SELECT token, wished AND NOT stuck FROM poolhand_claims WHERE owner = ? AND token IN"
-)
+RENEWED = """
+SELECT token, CASE WHEN stuck = 0 THEN wished ELSE 0 END FROM poolhand_claims
+WHERE owner = ? AND token IN (?*)
+"""
 FORGET_OWNERS = """
-DELETE FROM poolhand_owners WHERE buried
+DELETE FROM poolhand_owners WHERE buried = 1
     AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE owner = poolhand_owners.no)
     AND NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
 """
@@ -68,7 +68,7 @@ STUCK_OF = "SELECT token FROM poolhand_claims WHERE owner = ? AND stuck = 1 ORDE
 RUN_BY = """
 SELECT c.token, c.slot, c.started, c.waited, c.course, j.ordered, j.brief
 FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
-WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token
+WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
 RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
@@ -82,7 +82,8 @@ class Leases:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._books = steps.books
-        self._execute = steps.books.connection.execute
+        self._tables = steps.books.tables
+        self._execute = steps.books.tables.execute
         self._good: dict[int, tuple[Any, ...]] = {}
 
     # Claiming
@@ -91,32 +92,28 @@ class Leases:
         owner = self._steps.owner(wanted.owner)
         if owner is None or not wanted.slots:
             return []
-        names = self._steps.pools.names()
-        numbers = behind(list(names), self._books.last_pool or None)
-        if wanted.pools is not None:
-            numbers = [no for no in numbers if names[no] in wanted.pools]
-        if not numbers:
-            return []
         overdue = self._steps.overdue()
-        if not overdue.isdisjoint(numbers):
+        known = self._steps.pools
+        if any(wanted.pools is None or known.no(no).spec.name in wanted.pools for no in overdue):
             # There will be something to claim when somebody has ended the others.
             self._books.topics.add("ready")
-        busy = self._steps.pools.busy()
-        pools = [busy[no] for no in numbers if no in busy and no not in overdue]
+        busy = known.busy(wanted.pools, len(wanted.slots))
+        numbers = sorted(busy)
+        turn = bisect_right(numbers, self._books.numbers.last_pool)
+        pools = [busy[no] for no in numbers[turn:] + numbers[:turn] if no not in overdue]
         starter = _Starter(self._steps, owner)
         take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
         claims = take(pools, wanted.slots)
         if claims:
-            self._books.last_pool = starter.last
+            self._books.numbers.last_pool = starter.last
         return claims
 
     # What becomes of claims
 
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
         """Write what became of claimed jobs, each if its token is good."""
-        for lot in lots([change.token for change in changes]):
-            for row in self._execute(CLAIMED[len(lot)], lot):
-                self._good[row[0]] = row
+        for row in self._tables.among(CLAIMED, [change.token for change in changes]):
+            self._good[row[0]] = row
         self._steps.freed.update(claim[2] for claim in self._good.values())
         made = tuple([self._change(change) for change in changes])
         self.forget_owners()
@@ -128,7 +125,7 @@ class Leases:
         if claim is None or claim[4] != job.id:
             return False
         documents = change.documents
-        if documents and not sqlite_documents.put(books.connection, documents, books.now):
+        if documents and not sql_documents.put(books.tables, documents, books.now):
             return False
         if change.log:
             books.tell(change.log)
@@ -192,9 +189,7 @@ class Leases:
         if no is None:
             return Extended(False, tuple(tokens))
         self._execute(RENEW, (no,))
-        wished: dict[int, int] = {}
-        for lot in lots(tokens):
-            wished.update(self._execute(RENEWED[len(lot)], (no, *lot)).fetchall())
+        wished: dict[int, int] = dict(self._tables.among(RENEWED, tokens, (no,)))
         lost = tuple([token for token in tokens if token not in wished])
         return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
 
@@ -214,10 +209,10 @@ class Leases:
         for token, slot, started, waited, record, ordered, brief in self._execute(
             RUN_BY, buried
         ).fetchall():
-            books.tokens += 1
-            self._execute(RETOKEN, (books.tokens, token))
+            renewed = books.numbers.next(TOKENS)
+            self._execute(RETOKEN, (renewed, token))
             job = lifecycle.start(decode_job(ordered, record), moment(started), waited)
-            claims.append(Claim(job, brief, books.tokens, slot))
+            claims.append(Claim(job, brief, renewed, slot))
         self.forget_owners()
         return claims
 
@@ -281,7 +276,7 @@ class _Starter:
     ) -> Claim:
         """Write down that a job was started; `kept` are its number, pool, gate and course."""
         books = self._books
-        books.tokens = token = books.tokens + 1
+        token = books.numbers.next(TOKENS)
         books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
         seq, pool, gate, course = kept
         run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
@@ -294,9 +289,9 @@ def _claimable(pool: StoredPool) -> int:
     return 0 if pool.paused else int(max(0, min(pool.queued, pool.limit - pool.running)))
 
 
-def all_leases(connection: Connection) -> list[Lease]:
+def all_leases(tables: Tables) -> list[Lease]:
     """Return all owners."""
     return [
         Lease(_decode_owner(owner), renewal, holds, bool(buried))
-        for owner, renewal, buried, holds in connection.execute(LEASES)
+        for owner, renewal, buried, holds in tables.execute(LEASES)
     ]

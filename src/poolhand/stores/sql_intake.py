@@ -1,4 +1,4 @@
-"""How batches come into a SQLite store: all of one, or nothing."""
+"""How batches come into a SQL store: all of one, or nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from poolhand.rules.job import Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.rules.terms import arrival
-from poolhand.stores.sqlite_books import json
-from poolhand.stores.sqlite_pools import StoredPool
-from poolhand.stores.sqlite_rows import Row, encode
-from poolhand.stores.sqlite_steps import Steps
+from poolhand.stores.sql_books import JOBS, TURNS, json
+from poolhand.stores.sql_pools import StoredPool
+from poolhand.stores.sql_rows import Row, encode
+from poolhand.stores.sql_steps import Steps
 
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
@@ -50,7 +50,7 @@ class Intake:
             return self._queue(orders, free)
         self._revived.clear()
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
-        execute = self._books.connection.execute
+        execute = self._books.tables.execute
         told = set(self._books.topics)
         if undo:
             self._books.close()
@@ -126,12 +126,11 @@ class Intake:
         """Queue jobs about which there is nothing to decide."""
         books, no, pool_id = self._books, pool.no, pool.spec.id
         at, now, jobs, lines = books.at, books.now, books.new_jobs, books.lines
-        seq, turn, by_level = books.jobs, books.turns, pool.by_level
+        seqs, turns = books.numbers.take(JOBS, len(orders)), books.numbers.take(TURNS, len(orders))
+        by_level = pool.by_level
         added = []
-        for order in orders:
+        for order, seq, turn in zip(orders, seqs, turns, strict=True):
             job = replace(order.job, pool_id=pool_id, status=Status.QUEUED, submitted_at=at)
-            seq += 1
-            turn += 1
             jobs.append(
                 (
                     seq,
@@ -150,7 +149,6 @@ class Intake:
             books.new_queued.append((seq, no, *rank, now))
             lines.append((audit.SUBMIT, json(audit.submitted(job))))
             added.append(Added(job, Entry.TAKEN))
-        books.jobs, books.turns = seq, turn
         books.topics.add("ready")
         pool.waiting += len(added)
         pool.queue.size += len(added)
@@ -162,7 +160,6 @@ class Intake:
         steps = self._steps
         match verdict:
             case Admitted(victim=victim):
-                self._books.jobs = row.seq
                 steps.accept(row)
                 if victim is not None:
                     self._reject(victim, pool, row.job.id)
@@ -171,12 +168,10 @@ class Intake:
                 del self._books.rows[row.seq]
                 return Added(other.job, Entry.PARKED if other.parked else Entry.JOINED)
             case Rejected():
-                self._books.jobs = row.seq
                 self._books.note(audit.submitted(row.job))
                 self._reject(row, pool, None)
                 return Added(row.job, Entry.REJECTED)
             case Parked() if owner is not None:
-                self._books.jobs = row.seq
                 row.owner = owner
                 return Added(row.job, Entry.PARKED)
             case Parked():
@@ -207,7 +202,7 @@ class Intake:
         dead = books.row_named(id)
         assert dead is not None
         dead.dead = False
-        books.connection.execute(REVIVE, (dead.seq,))
+        books.tables.execute(REVIVE, (dead.seq,))
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
     def _row(self, order: Order, pool: StoredPool) -> Row:
@@ -215,6 +210,6 @@ class Intake:
         job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
         job, window, by_wall = arrival(job, order.delay, order.expires, books.now, books.at)
         row = Row(job, pool.no, books.now, window)
-        row.seq = books.jobs + 1
+        row.seq = books.numbers.next(JOBS)
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row

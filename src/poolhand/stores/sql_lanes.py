@@ -1,25 +1,31 @@
-"""The lanes of a fair pool in a SQLite store."""
+"""The lanes of a fair pool in a SQL store."""
 
 from __future__ import annotations
 
 from poolhand.rules import fair
 from poolhand.rules.rank import FairRoundRobin
 from poolhand.rules.ready import MOST_RESTING
-from poolhand.stores.sqlite_books import Books
+from poolhand.stores.bounds import MOST
+from poolhand.stores.sql_books import Books
+from poolhand.stores.sql_tables import Insert
 
 ONE = "SELECT rank, no, queued FROM poolhand_lanes WHERE pool = ? AND key = ?"
 BEST = """
 SELECT key, rank, no, queued FROM poolhand_lanes WHERE pool = ? AND queued > 0
 ORDER BY rank, no LIMIT ?
 """
-WRITE = "INSERT OR REPLACE INTO poolhand_lanes VALUES (?, ?, ?, ?, ?)"
+WRITE = Insert(
+    "poolhand_lanes",
+    {"pool": "bigint", "key": "text", "rank": "bigint", "no": "bigint", "queued": "bigint"},
+    key=("pool", "key"),
+)
 FORGET = "DELETE FROM poolhand_lanes WHERE pool = ? AND queued = 0 AND rank <= ?"
-TOO_MANY = """
+TOO_MANY = f"""
 DELETE FROM poolhand_lanes WHERE pool = ?1 AND key IN (
     SELECT key FROM poolhand_lanes WHERE pool = ?1 AND queued = 0
-    ORDER BY rank DESC LIMIT -1 OFFSET ?2
+    ORDER BY rank DESC LIMIT {MOST} OFFSET ?2
 )
-"""
+"""  # noqa: S608
 CLEAR = "DELETE FROM poolhand_lanes WHERE pool = ?"
 
 
@@ -69,8 +75,8 @@ class Lanes:
     def pick(self, limit: int) -> list[int]:
         """Return the numbers of the lanes that are next; each pays for its turns."""
         self.write()
-        connection, pool = self._books.connection, self._pool
-        best = [Lane(*row) for row in connection.execute(BEST, (pool, limit))]
+        found = self._books.tables.execute(BEST, (self._pool, limit))
+        best = [Lane(*row) for row in found]
         step = self._strategy.step
         facts = [fair.LaneFacts(one.rank, one.no, one.queued, step(one.key)) for one in best]
         picks = fair.picks(facts, self.round, limit)
@@ -88,7 +94,7 @@ class Lanes:
         self.round = self.opened = 0
         self._lanes.clear()
         self._changed.clear()
-        self._books.connection.execute(CLEAR, (self._pool,))
+        self._books.tables.execute(CLEAR, (self._pool,))
 
     def write(self) -> None:
         """Bring the rows of the lanes up to date."""
@@ -97,20 +103,20 @@ class Lanes:
                 (self._pool, one.key, one.rank, one.no, one.queued)
                 for one in self._changed.values()
             ]
-            self._books.connection.executemany(WRITE, rows)
+            self._books.tables.insert(WRITE, rows)
             self._changed.clear()
 
     def sweep(self) -> None:
         """Forget the lanes that the round has passed, and the empty ones there are too many of."""
         self.write()
         self._lanes.clear()
-        self._books.connection.execute(FORGET, (self._pool, self.round))
-        self._books.connection.execute(TOO_MANY, (self._pool, MOST_RESTING))
+        self._books.tables.execute(FORGET, (self._pool, self.round))
+        self._books.tables.execute(TOO_MANY, (self._pool, MOST_RESTING))
 
     def _find(self, key: str) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            row = self._books.connection.execute(ONE, (self._pool, key)).fetchone()
+            row = self._books.tables.execute(ONE, (self._pool, key)).fetchone()
             if row is not None:
                 lane = self._lanes[key] = Lane(key, *row)
         if lane is None or (not lane.queued and fair.is_passed(self.round, lane.rank)):

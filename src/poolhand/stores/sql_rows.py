@@ -1,4 +1,4 @@
-"""Jobs as the tables of a SQLite store hold them, and as the rules see them."""
+"""Jobs as the tables of a SQL store hold them, and as the rules see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from poolhand.rules.checks import is_writable
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.terms import seconds
-from poolhand.stores.sqlite_lots import by_lot
 
 # Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
 # yet come to the next, which no commit ever shows.
@@ -38,6 +37,7 @@ ENDS = (
 )
 END_OF = {status: number for number, status in enumerate(ENDS)}
 FAILED = END_OF[Status.FAILED]
+NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Job).decode
@@ -89,7 +89,7 @@ LEFT JOIN poolhand_claims c ON c.seq = j.seq AND c.stuck = 0
 LEFT JOIN poolhand_ends e ON e.seq = j.seq
 """
 BY_SEQ = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq = ?"
-BY_SEQS = by_lot(f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq IN")
+BY_SEQS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq IN (?*)"
 BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
 
 
@@ -142,11 +142,9 @@ def moment(number: float) -> datetime:
     return datetime.fromtimestamp(number, UTC)
 
 
-def sought(text: str) -> str | bytes:
-    """Return a text to look for; one that no table can hold is given as bytes, equal to none."""
-    if text.isascii() or is_writable(text):
-        return text
-    return text.encode("utf-8", "surrogatepass")
+def sought(text: str) -> str:
+    """Return a text to look for; instead of one that no table can hold, one that nothing has."""
+    return text if text.isascii() or is_writable(text) else NOWHERE
 
 
 class Row(Entry):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.terms import seconds
-from poolhand.stores.sqlite_rows import (
+from poolhand.stores.sql_rows import (
     Course,
     decode_job,
     encode,

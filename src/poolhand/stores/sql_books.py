@@ -1,20 +1,18 @@
-"""The books of a SQLite store: what one write has looked up, changed and not yet written."""
+"""The books of a SQL store: what one write has looked up, changed and not yet written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from sqlite3 import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from poolhand.contract import Line
 from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.rules.terms import seconds
-from poolhand.stores import sqlite_log
-from poolhand.stores.sqlite_lots import Delete, Insert, lots
-from poolhand.stores.sqlite_rows import (
+from poolhand.stores.sql_log import StreamLog, Text
+from poolhand.stores.sql_rows import (
     BY_ID,
     BY_SEQ,
     BY_SEQS,
@@ -26,23 +24,107 @@ from poolhand.stores.sqlite_rows import (
     row_of,
     sought,
 )
+from poolhand.stores.sql_tables import Delete, Insert, Tables
 
-COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM poolhand_counters"
-COUNT = "UPDATE poolhand_counters SET jobs = ?, turns = ?, tokens = ?, ends = ?, pool = ?"
-NEW_JOB = Insert("INSERT INTO poolhand_jobs", "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+NEW_JOB = Insert(
+    "poolhand_jobs",
+    {
+        "seq": "bigint",
+        "id": "text",
+        "pool": "bigint",
+        "name": "text",
+        "key": "text",
+        "session": "text",
+        "tenant": "text",
+        "closes_at": "double precision",
+        "ordered": "bytea",
+        "brief": "bytea",
+    },
+)
 NEW_WAIT = Insert(
-    "INSERT OR REPLACE INTO poolhand_waits", "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "poolhand_waits",
+    {
+        "seq": "bigint",
+        "pool": "bigint",
+        "place": "smallint",
+        "rank": "double precision",
+        "turn": "bigint",
+        "since": "double precision",
+        "ready_at": "double precision",
+        "due_at": "double precision",
+        "by_wall": "smallint",
+        "closes_at": "double precision",
+        "gate": "text",
+        "crowd": "text",
+        "owner": "bigint",
+        "course": "bytea",
+    },
+    key=("seq",),
 )
 NEW_QUEUED = Insert(
-    "INSERT INTO poolhand_waits (seq, pool, place, rank, turn, since)", "(?, ?, 4, ?, ?, ?)"
+    "poolhand_waits",
+    {
+        "seq": "bigint",
+        "pool": "bigint",
+        "rank": "double precision",
+        "turn": "bigint",
+        "since": "double precision",
+    },
+    {"place": "4"},
 )
-END_WAIT = Delete("DELETE FROM poolhand_waits WHERE seq")
-NEW_CLAIM = Insert("INSERT INTO poolhand_claims", "(?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?)")
-END_CLAIM = Delete("DELETE FROM poolhand_claims WHERE token")
-NEW_END = Insert("INSERT INTO poolhand_ends", "(?, ?, ?, ?, ?, ?, ?, ?)")
-FORGET_JOB = Delete("DELETE FROM poolhand_jobs WHERE seq")
+END_WAIT = Delete("poolhand_waits", "seq")
+NEW_CLAIM = Insert(
+    "poolhand_claims",
+    {
+        "token": "bigint",
+        "seq": "bigint",
+        "pool": "bigint",
+        "owner": "bigint",
+        "slot": "bigint",
+        "started": "double precision",
+        "waited": "double precision",
+        "gate": "text",
+        "course": "bytea",
+    },
+    {"stuck": "0", "wished": "0"},
+)
+END_CLAIM = Delete("poolhand_claims", "token")
+NEW_END = Insert(
+    "poolhand_ends",
+    {
+        "no": "bigint",
+        "seq": "bigint",
+        "pool": "bigint",
+        "status": "smallint",
+        "dead": "smallint",
+        "wished": "smallint",
+        "over_at": "double precision",
+        "course": "bytea",
+    },
+)
+FORGET_JOB = Delete("poolhand_jobs", "seq")
+
+JOBS, TURNS, TOKENS, ENDS = range(4)
 
 json = msgspec.json.Encoder().encode
+
+
+class Numbers(Protocol):
+    """Where new numbers come from, each higher than those before it; `last_pool` got a job last."""
+
+    last_pool: int
+
+    def next(self, kind: int) -> int:
+        """Return the next number for a job, a turn, a token or an end."""
+
+    def take(self, kind: int, count: int) -> Sequence[int]:
+        """Return the next few."""
+
+    def save(self) -> None:
+        """Let all of them be used up."""
+
+    def reload(self) -> None:
+        """Forget those that were taken since `save`."""
 
 
 class Books:
@@ -52,13 +134,17 @@ class Books:
     called before any question whose answer depends on them; `close` writes all the rest.
     """
 
-    def __init__(self, connection: Connection, now: float, at: datetime) -> None:
-        self.connection = connection
+    def __init__(
+        self, tables: Tables, numbers: Numbers, log: StreamLog, now: float, at: datetime
+    ) -> None:
+        self.tables = tables
+        self.numbers = numbers
+        self.log = log
         self.now = now
         self.at = at
         self.stamp = seconds(at)
         self.topics: set[str] = set()
-        self.lines: list[sqlite_log.Text] = []
+        self.lines: list[Text] = []
         self.streams = {STREAM: self.lines}
         self.rows: dict[int, Row] = {}
         self.changed: dict[int, Row] = {}
@@ -79,11 +165,6 @@ class Books:
             (NEW_CLAIM, self.new_claims),
             (NEW_END, self.new_ends),
         )
-        self._count()
-
-    def _count(self) -> None:
-        counters = self.connection.execute(COUNTERS).fetchone()
-        self.jobs, self.turns, self.tokens, self.ends, self.last_pool = self._counted = counters
 
     def note(self, record: Audit) -> None:
         self.lines.append((kind_of(record), json(record)))
@@ -100,21 +181,20 @@ class Books:
         row = self.rows.get(seq)
         if row is None:
             self.write()
-            row = self._keep(self.connection.execute(BY_SEQ, (seq,)).fetchone())
+            row = self._keep(self.tables.execute(BY_SEQ, (seq,)).fetchone())
         return row
 
     def load(self, seqs: Sequence[int]) -> list[Row]:
         """Return many jobs that are there."""
         self.write()
-        for lot in lots([seq for seq in seqs if seq not in self.rows]):
-            for facts in self.connection.execute(BY_SEQS[len(lot)], lot):
-                self._keep(facts)
+        for facts in self.tables.among(BY_SEQS, [seq for seq in seqs if seq not in self.rows]):
+            self._keep(facts)
         return [self.rows[seq] for seq in seqs]
 
     def row_named(self, id: str) -> Row | None:
         """Return a job by its id."""
         self.write()
-        facts = self.connection.execute(BY_ID, (sought(id),)).fetchone()
+        facts = self.tables.execute(BY_ID, (sought(id),)).fetchone()
         return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
 
     def _keep(self, facts: tuple[Any, ...]) -> Row:
@@ -129,19 +209,19 @@ class Books:
 
     def end_claim(self, token: int) -> None:
         """Let a claim be over at once; what ends many gathers them in `ended_claims`."""
-        END_CLAIM.write(self.connection, [token])
+        self.tables.delete(END_CLAIM, [token])
 
     def forget(self, row: Row) -> None:
         """Let a job that has not come in leave no trace."""
         self.write()
-        END_WAIT.write(self.connection, [row.seq])
-        FORGET_JOB.write(self.connection, [row.seq])
+        self.tables.delete(END_WAIT, [row.seq])
+        self.tables.delete(FORGET_JOB, [row.seq])
         del self.rows[row.seq]
 
     def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Ask the tables when they are up to date."""
         self.write()
-        return self.connection.execute(text, values).fetchall()
+        return self.tables.execute(text, values).fetchall()
 
     # Writing
 
@@ -151,9 +231,12 @@ class Books:
             for row in self.changed.values():
                 self._sort(row)
             self.changed.clear()
-        for statement, rows in self._pending:
+        for what, rows in self._pending:
             if rows:
-                statement.write(self.connection, rows)
+                if isinstance(what, Insert):
+                    self.tables.insert(what, rows)
+                else:
+                    self.tables.delete(what, rows)
                 rows.clear()
 
     def close(self) -> None:
@@ -161,12 +244,9 @@ class Books:
         self.write()
         for writer in self.writers:
             writer()
-        sqlite_log.write(self.connection, self.streams, self.stamp)
+        self.log.write(self.streams, self.stamp)
         self._forget_lines()
-        counters = (self.jobs, self.turns, self.tokens, self.ends, self.last_pool)
-        if counters != self._counted:
-            self.connection.execute(COUNT, counters)
-            self._counted = counters
+        self.numbers.save()
 
     def reopen(self) -> None:
         """Begin anew after what was done since `close` was undone."""
@@ -176,7 +256,7 @@ class Books:
         self.rows.clear()
         self.writers.clear()
         self._forget_lines()
-        self._count()
+        self.numbers.reload()
 
     def _forget_lines(self) -> None:
         self.lines.clear()

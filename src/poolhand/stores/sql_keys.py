@@ -1,11 +1,11 @@
-"""The idempotency keys of a pool in a SQLite store."""
+"""The idempotency keys of a pool in a SQL store."""
 
 from __future__ import annotations
 
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keys import Keys
-from poolhand.stores.sqlite_books import Books
-from poolhand.stores.sqlite_rows import Row
+from poolhand.stores.sql_books import TURNS, Books
+from poolhand.stores.sql_rows import Row
 
 FIND = """
 SELECT seq FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ?
@@ -14,7 +14,11 @@ ORDER BY newcomer DESC LIMIT 1
 OWNER = """
 SELECT seq, ended FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0
 """
-WRITE = "INSERT OR REPLACE INTO poolhand_keys VALUES (?, ?, ?, ?, ?, NULL, NULL)"
+WRITE = """
+INSERT INTO poolhand_keys VALUES (?, ?, ?, ?, ?, NULL, NULL)
+ON CONFLICT (pool, tenant, key, newcomer)
+DO UPDATE SET seq = excluded.seq, ended = NULL, until = NULL
+"""
 RELEASE = "DELETE FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 1"
 DELETE = "DELETE FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ? AND newcomer = 0"
 FINISH = """
@@ -42,37 +46,37 @@ class StoredKeys(Keys[Row]):
         if job.idempotency_key is None:
             return None
         self._forget(now)
-        found = self._books.connection.execute(FIND, self._own(job)).fetchone()
+        found = self._books.tables.execute(FIND, self._own(job)).fetchone()
         return None if found is None else self._books.row(found[0])
 
     def reserve(self, entry: Row) -> None:
         if entry.job.idempotency_key is not None:
-            self._books.connection.execute(WRITE, (*self._own(entry.job), 1, entry.seq))
+            self._books.tables.execute(WRITE, (*self._own(entry.job), 1, entry.seq))
 
     def release(self, entry: Row) -> None:
         if entry.job.idempotency_key is not None:
-            self._books.connection.execute(RELEASE, self._own(entry.job))
+            self._books.tables.execute(RELEASE, self._own(entry.job))
 
     def hold(self, entry: Row) -> None:
         if entry.job.idempotency_key is None:
             return
         own = self._own(entry.job)
-        before = self._books.connection.execute(OWNER, own).fetchone()
+        before = self._books.tables.execute(OWNER, own).fetchone()
         self.finished -= before is not None and before[1] is not None
-        self._books.connection.execute(WRITE, (*own, 0, entry.seq))
+        self._books.tables.execute(WRITE, (*own, 0, entry.seq))
 
     def finish(self, entry: Row, now: float) -> None:
         if entry.job.idempotency_key is None:
             return
-        own, connection = self._own(entry.job), self._books.connection
-        owner = connection.execute(OWNER, own).fetchone()
+        own, tables = self._own(entry.job), self._books.tables
+        owner = tables.execute(OWNER, own).fetchone()
         if owner is None or owner[0] != entry.seq:
             return
         if entry.job.status is Status.REJECTED:
-            connection.execute(DELETE, own)
+            tables.execute(DELETE, own)
             return
-        self._books.turns += 1
-        connection.execute(FINISH, (self._books.turns, now + self._ttl, *own))
+        ended = self._books.numbers.next(TURNS)
+        tables.execute(FINISH, (ended, now + self._ttl, *own))
         self.finished += 1
         self._forget(now)
 
@@ -81,12 +85,12 @@ class StoredKeys(Keys[Row]):
         self._forget(now)
 
     def _forget(self, now: float) -> None:
-        connection, pool = self._books.connection, self._pool
+        tables, pool = self._books.tables, self._pool
         while self.finished:
-            tenant, key, until = connection.execute(FIRST, (pool,)).fetchone()
+            tenant, key, until = tables.execute(FIRST, (pool,)).fetchone()
             if until > now and self.finished <= self._most:
                 return
-            connection.execute(DELETE, (pool, tenant, key))
+            tables.execute(DELETE, (pool, tenant, key))
             self.finished -= 1
 
     def _own(self, job: Job) -> tuple[int, str, str]:

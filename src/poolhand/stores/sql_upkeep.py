@@ -1,14 +1,12 @@
-"""What time does to a SQLite store: jobs come due, and what is old is forgotten."""
+"""What time does to a SQL store: jobs come due, and what is old is forgotten."""
 
 from __future__ import annotations
 
-from sqlite3 import Connection
-
 from poolhand.contract import Promoted
-from poolhand.stores import sqlite_documents
-from poolhand.stores.sqlite_books import FORGET_JOB
-from poolhand.stores.sqlite_lots import Delete
-from poolhand.stores.sqlite_steps import Steps
+from poolhand.stores import sql_documents
+from poolhand.stores.sql_books import FORGET_JOB
+from poolhand.stores.sql_steps import Steps
+from poolhand.stores.sql_tables import Delete
 
 DUE = """
 SELECT due_at - ?, seq FROM poolhand_waits WHERE place = 1 AND by_wall = ? AND due_at <= ?
@@ -21,15 +19,15 @@ OVER = """
 SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     EXISTS (SELECT 1 FROM poolhand_keys WHERE seq = e.seq AND newcomer = 0)
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
-FROM poolhand_ends e ORDER BY e.no
+FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
 """
-FORGET_END = Delete("DELETE FROM poolhand_ends WHERE no")
+FORGET_END = Delete("poolhand_ends", "no")
 
 
 def promote(steps: Steps, limit: int) -> Promoted:
     """Place what is due, end what has expired."""
     books = steps.books
-    execute = books.connection.execute
+    execute = books.tables.execute
     due = []
     for clock, by_wall in ((books.now, 0), (books.stamp, 1)):
         due += execute(DUE, (clock, by_wall, clock, limit)).fetchall()
@@ -49,30 +47,44 @@ def _next_in(steps: Steps) -> float | None:
     """Return the seconds until something is due or expires."""
     books = steps.books
     asked = ((NEXT_DUE, (0,), books.now), (NEXT_DUE, (1,), books.stamp))
-    found = [
-        (books.connection.execute(text, values).fetchone()[0], now) for text, values, now in asked
-    ]
-    found.append((books.connection.execute(NEXT_CLOSING).fetchone()[0], books.now))
+    found = [(books.tables.execute(text, values).fetchone()[0], now) for text, values, now in asked]
+    found.append((books.tables.execute(NEXT_CLOSING).fetchone()[0], books.now))
     return min((max(0.0, at - now) for at, now in found if at is not None), default=None)
 
 
 def prune(steps: Steps, keep: float, limit: int) -> int:
     """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
-    books = steps.books
-    connection: Connection = books.connection
-    sqlite_documents.sweep(connection, books.now)
+    sql_documents.sweep(steps.books.tables, steps.books.now)
     for no in steps.pools.names():
-        pool = steps.pools.no(no)
-        pool.keys.forget(books.now)
-        if pool.queue.lanes is not None:
-            pool.queue.lanes.sweep()
+        sweep(steps, no)
+    return forget(steps, keep, limit)
+
+
+def sweep(steps: Steps, no: int) -> None:
+    """Forget the keys and the lanes of a pool whose time is over."""
+    pool = steps.pools.no(no)
+    pool.keys.forget(steps.books.now)
+    if pool.queue.lanes is not None:
+        pool.queue.lanes.sweep()
+
+
+def forget(steps: Steps, keep: float, limit: int) -> int:
+    """Forget jobs that have been over for long."""
+    tables, until = steps.books.tables, steps.books.now - keep
     gone: list[tuple[int, int]] = []
-    for no, seq, of, status, over_at, kept in connection.execute(OVER):
-        if len(gone) >= limit or over_at + keep > books.now:
-            break
-        if not kept:
-            gone.append((no, seq))
-            steps.pools.no(of).tally[status] -= 1
-    FORGET_END.write(connection, [no for no, _ in gone])
-    FORGET_JOB.write(connection, [seq for _, seq in gone])
+    last = 0
+    while len(gone) < limit:
+        rows = tables.execute(OVER, (last, limit)).fetchall()
+        for last, seq, of, status, over_at, kept in rows:
+            if over_at > until or len(gone) >= limit:
+                break
+            if not kept:
+                gone.append((last, seq))
+                steps.pools.tally(of, status, -1)
+        else:
+            if len(rows) == limit:
+                continue
+        break
+    tables.delete(FORGET_END, [no for no, _ in gone])
+    tables.delete(FORGET_JOB, [seq for _, seq in gone])
     return len(gone)

@@ -1,8 +1,9 @@
-"""The pools of a SQLite store: the desk of each, over its tables."""
+"""The pools of a SQL store: the desk of each, over its tables."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Self
 
 import msgspec
 
@@ -13,10 +14,9 @@ from poolhand.rules.job import Job
 from poolhand.rules.kept import KeptDesk
 from poolhand.rules.rank import Priority
 from poolhand.rules.spec import PoolSpec
-from poolhand.stores.sqlite_books import Books
-from poolhand.stores.sqlite_keys import StoredKeys
-from poolhand.stores.sqlite_lots import MANY
-from poolhand.stores.sqlite_places import (
+from poolhand.stores.sql_books import Books
+from poolhand.stores.sql_keys import StoredKeys
+from poolhand.stores.sql_places import (
     Parking,
     Schedule,
     StoredCrowd,
@@ -26,7 +26,7 @@ from poolhand.stores.sqlite_places import (
     Unkept,
     position,
 )
-from poolhand.stores.sqlite_rows import SESSION, Row, sought
+from poolhand.stores.sql_rows import SESSION, Row, sought
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -35,7 +35,7 @@ FROM poolhand_pools
 """
 BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
-BUSY = f"{ALL} WHERE queued > 0 AND NOT paused ORDER BY no"
+BUSY = f"{ALL} WHERE queued > 0 AND paused = 0 ORDER BY no"
 IN_ORDER = f"{ALL} ORDER BY no"
 NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?)"
 SAVE = """
@@ -60,6 +60,8 @@ WHERE pool = ? AND place > 0
 """
 
 Columns = tuple[Any, ...]  # a row of ALL
+
+AT_ONCE = 100  # rows that are ranked anew before they are written
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PoolSpec).decode
@@ -172,7 +174,7 @@ class StoredPool(KeptDesk[Row]):
             self._rank_anew(old)
         self.books.write()
         if self.crowds != old.crowds:
-            self.books.connection.execute(RECROWD, (self.crowds, self.no))
+            self.books.tables.execute(RECROWD, (self.crowds, self.no))
         self.books.rows.clear()
         if self.parked.size:
             self.parked = Parking(self.books, self.no, self.parked.size)
@@ -184,11 +186,11 @@ class StoredPool(KeptDesk[Row]):
             old.queue.lanes.clear()
         if self.queue.lanes is not None:
             self.queue.lanes.clear()
-        books.connection.execute(OCCUPY, (self.gates is not None, self.no))
+        books.tables.execute(OCCUPY, (self.gates is not None, self.no))
         self.queue.size = 0
         seqs = sorted([seq for (seq,) in books.query(TO_LIMBO, (self.no,))])
-        for start in range(0, len(seqs), MANY):
-            for row in books.load(seqs[start : start + MANY]):
+        for start in range(0, len(seqs), AT_ONCE):
+            for row in books.load(seqs[start : start + AT_ONCE]):
                 self._pass_key_gate(row, row.ready_at)
             # There may be more of them than fit into memory.
             books.write()
@@ -200,7 +202,7 @@ class StoredPool(KeptDesk[Row]):
             self.queue.lanes.write()
         state = self._state()
         if state != self._saved:
-            self.books.connection.execute(SAVE, (*state, self.no))
+            self.books.tables.execute(SAVE, (*state, self.no))
             self._saved = state
 
     def _state(self) -> tuple[Any, ...]:
@@ -234,25 +236,29 @@ class Pools:
         """Return a pool that is there."""
         pool = self._by_no.get(no)
         if pool is None:
-            pool = self._keep(self._books.connection.execute(BY_NO, (no,)).fetchone())
+            pool = self._keep(self._books.tables.execute(BY_NO, (no,)).fetchone())
         return pool
 
     def named(self, name: str) -> StoredPool | None:
         pool = self._by_name.get(name)
         if pool is None:
-            columns = self._books.connection.execute(BY_NAME, (sought(name),)).fetchone()
+            columns = self._books.tables.execute(BY_NAME, (sought(name),)).fetchone()
             pool = None if columns is None else self._keep(columns)
         return pool
 
     def names(self) -> dict[int, str]:
         """Return the names of all pools by their numbers, in their order."""
-        return dict(self._books.connection.execute(NAMES).fetchall())
+        return dict(self._books.tables.execute(NAMES).fetchall())
 
-    def busy(self) -> dict[int, StoredPool]:
-        """Return the pools from which something could be claimed, in their order."""
+    def busy(self, names: Collection[str] | None, limit: int) -> dict[int, StoredPool]:
+        """Return the pools, all or some, from which up to `limit` jobs could be claimed."""
         self.save()
-        found = self._books.connection.execute(BUSY).fetchall()
-        return {columns[0]: self._by_no.get(columns[0]) or self._keep(columns) for columns in found}
+        busy = {}
+        for columns in self._books.tables.execute(BUSY).fetchall():
+            pool = self._by_no.get(columns[0]) or self._keep(columns)
+            if names is None or pool.spec.name in names:
+                busy[pool.no] = pool
+        return busy
 
     def known(self, name: str) -> StoredPool:
         """Return a pool that an operator names."""
@@ -264,7 +270,7 @@ class Pools:
 
     def open(self, spec: PoolSpec) -> StoredPool:
         """Let a pool come into being."""
-        self._books.connection.execute(NEW, (spec.name, _encode(spec)))
+        self._books.tables.execute(NEW, (spec.name, _encode(spec)))
         pool = self.named(spec.name)
         assert pool is not None
         return pool
@@ -273,14 +279,22 @@ class Pools:
         """Let a pool go on under other rules."""
         self._books.write()
         self.save()
-        columns = self._books.connection.execute(BY_NO, (pool.no,)).fetchone()
+        columns = self._books.tables.execute(BY_NO, (pool.no,)).fetchone()
         new = self._keep((columns[0], _encode(spec), *columns[2:]))
         new.declare(spec, pool)
         return new
 
+    def tally(self, no: int, end: int, count: int) -> None:
+        """Count jobs of a pool that ended so."""
+        self.no(no).tally[end] += count
+
     def save(self) -> None:
         for pool in self._by_no.values():
             pool.save()
+
+    def anew(self) -> Self:
+        """Return the same, with nothing looked up."""
+        return type(self)(self._books)
 
     def _keep(self, columns: Columns) -> StoredPool:
         pool = StoredPool(self._books, columns)

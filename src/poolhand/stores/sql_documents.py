@@ -1,0 +1,88 @@
+"""The documents of a SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from poolhand.contract import Put
+from poolhand.stores.sql_rows import sought
+from poolhand.stores.sql_tables import Insert, Tables
+
+GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
+VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
+# New documents begin behind the highest version of those that are gone: none of a key comes twice.
+GONE = "SELECT documents FROM poolhand_counters"
+GO = "UPDATE poolhand_counters SET documents = ?1 WHERE documents < ?1"
+PUT = Insert(
+    "poolhand_documents",
+    {"key": "text", "value": "bytea", "version": "bigint", "until": "double precision"},
+    key=("key",),
+)
+DELETE = "DELETE FROM poolhand_documents WHERE key = ?"
+SCAN = """
+SELECT key FROM poolhand_documents
+WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?)
+ORDER BY key LIMIT ?
+"""
+OLD = "SELECT max(version) FROM poolhand_documents WHERE until <= ?"
+SWEEP = "DELETE FROM poolhand_documents WHERE until <= ?"
+
+
+def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
+    """Return a document and its version."""
+    row: tuple[bytes, int] | None = tables.execute(GET, (sought(key), now)).fetchone()
+    return row
+
+
+def put(tables: Tables, puts: Sequence[Put], now: float) -> bool:
+    """Write all of these, or none."""
+    versions: dict[str, int] = {}
+    rows: dict[str, tuple[Any, ...]] = {}
+    for one in puts:
+        version = last = versions.get(one.key, 0)
+        if not version:
+            version, last = _versions(tables, one.key, now)
+        if one.expect not in (None, version):
+            return False
+        versions[one.key] = last + 1
+        until = None if one.ttl is None else now + one.ttl
+        rows[one.key] = (one.key, one.value, last + 1, until)
+    tables.insert(PUT, list(rows.values()))
+    return True
+
+
+def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
+    """Delete a document; tell whether it was there, of that version."""
+    version, _ = _versions(tables, key, now)
+    if not version or expect not in (None, version):
+        return False
+    tables.execute(GO, (version,))
+    tables.execute(DELETE, (key,))
+    return True
+
+
+def scan(tables: Tables, prefix: str, after: str, limit: int, now: float) -> list[str]:
+    """Return keys that begin so, sorted."""
+    asked = (sought(prefix), sought(after), now, limit)
+    found = [key for (key,) in tables.execute(SCAN, asked)]
+    return list(takewhile(lambda key: key.startswith(prefix), found))
+
+
+def sweep(tables: Tables, now: float) -> None:
+    """Let go of what has outlived its time."""
+    (version,) = tables.execute(OLD, (now,)).fetchone()
+    if version is not None:
+        tables.execute(GO, (version,))
+        tables.execute(SWEEP, (now,))
+
+
+def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:
+    """Return the version of a document, 0 if there is none, and one that no later one may have."""
+    row = tables.execute(VERSIONS, (now, sought(key))).fetchone()
+    if row is None:
+        (gone,) = tables.execute(GONE).fetchone()
+        return 0, gone
+    version, alive = row
+    return version if alive else 0, version

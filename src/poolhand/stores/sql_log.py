@@ -1,0 +1,135 @@
+"""The log of a SQL store: what is written to a stream at once is one row.
+
+Such lines are much alike, so that rows of many are compressed: to write less costs less than that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from poolhand.contract import Line, Written
+from poolhand.rules.terms import seconds
+from poolhand.stores.bounds import MOST
+from poolhand.stores.sql_rows import moment, sought
+from poolhand.stores.sql_tables import Insert, Tables
+
+Text = tuple[str, bytes]  # a kind and a body
+
+ROW_LINES = 256
+ROWS_AT_ONCE = 20
+WORTH_WHILE = 1000  # bytes
+QUICKEST = 1
+LAST = "SELECT last FROM poolhand_log WHERE stream = ? ORDER BY last DESC LIMIT 1"
+WRITE = Insert(
+    "poolhand_log",
+    {
+        "stream": "text",
+        "first": "bigint",
+        "last": "bigint",
+        "at": "double precision",
+        "lines": "bytea",
+    },
+)
+READ = """
+SELECT first, last, at, lines FROM poolhand_log WHERE stream = ? AND last > ? ORDER BY last LIMIT ?
+"""
+PART = """
+SELECT no, first, lines FROM poolhand_log WHERE stream = ? AND last >= ? ORDER BY last LIMIT 1
+"""
+FORGET = "DELETE FROM poolhand_log WHERE stream = ? AND last < ? RETURNING last - first + 1"
+SHORTEN = "UPDATE poolhand_log SET first = ?, lines = ? WHERE no = ?"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Text]).decode
+# No list that MessagePack writes begins like this.
+_COMPRESSED = b"z"
+
+
+class StreamLog:
+    """Streams as rows of a table; the numbers of each go on where they ended."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def append(self, lines: Iterable[Line], at: datetime) -> None:
+        """Write lines, each to its stream."""
+        streams: dict[str, list[Text]] = {}
+        for line in lines:
+            streams.setdefault(line.stream, []).append((line.kind, line.body))
+        self.write(streams, seconds(at))
+
+    def write(self, streams: Mapping[str, list[Text]], stamp: float) -> None:
+        """Write to streams."""
+        rows: list[tuple[Any, ...]] = []
+        for stream, texts in streams.items():
+            last = self.last(stream) if texts else 0
+            for part in in_rows(texts):
+                rows.append((stream, last + 1, last + len(part), stamp, pack(part)))
+                last += len(part)
+        self._tables.insert(WRITE, rows)
+
+    def last(self, stream: str) -> int:
+        """Return the number of the last line of a stream."""
+        row: tuple[int] | None = self._tables.execute(LAST, (sought(stream),)).fetchone()
+        return 0 if row is None else row[0]
+
+    def read(self, stream: str, after: int, limit: int, kind: str) -> list[Written]:
+        """Return lines from behind a number on, those whose kind begins so."""
+        found: list[Written] = []
+        for number, at, name, body in self._lines(stream, after):
+            if len(found) >= limit:
+                break
+            if name.startswith(kind):
+                found.append(Written(number, moment(at), name, body))
+        return found
+
+    def trim(self, stream: str, before: int) -> int:
+        """Forget the lines below a number; the last one stays, that the numbers go on."""
+        execute = self._tables.execute
+        before = min(before, self.last(stream))
+        if before <= 0:
+            return 0
+        count: int = sum(rows for (rows,) in execute(FORGET, (stream, before)).fetchall())
+        part = execute(PART, (stream, before)).fetchone()
+        if part is not None and part[1] < before:
+            no, first, texts = part
+            left = unpack(texts)[before - first :]
+            execute(SHORTEN, (before, pack(left), no))
+            count += before - first
+        return count
+
+    def _lines(self, stream: str, after: int) -> Iterator[tuple[int, float, str, bytes]]:
+        behind = min(after, MOST)
+        while rows := self._tables.execute(READ, (sought(stream), behind, ROWS_AT_ONCE)).fetchall():
+            behind = rows[-1][1]
+            for first, _, at, texts in rows:
+                for number, (kind, body) in enumerate(unpack(texts), first):
+                    if number > after:
+                        yield number, at, kind, body
+
+
+def in_rows(texts: list[Text]) -> Iterator[list[Text]]:
+    """Yield what stands together in one row."""
+    for start in range(0, len(texts), ROW_LINES):
+        yield texts[start : start + ROW_LINES]
+
+
+def pack(texts: list[Text]) -> bytes:
+    packed = _encode(texts)
+    if len(packed) < WORTH_WHILE:
+        return packed
+    return _COMPRESSED + zlib.compress(packed, QUICKEST)
+
+
+def unpack(packed: bytes) -> list[Text]:
+    try:
+        if packed.startswith(_COMPRESSED):
+            packed = zlib.decompress(packed[1:])
+    except zlib.error as error:
+        raise msgspec.DecodeError(f"lines of the log cannot be decompressed: {error}") from error
+    return _decode(packed)
