@@ -1,4 +1,4 @@
-"""Settings for every test; fixtures live beside the tests that use them."""
+"""Settings for every test; fixtures live beside the tests that use them, those of servers apart."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.servers"]
 
 # No deadline and no complaint about slow data: a busy machine is not a failure of the code.
 settings.register_profile(

@@ -43,7 +43,10 @@ from poolhand.wire.signing import KeyRing
 P = ParamSpec("P")
 T = TypeVar("T")
 
-KINDS = "memory://, sqlite:///file.db (a relative path) or sqlite:////absolute/file.db"
+KINDS = (
+    "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
+    "postgresql://user@host/database"
+)
 SCOPE = "app"
 
 
@@ -312,6 +315,16 @@ def store_of(url: str, runtime: Runtime) -> Store:
             from poolhand.stores.sqlite import SqliteStore
 
             return SqliteStore(_path(url, rest), runtime)
+        case "postgresql" | "postgres":
+            try:
+                from poolhand.stores.postgres import PostgresStore
+            except ImportError as error:
+                what = shown(masked(str(url)))
+                raise Unsupported(
+                    f"store={what} needs {error.name}; install poolhand[postgres]"
+                ) from error
+
+            return PostgresStore(str(url), runtime)
         case _:
             raise Unsupported(
                 f"store={shown(masked(str(url)))} is not supported by this version; use {KINDS}"

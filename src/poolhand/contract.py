@@ -262,9 +262,10 @@ class Jobs(Protocol):
         """Take parked orders back; return the ids of those that have come in before."""
 
     async def claim(self, wanted: Wanted) -> list[Claim]:
-        """Hand out the jobs that are next: pools take turns, the best of each first.
+        """Hand out the jobs that are next: the best of each pool first.
 
-        Never one job to two owners, never beyond the cap of a pool, a key or a session.
+        Pools take turns, over all claims of a process. Never one job to two owners, never beyond
+        the cap of a pool, a key or a session.
         """
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:

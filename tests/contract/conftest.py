@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from poolhand.contract import Store
 from poolhand.stores.memory import MemoryStore
+from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.sqlite import SqliteStore
 from tests.contract.support import Another, Clock, Hand, owner
 
@@ -19,19 +20,27 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def another(
-    request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
-) -> AsyncIterator[Another]:
-    """Give one more store on the same data; of memory there is only one."""
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Callable[[], Store]:
+    """Make one more store on the same data; of memory there is only one."""
+    match request.param:
+        case "memory":
+            memory = MemoryStore(clock)
+            return lambda: memory
+        case "sqlite":
+            return lambda: SqliteStore(tmp_path / "jobs.db", clock)
+        case _:
+            url = request.getfixturevalue("schema")
+            return lambda: PostgresStore(url, clock, lambda: (clock.now, clock.date))
+
+
+@pytest.fixture
+async def another(make_store: Callable[[], Store]) -> AsyncIterator[Another]:
+    """Give one more store on the same data, open."""
     async with AsyncExitStack() as stack:
-        memory = MemoryStore(clock)
 
         async def open_store() -> Store:
-            if request.param == "memory":
-                store: Store = memory
-            else:
-                store = SqliteStore(tmp_path / "jobs.db", clock)
+            store = make_store()
             await store.open()
             stack.push_async_callback(store.close)
             return store

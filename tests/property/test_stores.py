@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -41,7 +41,9 @@ from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
 from poolhand.stores import memory_books, sql_steps
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
+from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, order, owner, spec
+from tests.property.renumbered import Renumbered
 
 T = TypeVar("T")
 MEMORY = Path("/dev/shm")  # noqa: S108 - where nobody has to wait for a disk
@@ -100,11 +102,9 @@ class StoresMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
-        path = Path(self.folder.name) / "jobs.db"
-        self.stores: list[Store] = [MemoryStore(self.clock), SqliteStore(path, self.clock)]
+        self.stores: list[Store] = [MemoryStore(self.clock), self.other()]
         self.names: list[str] = []
         self.claims: list[Claim] = []
         self.stuck: list[int] = []
@@ -117,12 +117,15 @@ class StoresMachine(RuleBasedStateMachine):
             self.patch.setattr(module, "EXPIRED_AT_ONCE", 1)
         self.both(lambda store: store.open())
 
+    def other(self) -> Store:
+        """Return the store that is held to what memory says."""
+        raise NotImplementedError
+
     def teardown(self) -> None:
         self.patch.undo()
         self.both(lambda store: store.close())
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
-        self.folder.cleanup()
 
     def both(self, verb: Callable[[Store], Awaitable[T]]) -> T:
         """Ask both stores and return what they agree on."""
@@ -454,5 +457,34 @@ class StoresMachine(RuleBasedStateMachine):
         return [f"{one.job.id} {one.job.status} {one.dead}" for one in found]
 
 
-TestStores = pytest.mark.slow(pytest.mark.timeout(300)(StoresMachine.TestCase))
-TestStores.settings = settings(max_examples=100, stateful_step_count=40)
+class SqliteMachine(StoresMachine):
+    def other(self) -> Store:
+        self.folder = TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        return SqliteStore(Path(self.folder.name) / "jobs.db", self.clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+class PostgresMachine(StoresMachine):
+    url = ""
+    schemas = count(1)
+
+    def other(self) -> Store:
+        url = f"{self.url}?schema=machine_{next(self.schemas)}"
+        return Renumbered(url, self.clock, lambda: (self.clock.now, self.clock.date))
+
+
+TestSqlite = pytest.mark.slow(pytest.mark.timeout(300)(SqliteMachine.TestCase))
+TestSqlite.settings = settings(max_examples=100, stateful_step_count=40)
+
+
+@pytest.fixture(scope="module")
+def _server(postgres: PostgresServer) -> None:
+    PostgresMachine.url = postgres.url
+
+
+TestPostgres = pytest.mark.slow(pytest.mark.timeout(600)(PostgresMachine.TestCase))
+TestPostgres = pytest.mark.usefixtures("_server")(TestPostgres)
+TestPostgres.settings = settings(max_examples=20, stateful_step_count=40)

@@ -216,8 +216,8 @@ def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
         faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
     if durable:
         faults += [
-            f"{name}={shown(value)} is not allowed; it holds half of a surrogate pair, "
-            "which is no text"
+            f"{name}={shown(value)} is not allowed; no store can keep it: it holds NUL, or half "
+            "of a surrogate pair"
             for name, value in values.items()
             if isinstance(value, str) and not is_writable(value)
         ]

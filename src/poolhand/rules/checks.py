@@ -10,7 +10,7 @@ Predicate = Callable[[Any], bool]
 LARGEST = 1e18
 LONGEST_NAME = 1_000  # room for any id or path, none for a document: names stand in every index
 LONGEST_SHOWN = 200
-NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} characters, all of them UTF-8"
+NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} characters, all UTF-8 and none NUL"
 
 
 def shown(value: object) -> str:
@@ -44,7 +44,9 @@ def is_name(value: Any) -> bool:
 
 
 def is_writable(text: str) -> bool:
-    """Tell whether a text can be written as UTF-8: half of a surrogate pair cannot."""
+    """Tell whether every store can keep a text: half of a surrogate pair, or NUL, none does."""
+    if "\0" in text:
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

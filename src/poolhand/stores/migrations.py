@@ -37,10 +37,10 @@ class Step(Struct, frozen=True):
 
 
 @cache
-def steps(folder: Traversable | None = None) -> tuple[Step, ...]:
-    """Return the steps this poolhand knows, in their order."""
+def steps(kind: str = "sqlite", folder: Traversable | None = None) -> tuple[Step, ...]:
+    """Return the steps this poolhand knows for a kind of database, in their order."""
     found = []
-    for file in (folder or files("poolhand.stores") / "schema").iterdir():
+    for file in (folder or files("poolhand.stores") / "schema" / kind).iterdir():
         if match := STEP.fullmatch(file.name):
             # As text, so that a checkout with other line ends has the same checksum.
             text = "\n".join(file.read_text(encoding="utf-8").splitlines())

@@ -81,7 +81,7 @@ class Intake:
         policy, reason = spec.backpressure, refused.reason
         if reason == "full" and isinstance(policy, FailFast):
             reason = "no_slot"
-        running, waiting = (0, 0) if pool is None else (pool.running, pool.waiting)
+        running, waiting = (0, 0) if pool is None else pool.counted()
         if refused.waiting is not None:
             waiting = refused.waiting
         return Refusal(reason, spec.name, str(policy), running, waiting)

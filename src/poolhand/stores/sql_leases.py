@@ -250,7 +250,11 @@ class _Starter:
         now = self._books.now
         claims = []
         for slot, pool in zip(slots, turns, strict=False):
-            seq, since, gate, ordered, course, brief = next(given[pool])
+            pick = next(given[pool], None)
+            if pick is None:
+                # Somebody else was quicker, where nobody has to wait for others.
+                continue
+            seq, since, gate, ordered, course, brief = pick
             job = lifecycle.start(decode_job(ordered, course), self._books.at, now - since)
             claims.append(self._claim(job, brief, slot, (seq, pool.no, gate, course)))
         return claims

@@ -37,7 +37,7 @@ BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
 BUSY = f"{ALL} WHERE queued > 0 AND paused = 0 ORDER BY no"
 IN_ORDER = f"{ALL} ORDER BY no"
-NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?)"
+NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 SAVE = """
 UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, completed = ?, failed = ?,
@@ -54,7 +54,7 @@ UPDATE poolhand_claims SET gate = CASE WHEN ?
 WHERE pool = ?
 """
 RECROWD = """
-UPDATE poolhand_waits SET crowd = CASE ? WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
+UPDATE poolhand_waits SET crowd = CASE CAST(? AS integer) WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
     (SELECT key FROM poolhand_jobs WHERE seq = poolhand_waits.seq) END
 WHERE pool = ? AND place > 0
 """
@@ -63,7 +63,7 @@ Columns = tuple[Any, ...]  # a row of ALL
 
 AT_ONCE = 100  # rows that are ranked anew before they are written
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_spec = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PoolSpec).decode
 _specs: dict[bytes, PoolSpec] = {}
 
@@ -92,6 +92,8 @@ class StoredPool(KeptDesk[Row]):
     `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
     priority says where. `tally` counts ENDS.
     """
+
+    SAVE = SAVE
 
     def __init__(self, books: Books, columns: Columns) -> None:
         no, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
@@ -145,6 +147,10 @@ class StoredPool(KeptDesk[Row]):
     def crowds(self) -> int:
         """Say among whom an eviction chooses: 0 nobody, 1 all, 2 those of one key."""
         return 0 if self._crowd is None else 1 + self._by_key
+
+    def counted(self) -> tuple[int, int]:
+        """Return how many run, and how many wait."""
+        return self.running, self.waiting
 
     def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
         self._arrivals = entry.seq - 1
@@ -202,7 +208,7 @@ class StoredPool(KeptDesk[Row]):
             self.queue.lanes.write()
         state = self._state()
         if state != self._saved:
-            self.books.tables.execute(SAVE, (*state, self.no))
+            self.books.tables.execute(self.SAVE, (*state, self.no))
             self._saved = state
 
     def _state(self) -> tuple[Any, ...]:
@@ -226,6 +232,9 @@ class StoredPool(KeptDesk[Row]):
 class Pools:
     """The pools that one write has to do with."""
 
+    BY_NAME, BY_NO, BUSY = BY_NAME, BY_NO, BUSY
+    KIND = StoredPool
+
     def __init__(self, books: Books) -> None:
         self._books = books
         self._by_no: dict[int, StoredPool] = {}
@@ -236,13 +245,13 @@ class Pools:
         """Return a pool that is there."""
         pool = self._by_no.get(no)
         if pool is None:
-            pool = self._keep(self._books.tables.execute(BY_NO, (no,)).fetchone())
+            pool = self._keep(self._books.tables.execute(self.BY_NO, (no,)).fetchone())
         return pool
 
     def named(self, name: str) -> StoredPool | None:
         pool = self._by_name.get(name)
         if pool is None:
-            columns = self._books.tables.execute(BY_NAME, (sought(name),)).fetchone()
+            columns = self._books.tables.execute(self.BY_NAME, (sought(name),)).fetchone()
             pool = None if columns is None else self._keep(columns)
         return pool
 
@@ -254,7 +263,7 @@ class Pools:
         """Return the pools, all or some, from which up to `limit` jobs could be claimed."""
         self.save()
         busy = {}
-        for columns in self._books.tables.execute(BUSY).fetchall():
+        for columns in self._books.tables.execute(self.BUSY).fetchall():
             pool = self._by_no.get(columns[0]) or self._keep(columns)
             if names is None or pool.spec.name in names:
                 busy[pool.no] = pool
@@ -270,7 +279,7 @@ class Pools:
 
     def open(self, spec: PoolSpec) -> StoredPool:
         """Let a pool come into being."""
-        self._books.tables.execute(NEW, (spec.name, _encode(spec)))
+        self._books.tables.execute(NEW, (spec.name, encode_spec(spec)))
         pool = self.named(spec.name)
         assert pool is not None
         return pool
@@ -279,14 +288,23 @@ class Pools:
         """Let a pool go on under other rules."""
         self._books.write()
         self.save()
-        columns = self._books.tables.execute(BY_NO, (pool.no,)).fetchone()
-        new = self._keep((columns[0], _encode(spec), *columns[2:]))
+        columns = self._books.tables.execute(self.BY_NO, (pool.no,)).fetchone()
+        new = self._keep((columns[0], encode_spec(spec), *columns[2:]))
         new.declare(spec, pool)
         return new
 
     def tally(self, no: int, end: int, count: int) -> None:
         """Count jobs of a pool that ended so."""
         self.no(no).tally[end] += count
+
+    def pause(self, pool: StoredPool, paused: bool) -> None:
+        """Let no job of a pool be claimed, or let them again."""
+        pool.paused = paused
+
+    def resize(self, pool: StoredPool, slots: int | None) -> None:
+        """Give a pool another cap than its rules say, or that one back."""
+        pool.resized = slots
+        pool.resize(pool.spec.slots if slots is None else slots, self._books.now)
 
     def save(self) -> None:
         for pool in self._by_no.values():
@@ -297,6 +315,6 @@ class Pools:
         return type(self)(self._books)
 
     def _keep(self, columns: Columns) -> StoredPool:
-        pool = StoredPool(self._books, columns)
+        pool = self.KIND(self._books, columns)
         self._by_no[pool.no] = self._by_name[pool.spec.name] = pool
         return pool

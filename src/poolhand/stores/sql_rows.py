@@ -144,7 +144,7 @@ def moment(number: float) -> datetime:
 
 def sought(text: str) -> str:
     """Return a text to look for; instead of one that no table can hold, one that nothing has."""
-    return text if text.isascii() or is_writable(text) else NOWHERE
+    return text if is_writable(text) else NOWHERE
 
 
 class Row(Entry):

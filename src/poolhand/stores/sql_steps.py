@@ -36,7 +36,7 @@ class Steps:
         topics = self.books.topics
         for no in self.freed:
             pool = self.pools.no(no)
-            if pool.has_slot and pool.queued and not pool.paused:
+            if pool.has_slot and pool.queued > 0 and not pool.paused:
                 topics.add("ready")
         self.books.close()
         return topics

@@ -29,13 +29,11 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
-from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
-from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, survey
+from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_verbs, survey
 from poolhand.stores.file import StoreFile
-from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_leases import Leases, all_leases
 from poolhand.stores.sql_log import StreamLog
 from poolhand.stores.sql_pools import IN_ORDER, pool_row
@@ -114,51 +112,21 @@ class SqliteStore:
     # Pools
 
     async def declare(self, spec: PoolSpec) -> None:
-        def act(steps: Steps) -> None:
-            pool = steps.pools.named(spec.name)
-            if pool is None:
-                steps.act(audit.CREATE, steps.pools.open(spec), "", "")
-            elif pool.spec != spec:
-                pool = steps.pools.declare(pool, spec)
-                steps.freed.add(pool.no)
-                steps.welcome(pool)
-
-        await self._steps(act)
+        await self._steps(lambda steps: sql_verbs.declare(steps, spec))
 
     async def pools(self) -> list[PoolRow]:
         return self._read(lambda db: [pool_row(row) for row in db.execute(IN_ORDER)])
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
-        def act(steps: Steps) -> None:
-            kept = steps.pools.known(pool)
-            steps.act(audit.PAUSE if paused else audit.RESUME, kept, by, "")
-            kept.paused = paused
-            steps.freed.add(kept.no)
-            steps.welcome(kept)
-
-        await self._steps(act)
+        await self._steps(lambda steps: sql_verbs.pause(steps, pool, paused, by))
 
     async def resize(self, pool: str, slots: int | None, by: str) -> None:
-        def act(steps: Steps) -> None:
-            kept = steps.pools.known(pool)
-            steps.act(audit.RESIZE, kept, by, "" if slots is None else str(slots))
-            kept.resized = slots
-            kept.resize(kept.spec.slots if slots is None else slots, steps.books.now)
-            steps.freed.add(kept.no)
-            steps.welcome(kept)
-
-        await self._steps(act)
+        await self._steps(lambda steps: sql_verbs.resize(steps, pool, slots, by))
 
     # Jobs
 
     async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
-        def act(steps: Steps) -> list[tuple[Added, ...] | Refusal]:
-            intake = Intake(steps)
-            owners = {batch.owner for batch in batches}
-            numbers = {owner: steps.owner(owner) for owner in owners}
-            return [intake.take(batch, numbers[batch.owner]) for batch in batches]
-
-        return await self._steps(act)
+        return await self._steps(lambda steps: sql_verbs.add(steps, batches))
 
     async def begin(self) -> SqliteTransaction:
         transaction = SqliteTransaction(self._file, self._runtime)
@@ -166,34 +134,19 @@ class SqliteStore:
         return transaction
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
-        def act(steps: Steps) -> list[str]:
-            rows = [row for row in map(steps.books.row_named, ids) if row is not None]
-            came_in = [row.job.id for row in rows if not row.parked]
-            steps.unpark(*dict.fromkeys(row for row in rows if row.parked))
-            return came_in
-
-        return await self._steps(act)
+        return await self._steps(lambda steps: sql_verbs.unpark(steps, ids))
 
     async def claim(self, wanted: Wanted) -> list[Claim]:
         return await self._steps(lambda steps: Leases(steps).claim(wanted))
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
-        def act(steps: Steps) -> Replaced:
-            leases = Leases(steps)
-            made = leases.change_all(changes)
-            return Replaced(made, () if wanted is None else tuple(leases.claim(wanted)))
-
-        return await self._steps(act)
+        return await self._steps(lambda steps: sql_verbs.replace(steps, changes, wanted))
 
     async def release(self, tokens: Sequence[int]) -> None:
         await self._steps(lambda steps: Leases(steps).release(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        def act(steps: Steps) -> list[Stored | None]:
-            rows = [steps.cancel(id, by) for id in ids]
-            return [None if row is None else row.stored() for row in rows]
-
-        return await self._steps(act)
+        return await self._steps(lambda steps: sql_verbs.cancel(steps, ids, by))
 
     # Owners
 

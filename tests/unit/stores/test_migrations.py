@@ -87,7 +87,7 @@ def test_steps_are_read_from_numbered_files(tmp_path: Path) -> None:
     (tmp_path / "0002_more.sql").write_text("SELECT 2;\n")
     (tmp_path / "0001_jobs.sql").write_text("SELECT 1;\n")
     (tmp_path / "readme.txt").write_text("not a step")
-    assert [(step.number, step.name, step.text) for step in steps(tmp_path)] == [
+    assert [(step.number, step.name, step.text) for step in steps(folder=tmp_path)] == [
         (1, "jobs", "SELECT 1;"),
         (2, "more", "SELECT 2;"),
     ]
@@ -96,17 +96,17 @@ def test_steps_are_read_from_numbered_files(tmp_path: Path) -> None:
 def test_a_missing_number_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "0002_more.sql").touch()
     with pytest.raises(AssertionError):
-        steps(tmp_path)
+        steps(folder=tmp_path)
 
 
 def test_line_ends_do_not_make_another_step(tmp_path: Path) -> None:
     file = tmp_path / "0001_jobs.sql"
     file.write_bytes(b"SELECT 1;\nSELECT 2;\n")
-    (plain,) = steps(tmp_path)
+    (plain,) = steps(folder=tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     (other / file.name).write_bytes(b"SELECT 1;\r\nSELECT 2;\r\n")
-    assert steps(other)[0].checksum == plain.checksum
+    assert steps(folder=other)[0].checksum == plain.checksum
 
 
 def test_the_steps_of_the_package_make_a_schema(connection: sqlite3.Connection) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from poolhand.contract import Line
+from poolhand.stores.migrations import steps
 from poolhand.stores.sql_log import ROW_LINES, StreamLog
 from poolhand.stores.sqlite_tables import SqliteTables
 

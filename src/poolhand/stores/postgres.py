@@ -1,0 +1,300 @@
+"""The PostgreSQL store: one database that all processes of all machines may share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TypeVar
+
+from poolhand.contract import (
+    Added,
+    Batch,
+    Change,
+    Claim,
+    Extended,
+    Filter,
+    Hint,
+    Lease,
+    Line,
+    Owner,
+    Page,
+    PoolRow,
+    Promoted,
+    Put,
+    Refusal,
+    Replaced,
+    Stored,
+    Wanted,
+    Written,
+)
+from poolhand.rules.audit import STREAM
+from poolhand.rules.job import Status
+from poolhand.rules.spec import PoolSpec
+from poolhand.runtime import Runtime
+from poolhand.stores import (
+    postgres_faults,
+    postgres_needs,
+    sql_documents,
+    sql_find,
+    sql_upkeep,
+    sql_verbs,
+)
+from poolhand.stores.postgres_link import Link, address_of
+from poolhand.stores.postgres_locks import DOCUMENTS
+from poolhand.stores.postgres_log import PostgresLog
+from poolhand.stores.postgres_migrations import migrate
+from poolhand.stores.postgres_signals import PostgresSignals
+from poolhand.stores.postgres_transaction import PostgresTransaction
+from poolhand.stores.postgres_turn import PATIENCE, Clock, Done, Need, Turns, Unsure
+from poolhand.stores.sql_leases import Leases, all_leases
+from poolhand.stores.sql_steps import Steps
+from poolhand.stores.sql_tables import Tables
+
+T = TypeVar("T")
+
+GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0 FOR SHARE"
+
+
+class PostgresStore:
+    """A whole store in a database; its rows are placed by the desk that places those in memory."""
+
+    def __init__(self, url: str, runtime: Runtime, clock: Clock | None = None) -> None:
+        self._address = address_of(url)
+        self._runtime = runtime
+        self._link = Link(self._address)
+        self._turns = Turns(self._link, clock)
+        self._signals = PostgresSignals(self._address, runtime)
+        self._last_pool = 0
+
+    async def open(self) -> None:
+        async with self._wall_between():
+            self._link.closed = False
+            await migrate(self._link, self._address, self._runtime.wall())
+            await self._signals.open()
+
+    async def close(self) -> None:
+        await self._signals.close()
+        await self._link.close()
+
+    async def check(self) -> None:
+        await self._change(lambda tables, now, at: None)
+
+    # How it is done
+
+    async def _steps(
+        self, act: Callable[[Steps], T], look: Callable[[Tables], Need] | None = None
+    ) -> T:
+        """Take steps that are written together; tell of them when they are."""
+        async with self._wall_between():
+            done = await self._certain(act, look)
+        self._last_pool = done.last_pool or self._last_pool
+        for topic in sorted(done.topics):
+            self._signals.publish(topic)
+        return done.value
+
+    async def _certain(
+        self, act: Callable[[Steps], T], look: Callable[[Tables], Need] | None
+    ) -> Done[T]:
+        while True:
+            try:
+                return await self._turns.write(act, look, self._last_pool)
+            except Unsure as unsure:
+                done: Done[T] = unsure.done
+                if done.xid is None or await self._turns.became(done.xid):
+                    return done
+
+    async def _change(self, act: Callable[[Tables, float, datetime], T]) -> T:
+        async with self._wall_between():
+            return await self._turns.change(act)
+
+    async def _read(self, act: Callable[[Tables], T]) -> T:
+        async with self._wall_between():
+            return await self._turns.read(act)
+
+    @asynccontextmanager
+    async def _wall_between(self) -> AsyncIterator[None]:
+        """Let nothing take too long, and no error out that is not one of ours."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                yield
+        except Exception as error:
+            told = postgres_faults.at_the_wall(error, self._address.shown)
+            if told is error:
+                raise
+            raise told from error
+
+    # Pools
+
+    async def declare(self, spec: PoolSpec) -> None:
+        await self._steps(
+            lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
+        )
+
+    async def pools(self) -> list[PoolRow]:
+        return await self._read(postgres_needs.pool_rows)
+
+    async def pause(self, pool: str, paused: bool, by: str) -> None:
+        await self._steps(
+            lambda steps: sql_verbs.pause(steps, pool, paused, by), postgres_needs.alone([pool])
+        )
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> None:
+        await self._steps(
+            lambda steps: sql_verbs.resize(steps, pool, slots, by), postgres_needs.alone([pool])
+        )
+
+    # Jobs
+
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        return await self._steps(
+            lambda steps: sql_verbs.add(steps, batches), postgres_needs.adding(batches)
+        )
+
+    async def begin(self) -> PostgresTransaction:
+        transaction = PostgresTransaction(self._link, self._turns, self._signals)
+        async with self._wall_between():
+            await transaction.begin()
+        return transaction
+
+    async def unpark(self, ids: Sequence[str]) -> list[str]:
+        return await self._steps(
+            lambda steps: sql_verbs.unpark(steps, ids), postgres_needs.jobs(ids)
+        )
+
+    async def claim(self, wanted: Wanted) -> list[Claim]:
+        return await self._steps(
+            lambda steps: Leases(steps).claim(wanted), postgres_needs.changing((), wanted)
+        )
+
+    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+        keys = [put.key for change in changes for put in change.documents]
+
+        def act(steps: Steps) -> Replaced:
+            if keys:
+                self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
+            return sql_verbs.replace(steps, changes, wanted)
+
+        return await self._steps(act, postgres_needs.changing(changes, wanted))
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        await self._steps(
+            lambda steps: Leases(steps).release(tokens), postgres_needs.claims(tokens)
+        )
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+        return await self._steps(
+            lambda steps: sql_verbs.cancel(steps, ids, by), postgres_needs.jobs(ids)
+        )
+
+    # Owners
+
+    async def enroll(self, owner: Owner) -> None:
+        await self._steps(lambda steps: Leases(steps).enroll(owner))
+
+    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
+
+    async def leases(self) -> list[Lease]:
+        return await self._read(all_leases)
+
+    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+        return await self._steps(
+            lambda steps: Leases(steps).bury(owner, renewal), postgres_needs.burying(owner)
+        )
+
+    # What can be seen
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        return await self._read(lambda tables: sql_find.get(tables, ids))
+
+    async def brief(self, id: str) -> bytes | None:
+        return await self._read(lambda tables: sql_find.brief(tables, id))
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+        return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
+
+    async def count(self, which: Filter) -> Mapping[Status, int]:
+        return await self._read(
+            lambda tables: sql_find.count(tables, which, postgres_needs.TALLIED)
+        )
+
+    # Time
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        return await self._steps(
+            lambda steps: sql_upkeep.promote(steps, limit),
+            postgres_needs.promoting(limit, self._turns.clock),
+        )
+
+    async def prune(self, keep: float, limit: int = 1000) -> int:
+        await self._change(lambda tables, now, at: sql_documents.sweep(tables, now))
+        await self._change(postgres_needs.fold_tallies)
+        for no in await self._read(postgres_needs.with_remains):
+            await self._sweep(no)
+        return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
+
+    async def _sweep(self, no: int) -> None:
+        await self._steps(
+            lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Need({no: True})
+        )
+
+    # Documents and log
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now))
+
+    async def put(self, puts: Sequence[Put]) -> bool:
+        return await self._change(
+            lambda tables, now, at: sql_documents.put(self._locked(tables, puts), puts, now)
+        )
+
+    def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:
+        self._turns.locks.take(tables, DOCUMENTS, [put.key for put in puts])
+        return tables
+
+    async def delete(self, key: str, expect: int | None = None) -> bool:
+        return await self._change(
+            lambda tables, now, at: sql_documents.delete(
+                self._locked(tables, [Put(key, b"")]), key, expect, now
+            )
+        )
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
+        return await self._change(
+            lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now)
+        )
+
+    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
+        def act(tables: Tables, now: float, at: datetime) -> bool:
+            if token is not None and tables.execute(GOOD, (token,)).fetchone() is None:
+                return False
+            PostgresLog(tables, self._turns.locks).append(lines, at)
+            return True
+
+        return await self._change(act)
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]:
+        if stream == STREAM:
+            await self._change(
+                lambda tables, now, at: PostgresLog(tables, self._turns.locks).number()
+            )
+        return await self._read(
+            lambda tables: PostgresLog(tables, self._turns.locks).read(stream, after, limit, kind)
+        )
+
+    async def trim(self, stream: str, before: int) -> int:
+        return await self._change(
+            lambda tables, now, at: PostgresLog(tables, self._turns.locks).trim(stream, before)
+        )
+
+    # Signals
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        return self._signals.subscribe(hint)
+
+    def publish(self, topic: str) -> None:
+        self._signals.publish(topic)

@@ -1,0 +1,75 @@
+"""How the tables of a PostgreSQL store come into being and are brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from poolhand.stores import migrations
+from poolhand.stores.migrations import Step
+from poolhand.stores.postgres_link import Address, Link, Raw
+from poolhand.stores.postgres_locks import SCHEMA, Locks
+from poolhand.stores.postgres_tables import Dialect
+
+THERE = "SELECT to_regclass($1) IS NOT NULL"
+APPLIED = "SELECT number, name, checksum FROM poolhand_schema ORDER BY number"
+TABLE = """
+CREATE TABLE IF NOT EXISTS poolhand_schema (
+    number bigint PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, applied_at text NOT NULL
+)
+"""
+TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?)"
+
+
+async def applied(connection: Raw, dialect: Dialect) -> dict[int, tuple[str, str]]:
+    """Return name and checksum of the steps that a schema has behind it, by number."""
+    there = await connection.fetch(THERE, f"{dialect.schema}.poolhand_schema")
+    if not there[0][0]:
+        return {}
+    rows = await connection.fetch(dialect.text(APPLIED))
+    return {number: (name, checksum) for number, name, checksum in rows}
+
+
+async def migrate(
+    link: Link, address: Address, at: datetime, known: Sequence[Step] | None = None
+) -> int:
+    """Take the steps that are missing, all or none; return how many.
+
+    One process does it while the others wait. Raises SchemaTooNew and Corrupt before anything is
+    changed.
+    """
+    steps = migrations.steps("postgres") if known is None else known
+    dialect = Dialect(address.schema)
+    async with link.lend() as connection:
+        taken = await applied(connection, dialect)
+        migrations.check(taken, steps, address.shown)
+        if len(taken) == len(steps):
+            return 0
+        await connection.execute("BEGIN")
+        try:
+            lock = Locks(address.schema).kind(SCHEMA)
+            await connection.fetch("SELECT pg_advisory_xact_lock($1::int, 0)", lock)
+            missing = await _take(connection, dialect, steps, address, at)
+        except Exception:
+            if not connection.is_closed():
+                await connection.execute("ROLLBACK")
+            raise
+        await connection.execute("COMMIT")
+        return missing
+
+
+async def _take(
+    connection: Raw, dialect: Dialect, steps: Sequence[Step], address: Address, at: datetime
+) -> int:
+    # Asked for only where it is missing: not everybody who may make tables may make a schema.
+    if not (await connection.fetch("SELECT to_regnamespace($1) IS NOT NULL", dialect.schema))[0][0]:
+        await connection.execute(f"CREATE SCHEMA {dialect.schema}")
+    await connection.execute(f"SET LOCAL search_path TO {dialect.schema}")
+    await connection.execute(TABLE)
+    taken = await applied(connection, dialect)
+    migrations.check(taken, steps, address.shown)
+    for step in steps[len(taken) :]:
+        await connection.execute(step.text)
+        facts = (step.number, step.name, step.checksum, at.isoformat())
+        await connection.fetch(dialect.text(TAKEN), *facts)
+    return len(steps) - len(taken)

@@ -1,0 +1,196 @@
+"""What a transaction on PostgreSQL is going to need, looked up before anything is held.
+
+It may be wrong by the time the locks are there: then the transaction begins anew, and asks for what
+it was missing. So nothing here has to be more than a good guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from poolhand.contract import Batch, Change, PoolRow, Wanted
+from poolhand.rules.spec import PoolSpec
+from poolhand.rules.terms import seconds
+from poolhand.stores.postgres_pools import is_free, is_plain
+from poolhand.stores.postgres_turn import Clock, Need
+from poolhand.stores.sql_books import ENDS, JOBS, TOKENS, TURNS
+from poolhand.stores.sql_pools import spec_of
+from poolhand.stores.sql_rows import sought
+from poolhand.stores.sql_tables import Tables
+
+Look = Callable[[Tables], Need]
+
+NAMED = "SELECT no, name, spec, resized FROM poolhand_pools WHERE name = ANY(?)"
+OF_JOBS = "SELECT DISTINCT pool FROM poolhand_jobs WHERE id = ANY(?)"
+OF_CLAIMS = "SELECT DISTINCT pool FROM poolhand_claims WHERE token = ANY(?)"
+OF_OWNER = """
+SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WHERE o.id = ?1
+UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
+WHERE o.id = ?1 AND w.place = 0
+"""
+# Pools of claims that end, of those that have to do with others, and where there is work.
+CHANGING = """
+SELECT no, spec, resized, running, settles, settles_alone, served FROM (
+    SELECT no, spec, resized, running,
+        no IN (SELECT pool FROM poolhand_claims WHERE token = ANY(?1::bigint[])) AS settles,
+        no IN (SELECT pool FROM poolhand_claims WHERE token = ANY(?2::bigint[])) AS settles_alone,
+        ?3 AND paused = 0 AND (?4::text[] IS NULL OR name = ANY(?4)) AS served
+    FROM poolhand_pools) p
+WHERE settles OR (served AND EXISTS (
+    SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4))
+"""
+NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+PROMOTING = """
+(SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 0 AND due_at <= ?1
+    ORDER BY due_at LIMIT ?3)
+UNION (SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 1 AND due_at <= ?2
+    ORDER BY due_at LIMIT ?3)
+UNION SELECT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?1
+UNION SELECT no FROM poolhand_pools WHERE parked > 0
+"""
+WITH_REMAINS = "SELECT no FROM poolhand_pools WHERE keys > 0 OR lanes > 0 ORDER BY no"
+POOLS = """
+SELECT spec, paused, resized, coalesce(running, 0), coalesce(queued, 0), coalesce(blocked, 0),
+    coalesce(scheduled, 0), coalesce(parked, 0)
+FROM (SELECT no, spec, paused, resized FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims GROUP BY pool) c ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked,
+        count(*) FILTER (WHERE place = 1) AS scheduled, count(*) FILTER (WHERE place = 0) AS parked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+ORDER BY p.no
+"""
+TALLIED = """
+SELECT coalesce(queued, 0), coalesce(scheduled, 0), coalesce(blocked, 0), coalesce(running, 0),
+    coalesce(completed, 0), coalesce(failed, 0), coalesce(cancelled, 0), coalesce(expired, 0),
+    coalesce(rejected, 0)
+FROM (SELECT no, name FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims WHERE stuck = 0 GROUP BY pool) c
+    ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place = 1) AS scheduled,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+LEFT JOIN (SELECT pool, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+        sum(cancelled)::bigint AS cancelled, sum(expired)::bigint AS expired,
+        sum(rejected)::bigint AS rejected
+    FROM poolhand_tallies GROUP BY pool) t ON t.pool = p.no
+WHERE ?1::text IS NULL OR p.name = ?1
+"""
+FOLD = """
+WITH gone AS (DELETE FROM poolhand_tallies RETURNING *)
+INSERT INTO poolhand_tallies
+SELECT pool, sum(completed), sum(failed), sum(cancelled), sum(expired), sum(rejected)
+FROM gone GROUP BY pool
+"""
+
+
+def alone(names: Sequence[str]) -> Look:
+    """Need pools for oneself."""
+    return lambda tables: Need(
+        {no: True for no, *_ in tables.execute(NAMED, (list(map(sought, names)),))}
+    )
+
+
+def adding(batches: Sequence[Batch]) -> Look:
+    """Need the pools of orders; alone where an order has to do with other jobs."""
+    orders = [order for batch in batches for order in batch.orders]
+    names = {sought(order.job.pool) for order in orders}
+    tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
+    revived = [sought(order.revives) for order in orders if order.revives is not None]
+    numbers = {JOBS: len(orders), TURNS: len(orders)}
+
+    def look(tables: Tables) -> Need:
+        pools = {
+            no: name in tied or not is_free(spec_of(spec), resized)
+            for no, name, spec, resized in tables.execute(NAMED, (list(names),))
+        }
+        if revived:
+            pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
+        return Need(pools, (), numbers)
+
+    return look
+
+
+def jobs(ids: Sequence[str]) -> Look:
+    """Need the pools of jobs for oneself."""
+    asked = [sought(id) for id in ids]
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
+
+
+def claims(tokens: Sequence[int]) -> Look:
+    """Need the pools of claims for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
+
+
+def burying(owner: str) -> Look:
+    """Need the pools of everything that an owner holds for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
+
+
+def changing(changes: Sequence[Change], wanted: Wanted | None) -> Look:
+    """Need the pools of claims that end, and those that may have work."""
+    tokens = [change.token for change in changes]
+    tied = [change.token for change in changes if not is_plain(change.job)]
+    slots = 0 if wanted is None else len(wanted.slots)
+    names = None
+    if wanted is not None and wanted.pools is not None:
+        names = [sought(name) for name in wanted.pools]
+    numbers = {ENDS: len(changes), TOKENS: slots}
+
+    def look(tables: Tables) -> Need:
+        pools, busy = {}, []
+        found = tables.execute(CHANGING, (tokens, tied, slots > 0, names))
+        for no, spec, resized, running, settles, settles_alone, served in found:
+            rules = spec_of(spec)
+            if served and (settles or _has_room(rules, resized, running)):
+                # What settles may bring new work: a job given back, the next turn of a session.
+                busy.append(no)
+            if settles or no in busy:
+                pools[no] = settles_alone or not is_free(rules, resized)
+        return Need(pools, busy, numbers)
+
+    return look
+
+
+def promoting(limit: int, clock: Clock | None) -> Look:
+    """Need the pools where something is due, has waited too long, or is parked."""
+
+    def look(tables: Tables) -> Need:
+        if clock is None:
+            now = stamp = tables.execute(NOW).fetchone()[0]
+        else:
+            now, at = clock()
+            stamp = seconds(at)
+        found = tables.execute(PROMOTING, (now, stamp, limit))
+        return Need({no: True for (no,) in found})
+
+    return look
+
+
+def with_remains(tables: Tables) -> list[int]:
+    """Return the pools where keys or lanes may have outlived their time."""
+    return [no for (no,) in tables.execute(WITH_REMAINS)]
+
+
+def fold_tallies(tables: Tables, now: float, at: datetime) -> None:
+    """Add up what was counted."""
+    tables.execute(FOLD)
+
+
+def pool_rows(tables: Tables) -> list[PoolRow]:
+    """Return all pools as everybody may see them."""
+    return [
+        PoolRow(spec_of(spec), bool(paused), *counts)
+        for spec, paused, *counts in tables.execute(POOLS)
+    ]
+
+
+def _has_room(rules: PoolSpec, resized: int | None, running: int) -> bool:
+    slots = rules.slots if resized is None else resized
+    return slots is None or running < slots
+
+
+def _numbers(tables: Tables, text: str, about: object) -> list[int]:
+    return [no for (no,) in tables.execute(text, (about,))]

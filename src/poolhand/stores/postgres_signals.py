@@ -1,0 +1,158 @@
+"""Hints between all who share a PostgreSQL store: LISTEN on a connection of its own, and NOTIFY.
+
+They are sent after the change is written, by themselves: inside a transaction they would make all
+commits of a server queue behind each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+from zlib import crc32
+
+from poolhand.contract import Hint
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres_link import Address, connect
+
+AGAIN_FIRST, AGAIN_MOST = 0.1, 5.0
+PING_EVERY = 10.0
+PING_SECONDS = 5.0
+LONGEST = 7000  # bytes that a message may have
+# What may have happened while nobody listened.
+ANYTHING = ("ready", "over", "entered", "wish")
+
+
+class Listening(Protocol):
+    """What is used of a connection of asyncpg."""
+
+    async def fetch(self, text: str, *values: Any) -> list[Any]: ...
+
+    async def add_listener(self, channel: str, heard: Callable[..., None]) -> None: ...
+
+    def add_termination_listener(self, ended: Callable[..., None]) -> None: ...
+
+    def terminate(self) -> None: ...
+
+
+class PostgresSignals:
+    """Tells topics to its own subscribers and to everybody who listens on the schema."""
+
+    def __init__(self, address: Address, runtime: Runtime) -> None:
+        self._address = address
+        self._random = runtime.random
+        self._name = runtime.salt()
+        self._channel = f"poolhand_{crc32(address.schema.encode()):08x}"
+        self._hints: dict[object, Hint] = {}
+        self._due: dict[str, None] = {}
+        self._out: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Listen, on the running loop; from when this returns on if the server can be reached."""
+        self._loop = asyncio.get_running_loop()
+        if self._address.pooled and self._address.listen is None:
+            return
+        listening = asyncio.Event()
+        self._task = self._loop.create_task(self._run(listening), name="poolhand-signals")
+        await listening.wait()
+
+    async def close(self) -> None:
+        """Hear and tell nothing more."""
+        task, self._task, self._loop = self._task, None, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        """Call `hint` on the loop for every topic told; return what ends that."""
+        place = object()
+        self._hints[place] = hint
+
+        def end() -> None:
+            self._hints.pop(place, None)
+
+        return end
+
+    def publish(self, topic: str) -> None:
+        """Tell a topic to everybody, all that come in one turn of the loop together."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        if not self._due:
+            self._loop.call_soon(self._tell)
+        self._due[topic] = None
+
+    def _tell(self) -> None:
+        topics, self._due = self._due, {}
+        self._hint(topics)
+        if self._task is not None:
+            self._out.update(topics)
+            self._wake.set()
+
+    def _hint(self, topics: dict[str, None]) -> None:
+        for topic in topics:
+            for hint in list(self._hints.values()):
+                try:
+                    hint(topic)
+                except Exception as error:
+                    assert self._loop is not None
+                    self._loop.call_exception_handler(
+                        {"message": f"a subscriber of {topic!r} raised", "exception": error}
+                    )
+
+    async def _run(self, listening: asyncio.Event) -> None:
+        """Be connected, again and again."""
+        pause = AGAIN_FIRST
+        while True:
+            try:
+                connection: Any = await connect(self._address, self._address.listen)
+                try:
+                    await self._listen(connection, listening)
+                finally:
+                    connection.terminate()
+                pause = AGAIN_FIRST
+            except Exception:
+                # The poll is what counts; who cannot reach the server hears it from every verb.
+                pause = min(AGAIN_MOST, pause * 2)
+            finally:
+                listening.set()
+            await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
+
+    async def _listen(self, connection: Listening, listening: asyncio.Event) -> None:
+        """Hear and tell for as long as the connection lives."""
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda *_: self._end(ended))
+        async with asyncio.timeout(PING_SECONDS):
+            await connection.add_listener(self._channel, self._hear)
+        if listening.is_set():
+            self._hint(dict.fromkeys(ANYTHING))
+        listening.set()
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PING_EVERY):
+                    await self._wake.wait()
+            self._wake.clear()
+            topics, self._out = self._out, {}
+            async with asyncio.timeout(PING_SECONDS):
+                await self._send(connection, topics)
+
+    async def _send(self, connection: Listening, topics: dict[str, None]) -> None:
+        if not topics:
+            await connection.fetch("SELECT 1")
+            return
+        text = "\n".join((self._name, *topics)).replace("\0", "")
+        message = text.encode(errors="replace")[:LONGEST].decode(errors="ignore")
+        await connection.fetch("SELECT pg_notify($1, $2)", self._channel, message)
+
+    def _hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
+        sender, *topics = str(message).split("\n")
+        if sender != self._name:
+            self._hint(dict.fromkeys(filter(None, topics)))
+
+    def _end(self, ended: asyncio.Event) -> None:
+        ended.set()
+        self._wake.set()

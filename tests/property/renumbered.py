@@ -1,0 +1,57 @@
+"""A PostgreSQL store whose tokens are counted without gaps, as those of other stores are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Claim, Extended, Line, Replaced, Wanted
+from poolhand.stores.postgres import PostgresStore
+
+NO_TOKEN = 1 << 60
+
+
+class Renumbered(PostgresStore):
+    """Gives every token the number of its appearance."""
+
+    _shown: dict[int, int]
+    _real: dict[int, int]
+
+    async def open(self) -> None:
+        self._shown, self._real = {}, {}
+        await super().open()
+
+    async def claim(self, wanted: Wanted) -> list[Claim]:
+        return self._renumber(await super().claim(wanted))
+
+    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+        real = [replace(change, token=self._token(change.token)) for change in changes]
+        replaced = await super().replace(real, wanted)
+        return Replaced(replaced.made, tuple(self._renumber(replaced.claims)))
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        await super().release([self._token(token) for token in tokens])
+
+    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        back = {self._token(token): token for token in tokens}
+        told = await super().extend(owner, list(back))
+        lost = tuple([back[token] for token in told.lost])
+        return Extended(told.alive, lost, tuple([back[token] for token in told.cancel]))
+
+    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+        return self._renumber(await super().bury(owner, renewal))
+
+    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
+        return await super().append(lines, None if token is None else self._token(token))
+
+    def _renumber(self, claims: Iterable[Claim]) -> list[Claim]:
+        shown = []
+        for claim in claims:
+            number = len(self._shown) + 1
+            self._shown[claim.token], self._real[number] = number, claim.token
+            shown.append(replace(claim, token=number))
+        return shown
+
+    def _token(self, shown: int) -> int:
+        return self._real.get(shown, NO_TOKEN + shown)

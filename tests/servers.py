@@ -1,0 +1,86 @@
+"""Real servers for tests: one per process of the run, started when the first test asks.
+
+Where a server is not installed, its tests fail under CI (the variable `CI` is set) and are skipped
+at home, which the last lines of the run say. `POSTGRES_BIN` names the folder of another PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from poolhand.testing import PostgresServer, ServerMissing
+from poolhand.testing.postgres_server import find_postgres
+
+_numbers = count(1)
+_NEEDS = re.compile(r"needs (?P<what>.+); install it with: (?P<how>.+)")
+
+
+@pytest.fixture(scope="session")
+def postgres_binaries() -> Path:
+    """Give the folder of PostgreSQL's programs; whoever asks for it needs them."""
+    named = os.environ.get("POSTGRES_BIN")
+    try:
+        return find_postgres(Path(named) if named else None)["postgres"].parent
+    except ServerMissing as missing:
+        do_without(missing)
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_binaries: Path) -> Iterator[PostgresServer]:
+    """Give a running PostgreSQL; tests share it, and must not stop it or count what it does."""
+    with PostgresServer(durable=False, binaries=postgres_binaries) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """Give the URL of a new and empty database."""
+    url = postgres.database()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def own_postgres(postgres_binaries: Path) -> Iterator[PostgresServer]:
+    """Give a running PostgreSQL to one test alone, to be stopped, killed and held."""
+    with PostgresServer(binaries=postgres_binaries) as server:
+        yield server
+
+
+def do_without(missing: ServerMissing) -> NoReturn:
+    """Fail under CI, where nothing may be left out unseen; skip at home."""
+    if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
+        pytest.fail(str(missing), pytrace=False)
+    pytest.skip(f"needs {missing.what}; install it with: {missing.how}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    # After the others: below pages of theirs it is read.
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    needs = Counter(found.groups() for report in skipped if (found := _NEEDS.search(_why(report))))
+    for (what, how), tests in sorted(needs.items()):
+        noun = "test needs" if tests == 1 else "tests need"
+        line = f"SKIPPED: {tests} {noun} {what}; install it with: {how}"
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
+def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+
+
+@pytest.fixture
+def schema(postgres: PostgresServer) -> Iterator[str]:
+    """Give the URL of a new and empty schema, which is quicker made than a database."""
+    name = f"test_{next(_numbers)}"
+    yield f"{postgres.url}?schema={name}"
+    postgres.query(f"DROP SCHEMA IF EXISTS {name} CASCADE")
