@@ -16,7 +16,7 @@ TYPED := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable clean
+.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,16 @@ help: ## list the targets
 setup: ## build .venv with everything pinned; quick when nothing changed
 	@$(MAKE_VENV) .venv requirements/dev.txt
 
+servers: ## install the servers that tests start, or name what is missing
+	@tools/servers
+
 demo: setup ## watch durable agents at work; a worker is killed (ONCE=1: one round, then end)
 	@$(RUN) examples/demo.py $(if $(ONCE),--once)
 
-test: setup lint types ## everything: lint, types, all tests
+test: setup servers lint types ## everything: lint, types, all tests
 	@$(RUN) -m pytest -n $(JOBS) $(ARGS)
 
-check: setup lint types ## lint, types and the fast tests
+check: setup servers lint types ## lint, types and the fast tests
 	@$(RUN) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
 fmt: setup ## format the code and mend what can be mended by itself
@@ -46,11 +49,11 @@ lint: setup ## ruff's rules, the format, the declared dependencies
 types: setup ## mypy, strict
 	@$(RUN) -m mypy $(TYPED)
 
-soak: setup ## property tests and seeded schedules with fresh seeds (MINUTES=10)
+soak: setup servers ## property tests and seeded schedules with fresh seeds (MINUTES=10)
 	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
-faults: setup ## kill, stop and starve real processes; an independent checker judges (15 minutes)
+faults: setup servers ## kill, stop and starve real processes; an independent checker judges (15 minutes)
 	@$(RUN) -m tests.faults $(ARGS)
 
 bench: bench-pool bench-lag bench-processes bench-durable ## all benchmarks
@@ -67,7 +70,7 @@ bench-processes: ## what a process job costs, and what the death of a child does
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/processes.py $(ARGS)
 
-bench-durable: ## CPU and time per stored job, beside the raw floor and other queues
+bench-durable: servers ## CPU and time per stored job, beside the raw floor and other queues
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/durable.py $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class Scale:
 
     jobs: int = 10_000
     steps: int = 500
+    slow: int = 1_000
     finished: int = 1_000_000
     claimed: int = 3_000
     short: int = 1_000
@@ -57,8 +59,9 @@ class Scale:
 QUICK = Scale(
     jobs=400,
     steps=40,
+    slow=60,
     finished=2_000,
-    claimed=300,
+    claimed=400,
     short=200,
     long=1_000,
     drained=400,
@@ -77,12 +80,19 @@ class Span:
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
 
+    def start(self) -> None:
+        self.cpu -= time.process_time()
+        self.wall -= time.perf_counter()
+
+    def stop(self) -> None:
+        self.cpu += time.process_time()
+        self.wall += time.perf_counter()
+
     @contextmanager
     def timed(self) -> Iterator[None]:
-        cpu, wall = time.process_time(), time.perf_counter()
+        self.start()
         yield
-        self.cpu += time.process_time() - cpu
-        self.wall += time.perf_counter() - wall
+        self.stop()
 
     def per(self, count: int, name: str) -> dict[str, float]:
         """Return both in µs for one of so many."""
@@ -90,6 +100,22 @@ class Span:
             f"{name}_wall": self.wall * MICRO / count,
             f"{name}_cpu": self.cpu * MICRO / count,
         }
+
+
+class Countdown:
+    """Tells when so many jobs have run; its clock runs from the first one on."""
+
+    def __init__(self, count: int, over: asyncio.Event | None = None) -> None:
+        self.over = over or asyncio.Event()
+        self.span = Span()
+        self._count = self._left = count
+
+    def one(self) -> None:
+        if self._left == self._count:
+            self.span.start()
+        self._left -= 1
+        if not self._left:
+            self.over.set()
 
 
 @dataclass(frozen=True, slots=True)

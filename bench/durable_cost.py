@@ -43,14 +43,14 @@ STEPS_GOAL = AtLeast(10, "× one commit per step, by time")
 Contestant = Callable[[int, str], dict[str, float]]
 
 
-def ours(way: str, **options: object) -> Contestant:
+def ours(way: str, at: str = "", **options: object) -> Contestant:
     """One of our contestants, imported when it runs: a broken one costs only its own row."""
 
     def run(jobs: int, folder: str) -> dict[str, float]:
         import durable_ours
 
         measure = getattr(durable_ours, way)
-        figures: dict[str, float] = asyncio.run(measure(jobs, folder, **options))
+        figures: dict[str, float] = asyncio.run(measure(jobs, at or folder, **options))
         return figures
 
     return run
@@ -67,8 +67,8 @@ CONTESTANTS: dict[str, tuple[Contestant, str]] = {
     SINGLY: (app(singly=True), "runs again"),
     AWAITED: (app(awaited=True), "runs again"),
     VERBS: (store(), "runs again"),
-    MEMORY: (app(kind="memory"), "gone, as all else"),
-    MEMORY_VERBS: (store(kind="memory"), "gone, as all else"),
+    MEMORY: (app(at="memory://"), "gone, as all else"),
+    MEMORY_VERBS: (store(at="memory://"), "gone, as all else"),
     HUEY: (huey, "lost"),
     PERSIST_QUEUE: (persist_queue, "back at the next start"),
 }

@@ -1,9 +1,10 @@
-"""Several worker processes on one file."""
+"""Several worker processes on one store."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from durable_cases import MICRO, POOL, Case, Figures, Scale, batches, middle, problem, ratio, shown
@@ -11,26 +12,25 @@ from durable_cases import MICRO, POOL, Case, Figures, Scale, batches, middle, pr
 if TYPE_CHECKING:
     from poolhand.operate.actions import Operator
 
-SECTION, TITLE = "workers", "Worker processes on one file"
-MOST = 3
+SECTION, TITLE = "workers", "Worker processes on one store"
 HEADER = ("worker processes", "jobs a second", "× one", "CPU of the workers, per job")
 LOOK_EVERY = 0.02
 
 
-def cases(scale: Scale) -> list[Case]:
-    return [Case(SECTION, "poolhand", scale.shared, amount) for amount in range(1, MOST + 1)]
+def cases(scale: Scale, crowds: Sequence[int]) -> list[Case]:
+    return [Case(SECTION, "poolhand", scale.shared, amount) for amount in crowds]
 
 
-def take(case: Case, folder: str) -> dict[str, float]:
-    return asyncio.run(_take(case, folder))
+def take(case: Case, where: str) -> dict[str, float]:
+    return asyncio.run(_take(case, where))
 
 
-async def _take(case: Case, folder: str) -> dict[str, float]:
+async def _take(case: Case, where: str) -> dict[str, float]:
     """Fill a paused pool, have the workers ready, let go; until the last job ran."""
-    from durable_ours import SQLITE, url_of
+    from durable_ours import url_of
     from durable_worker import make, workers
 
-    url = url_of(SQLITE, folder)
+    url = url_of(where)
     app, tell_when, _ = make(url)
     async with app:
         for batch in batches(case.jobs):

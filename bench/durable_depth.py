@@ -38,14 +38,21 @@ def full_cases(scale: Scale) -> list[Case]:
     ]
 
 
-def take_full(case: Case, folder: str) -> dict[str, float]:
-    from durable_full import full_store
-    from durable_ours import SQLITE, url_of
+def take_full(case: Case, where: str) -> dict[str, float]:
+    from durable_ours import url_of
 
-    # Beside the folder of the sample, so that it is made once for all repeats.
-    full = os.path.join(os.path.dirname(folder), "full.db")
-    url = full_store(full, case.amount) if case.amount else url_of(SQLITE, folder)
-    return asyncio.run(_full(case, url))
+    return asyncio.run(_full(case, _full_store(case, where) if case.amount else url_of(where)))
+
+
+def _full_store(case: Case, where: str) -> str:
+    """The URL of the full store beside that of the sample: it is made once for all repeats."""
+    if "://" in where:
+        import postgres_full
+
+        return postgres_full.full_store(where, case.amount)
+    import durable_full
+
+    return durable_full.full_store(os.path.join(os.path.dirname(where), "full.db"), case.amount)
 
 
 async def _full(case: Case, url: str) -> dict[str, float]:
@@ -87,19 +94,19 @@ def depth_cases(scale: Scale) -> list[Case]:
     ]
 
 
-def take_depth(case: Case, folder: str) -> dict[str, float]:
-    return asyncio.run(_depth(case, folder))
+def take_depth(case: Case, where: str) -> dict[str, float]:
+    return asyncio.run(_depth(case, where))
 
 
-async def _depth(case: Case, folder: str) -> dict[str, float]:
+async def _depth(case: Case, where: str) -> dict[str, float]:
     import poolhand
-    from durable_ours import SQLITE, url_of, verbs
+    from durable_ours import url_of, verbs
     from poolhand.rules.spec import PoolSpec, pool_id
 
     queue = poolhand.fair_round_robin() if case.keys else poolhand.fifo()
     spec = PoolSpec(POOL, pool_id("app", "", POOL), queue=queue)
     at_once = min(case.jobs, case.amount)
-    async with verbs(url_of(SQLITE, folder), spec) as ours:
+    async with verbs(url_of(where), spec) as ours:
         await ours.fill(case.amount - at_once, case.keys)
         for _ in range(case.jobs // at_once):
             # Topped up each time: the queue is as long as it is said to be.

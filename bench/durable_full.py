@@ -34,19 +34,21 @@ def full_store(path: str, finished: int) -> str:
     """The URL of a file with so many finished jobs, made where it is missing."""
     url = f"sqlite:///{path}"
     if not os.path.exists(path):
-        asyncio.run(_run_some(url))
+        asyncio.run(run_some(url))
         copy_rows(path, finished)
-        assert asyncio.run(_completed(url)) >= finished
+        assert asyncio.run(completed(url)) >= finished
     return url
 
 
-async def _run_some(url: str) -> None:
+async def run_some(url: str) -> None:
+    """Leave a thousand finished jobs in a store."""
     async with verbs(url) as ours:
         await ours.fill(REAL)
         await ours.drain(REAL)
 
 
-async def _completed(url: str) -> int:
+async def completed(url: str) -> int:
+    """How many jobs are over, as the store says."""
     async with verbs(url) as ours:
         return (await ours.store.count(Filter(POOL)))[Status.COMPLETED]
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from durable_cases import BATCH, POOL, SLOTS, Span, batches
+from durable_cases import BATCH, POOL, SLOTS, Countdown, Span, batches
 from poolhand import App
 from poolhand.app import store_of
 from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
@@ -19,31 +19,14 @@ from poolhand.rules.spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
 
 WARM_UP = 500
-MEMORY, SQLITE = "memory", "sqlite"
+MEMORY = "memory://"
 BRIEF = b"x" * 150
 ME = "bench"
 
 
-def url_of(kind: str, folder: str) -> str:
-    """Where a store of this kind keeps its jobs."""
-    return "memory://" if kind == MEMORY else f"sqlite:///{folder}/jobs.db"
-
-
-class Countdown:
-    """Tells when so many jobs have run."""
-
-    def __init__(self) -> None:
-        self._left = 0
-        self.over = asyncio.Event()
-
-    def start(self, count: int) -> None:
-        self._left = count
-        self.over.clear()
-
-    def one(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            self.over.set()
+def url_of(where: str) -> str:
+    """The store of a sample, which is given a folder, or is a URL already."""
+    return where if "://" in where else f"sqlite:///{where}/jobs.db"
 
 
 class Bench:
@@ -51,14 +34,17 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
-        self._countdown = Countdown()
-        countdown = self._countdown
+        self._countdown = Countdown(0)
 
         @self.app.task(pool=POOL, name="no_op")
         async def no_op(number: int) -> None:
-            countdown.one()
+            self._countdown.one()
 
         self._no_op = no_op
+
+    async def put_at_once(self, count: int) -> list[Any]:
+        """One call of submit_many."""
+        return await self._no_op.submit_many([(number,) for number in range(count)])
 
     async def put_many(self, count: int) -> list[Any]:
         """submit_many, a hundred at a time, one after the other."""
@@ -77,17 +63,22 @@ class Bench:
         done = await asyncio.gather(*map(caller, turns))
         return [ticket for tickets in done for ticket in tickets]
 
-    async def drain(self, count: int) -> None:
+    async def drain(self, count: int) -> Span:
         """Have a worker run that many jobs, and every outcome written."""
-        self._countdown.start(count)
+        self._countdown = countdown = Countdown(count)
         async with self.app.worker(slots=SLOTS):
-            await self._countdown.over.wait()
+            await countdown.over.wait()
+        countdown.span.stop()
+        return countdown.span
 
-    async def await_all(self, tickets: list[Any]) -> None:
+    async def await_all(self, tickets: list[Any]) -> Span:
         """The same, with somebody who awaits each result."""
+        self._countdown = countdown = Countdown(len(tickets))
         async with self.app.worker(slots=SLOTS):
             for ticket in tickets:
                 await ticket
+        countdown.span.stop()
+        return countdown.span
 
     async def completed(self) -> int:
         counts = await self.app.operator().count(Filter(POOL))
@@ -95,10 +86,10 @@ class Bench:
 
 
 async def through_app(
-    jobs: int, folder: str, kind: str = SQLITE, singly: bool = False, awaited: bool = False
+    jobs: int, where: str, singly: bool = False, awaited: bool = False
 ) -> dict[str, float]:
     """Everything that a user has: submits, a worker, audit and log."""
-    bench = Bench(url_of(kind, folder))
+    bench = Bench(url_of(where))
     put = bench.put_singly if singly else bench.put_many
     putting, taking = Span(), Span()
     async with bench.app:
@@ -200,9 +191,9 @@ async def verbs(url: str, spec: PoolSpec | None = None) -> AsyncIterator[Verbs]:
         await ours.store.close()
 
 
-async def by_verbs(jobs: int, folder: str, kind: str = SQLITE) -> dict[str, float]:
+async def by_verbs(jobs: int, where: str) -> dict[str, float]:
     """The store alone: no tasks, no keeper, no slots; audit is written by the store."""
-    async with verbs(url_of(kind, folder)) as ours:
+    async with verbs(url_of(where)) as ours:
         await ours.fill(jobs)
         await ours.drain(jobs)
         counts = await ours.store.count(Filter(POOL))

@@ -9,29 +9,31 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from durable_cases import Scale
+from durable_ground import Ground
 
 PUT, TAKE = "submit_many", "worker"
 JOBS = Scale().jobs
 TOP = 30
 
 
-def profile(folder: str) -> None:
+def profile(ground: Ground) -> None:
     """Print what costs most itself: each phase, on the loop of the user and on the keeper.
 
     One thread at a time: each pass is a run of its own. The profiler inflates small calls.
     """
-    for number, phase in enumerate((PUT, TAKE)):
+    for phase in (PUT, TAKE):
         for keeper in (False, True):
-            where = "keeper" if keeper else "loop of the user"
-            print(f"{phase}, {where}: {JOBS:,} jobs", flush=True)
-            profiler = asyncio.run(_profiled(f"{folder}/{number}{keeper:d}.db", phase, keeper))
+            thread = "keeper" if keeper else "loop of the user"
+            print(f"{phase}, {thread}: {JOBS:,} jobs", flush=True)
+            with ground.place() as where:
+                profiler = asyncio.run(_profiled(where, phase, keeper))
             pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(TOP)
 
 
-async def _profiled(path: str, phase: str, keeper: bool) -> cProfile.Profile:
-    from durable_ours import WARM_UP, Bench
+async def _profiled(where: str, phase: str, keeper: bool) -> cProfile.Profile:
+    from durable_ours import WARM_UP, Bench, url_of
 
-    bench, profiler = Bench(f"sqlite:///{path}"), cProfile.Profile()
+    bench, profiler = Bench(url_of(where)), cProfile.Profile()
     async with bench.app:
         await bench.put_many(WARM_UP)
         await bench.drain(WARM_UP)

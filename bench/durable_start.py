@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from durable_cases import MILLI, SLOTS, Case, Figures, Scale, middle, problem, shown
+from durable_cases import MILLI, SLOTS, Case, Figures, Sample, Scale, middle, problem, shown
 from goals import Goal
 
 START_SECTION, START_TITLE = "start", "From submit to start, on an idle worker"
 IDLE_SECTION, IDLE_TITLE = "idle", "A worker with nothing to do"
-FLOOR = "floor: two commits of sqlite3"
+FILE_FLOOR, SERVER_FLOOR = "floor: two commits of sqlite3", "floor: two commits of asyncpg"
 HERE, APART, MEMORY = (
     "poolhand: worker in the same process",
     "poolhand: worker in another process",
     "poolhand: memory://",
 )
+IN_FILES, ON_A_SERVER = (FILE_FLOOR, HERE, APART, MEMORY), (SERVER_FLOOR, HERE, APART)
 START_HEADER = ("contestant", "p50", "p99")
 IDLE_HEADER = ("contestant", "CPU share", "calls of the store", "busiest loop", "goal")
+START_GOAL = Goal(5, "ms, p50")
 CPU_GOAL, LOOP_GOAL = Goal(1, "% of a core"), Goal(1, "turns a second")
 REST = 0.01  # between two submits, so that the worker has nothing to do again
 WARM_UP = 10
@@ -28,26 +30,30 @@ ONE_TURN = 0.1
 PORTS = ("Jobs", "Documents", "Log")
 
 
-def start_cases(scale: Scale) -> list[Case]:
-    return [Case(START_SECTION, name, scale.starts) for name in (FLOOR, HERE, APART, MEMORY)]
+def start_cases(scale: Scale, contestants: Sequence[str]) -> list[Case]:
+    return [Case(START_SECTION, name, scale.starts) for name in contestants]
 
 
-def take_start(case: Case, folder: str) -> dict[str, float]:
-    if case.contestant == FLOOR:
-        from durable_floor import starts
+def take_start(case: Case, where: str) -> dict[str, float]:
+    if case.contestant == FILE_FLOOR:
+        import durable_floor
 
-        took = starts(case.jobs, folder)
+        took = durable_floor.starts(case.jobs, where)
+    elif case.contestant == SERVER_FLOOR:
+        import postgres_floor
+
+        took = asyncio.run(postgres_floor.starts(case.jobs, where))
     else:
-        took = asyncio.run(_starts(case, folder))
+        took = asyncio.run(_starts(case, where))
     took.sort()
     return {"p50": took[len(took) // 2], "p99": took[int(0.99 * len(took))]}
 
 
-async def _starts(case: Case, folder: str) -> list[float]:
+async def _starts(case: Case, where: str) -> list[float]:
     from durable_ours import url_of
     from durable_worker import make, workers
 
-    url = url_of("memory" if case.contestant == MEMORY else "sqlite", folder)
+    url = url_of("memory://" if case.contestant == MEMORY else where)
     app, tell_when, _ = make(url)
     took = []
     async with app:
@@ -74,19 +80,31 @@ def start_rows(figures: Figures) -> list[list[str]]:
     ]
 
 
+def judged_start_rows(figures: Figures) -> list[list[str]]:
+    """The same with a goal for ours."""
+    return [
+        [*row, "" if case.contestant == SERVER_FLOOR or problem(samples) else _start_goal(samples)]
+        for row, (case, samples) in zip(start_rows(figures), figures.items(), strict=True)
+    ]
+
+
+def _start_goal(samples: list[Sample]) -> str:
+    return START_GOAL.judge(middle(samples, "p50"))
+
+
 def idle_cases(scale: Scale) -> list[Case]:
     """The seconds to watch stand in place of a number of jobs, in thousandths."""
     return [Case(IDLE_SECTION, "poolhand", round(scale.idle * MILLI))]
 
 
-def take_idle(case: Case, folder: str) -> dict[str, float]:
-    return asyncio.run(_idle(case.jobs / MILLI, folder))
+def take_idle(case: Case, where: str) -> dict[str, float]:
+    return asyncio.run(_idle(case.jobs / MILLI, where))
 
 
-async def _idle(seconds: float, folder: str) -> dict[str, float]:
-    from durable_ours import SQLITE, Bench, url_of
+async def _idle(seconds: float, where: str) -> dict[str, float]:
+    from durable_ours import Bench, url_of
 
-    bench = Bench(url_of(SQLITE, folder))
+    bench = Bench(url_of(where))
     async with bench.app:
         await bench.put_many(SLOTS)
         await bench.drain(SLOTS)

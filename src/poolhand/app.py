@@ -45,8 +45,9 @@ T = TypeVar("T")
 
 KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
-    "postgresql://user@host/database"
+    "postgresql://user:password@host:5432/database"
 )
+POSTGRES_NEEDS = ("asyncpg", "greenlet")
 SCOPE = "app"
 
 
@@ -189,10 +190,11 @@ class App:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Write to tables of your own in the store's file, together with jobs (`submit_in`).
+        """Write to tables of your own beside the store's, together with jobs (`submit_in`).
 
-        Leaving the block commits; an exception takes everything back. Keep it short: while it is
-        open nobody else can write, and after 5 s it is rolled back.
+        Leaving the block commits; an exception takes everything back. Keep it short: in a file
+        nobody else can write meanwhile, on a server nobody to the pools of its jobs, and after 5 s
+        it is rolled back.
         """
         async with transaction(await self.station()) as opened:
             yield opened
@@ -304,8 +306,9 @@ def _names(pools: object) -> tuple[Any, ...]:
 def store_of(url: str, runtime: Runtime) -> Store:
     """Return the store, not yet open, that a URL names."""
     scheme, separator, rest = str(url).partition("://")
+    given = _given(url)
     if not separator:
-        raise UsageError(f"store={shown(url)} is not allowed; give {KINDS}")
+        raise UsageError(f"store={given} is not allowed; give {KINDS}")
     match scheme.lower():
         case "memory":
             from poolhand.stores.memory import MemoryStore
@@ -319,16 +322,20 @@ def store_of(url: str, runtime: Runtime) -> Store:
             try:
                 from poolhand.stores.postgres import PostgresStore
             except ImportError as error:
-                what = shown(masked(str(url)))
+                if (error.name or "").partition(".")[0] not in POSTGRES_NEEDS:
+                    raise
                 raise Unsupported(
-                    f"store={what} needs {error.name}; install poolhand[postgres]"
+                    f"store={given} needs {error.name}; install poolhand[postgres]"
                 ) from error
 
             return PostgresStore(str(url), runtime)
         case _:
-            raise Unsupported(
-                f"store={shown(masked(str(url)))} is not supported by this version; use {KINDS}"
-            )
+            raise Unsupported(f"store={given} is not supported by this version; use {KINDS}")
+
+
+def _given(url: object) -> str:
+    """Return what was given for a URL as an error may show it."""
+    return shown(masked(url) if isinstance(url, str) else url)
 
 
 def _path(url: str, rest: str) -> str:

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -26,7 +27,9 @@ _HIDDEN = "***"
 _URL = re.compile(r"[A-Za-z][\w+.-]*://.+|memory://")
 _APP = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WITHOUT_LOGIN = ("sqlite", "memory")
-_SECRET = re.compile(r"(?i)([?&][\w.-]*(?:pass|secret|token|key)[\w.-]*=)[^&#]*")
+_HOST = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d{0,5})?")
+_NAME = re.compile(r"[\w.%-]+")
+_SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
 class Setting(Struct, frozen=True):
@@ -48,7 +51,7 @@ SETTINGS = (
         "store",
         "the store to look at",
         lambda text: bool(_URL.fullmatch(text)),
-        "a URL such as sqlite:///agents.db",
+        "a URL such as sqlite:///agents.db or postgresql://user@host/database",
     ),
     Setting(
         "app",
@@ -118,15 +121,50 @@ def person() -> str:
 
 
 def masked(url: str) -> str:
-    """Return a URL without its secrets: the password, and what is called one in the query."""
+    """Return a URL without its secrets: passwords, and what is called a secret in the query.
+
+    Where it is not written as it should be, rather too much is hidden than a part of a password
+    shown.
+    """
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.lower() in _WITHOUT_LOGIN:
+    if scheme.lower() in _WITHOUT_LOGIN:
         return url
+    if not separator:
+        # Nearly one: postgresql:/me:secret@host
+        head, _, behind = url.partition(":")
+        return f"{head}:{_HIDDEN}@{behind.rpartition('@')[2]}" if "@" in behind else url
+    place, mark, query = rest.partition("?")
+    words = query.split("&")
+    if not all(map(_is_word, words)):
+        # Then the mark may be a part of a password.
+        shown, mark, _ = _without_login(rest).partition("?")
+        return f"{scheme}://{shown}{mark}{_HIDDEN if mark else ''}"
+    return f"{scheme}://{_without_login(place)}{mark}{'&'.join(map(_without_value, words))}"
+
+
+def _is_word(word: str) -> bool:
+    """Tell whether this can be an option behind the ? of a URL."""
+    name, _, value = word.partition("=")
+    return not word or (bool(_NAME.fullmatch(name)) and ("@" not in value or "://" in value))
+
+
+def _without_login(place: str) -> str:
     # Up to the last @, as a password may hold every other mark, rightly escaped or not.
-    login, at, place = rest.rpartition("@")
-    user, colon, _ = login.partition(":")
-    shown = f"{user}{colon}{_HIDDEN if colon else ''}{at}{place}"
-    return _SECRET.sub(rf"\1{_HIDDEN}", f"{scheme}://{shown}")
+    login, at, host = place.rpartition("@")
+    if at:
+        user, colon, _ = login.partition(":")
+        return f"{user}{colon}{_HIDDEN if colon else ''}{at}{host}"
+    # Without one, what cannot be a port may be a password with no host behind it.
+    hosts = host.partition("/")[0].split(",")
+    return host if all(map(_HOST.fullmatch, hosts)) else f"{host.partition(':')[0]}:{_HIDDEN}"
+
+
+def _without_value(word: str) -> str:
+    name, sign, value = word.partition("=")
+    if _SECRET.search(unquote(name)):
+        return f"{name}{sign}{_HIDDEN}"
+    inner = unquote(value)
+    return f"{name}{sign}{masked(inner)}" if "://" in inner else word
 
 
 def without_secrets(text: str, urls: Iterable[str]) -> str:

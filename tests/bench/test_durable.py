@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,27 @@ CONTESTANTS = (
     "persist-queue",
 )
 PEERS = {"huey": "huey", "persist-queue": "persistqueue"}
+RUNNERS = (
+    FLOOR,
+    "procrastinate",
+    "pgqueuer",
+    "poolhand",
+    "pgqueuer, without a bound",
+    "pgqueuer, uvloop",
+    "poolhand, uvloop",
+    "pgqueuer, without a bound, uvloop",
+    "poolhand: each result awaited",
+    "poolhand: the bare store",
+)
+SUBMITTERS = (
+    "floor: one INSERT",
+    OURS,
+    "COPY",
+    "poolhand: submit_many by hundreds",
+    "poolhand: 100 callers of submit",
+    "pgqueuer",
+    "procrastinate",
+)
 
 Table = list[list[str]]
 
@@ -78,11 +100,50 @@ def check_depths(finished: Table, queued: Table) -> None:
         assert float(long[4]) > 0
 
 
-def check_workers(starts: Table, crowd: Table, idle: Table) -> None:
-    assert len(starts) == 4
-    for _, p50, p99 in starts:
-        assert amount(p50, "ms") <= amount(p99, "ms")
-    assert [row[0] for row in crowd] == ["1", "2", "3"]
+def check_runners(table: Table) -> None:
+    rows = {name: rest for name, *rest in table}
+    assert tuple(rows) == RUNNERS
+    for name, cells in rows.items():
+        if cells[0].endswith("not installed"):
+            assert name.startswith(("pgqueuer", "procrastinate")) or name.endswith(", uvloop")
+            continue
+        rate, wall, to_floor, cpu, cpu_to_floor, server, crash, _ = cells
+        assert float(rate.replace(",", "")) == pytest.approx(1e6 / amount(wall, "µs"), rel=0.01)
+        assert float(to_floor) > 0
+        assert amount(cpu, "µs")
+        assert float(cpu_to_floor) > 0
+        assert server.endswith((" µs", "not seen"))
+        assert crash
+    if rows["pgqueuer"][0].endswith("not installed"):
+        return
+    for name in ("poolhand", "poolhand, uvloop"):
+        assert "1.00 × the CPU of pgqueuer" in rows[name][-1]
+        assert "1.00 × the rate of pgqueuer" in rows[name][-1]
+
+
+def check_submitters(table: Table) -> None:
+    rows = {name: rest for name, *rest in table}
+    assert tuple(rows) == SUBMITTERS
+    for wall, to_floor, cpu, cpu_to_floor, _ in rows.values():
+        if not wall.endswith("not installed"):
+            assert amount(wall, "µs")
+            assert amount(cpu, "µs")
+            assert float(to_floor) > 0
+            assert float(cpu_to_floor) > 0
+    assert [name for name, cells in rows.items() if "4.00 × the floor" in cells[-1]] == [OURS]
+
+
+def check_starts(starts: Table, ours: int, judged: bool) -> None:
+    names = [row[0] for row in starts]
+    assert [name.startswith("poolhand") for name in names] == [False] + [True] * ours
+    for row in starts:
+        assert amount(row[1], "ms") <= amount(row[2], "ms")
+    goals = [row[3] for row in starts if len(row) > 3]
+    assert ["5.00 ms, p50" in goal for goal in goals] == ([False] + [True] * ours) * judged
+
+
+def check_workers(crowd: Table, crowds: list[str], idle: Table) -> None:
+    assert [row[0] for row in crowd] == crowds
     for _, rate, to_one, cpu in crowd:
         assert float(rate.replace(",", "")) > 0
         assert float(to_one) > 0
@@ -96,23 +157,50 @@ def check_workers(starts: Table, crowd: Table, idle: Table) -> None:
     assert "1.00 turns a second" in goal
 
 
+def quick_run(store: str, folder: Path, *programs: Path) -> dict[str, Table]:
+    """The tables of a quick run, which are printed and written alike; no file is left."""
+    output, files = folder / "durable.md", folder / "files"
+    files.mkdir()
+    command = [sys.executable, str(SCRIPT), "--quick", "--store", store]
+    command += ["--output", str(output), "--folder", str(files)]
+    paths = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "PATH": paths},
+    )
+    assert done.returncode == 0, done.stderr
+    text = output.read_text(encoding="utf-8")
+    assert text == done.stdout
+    assert "Goals met: " in text
+    assert not list(files.iterdir())
+    return tables(text)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_quick_run_says_what_stored_jobs_cost_what_grows_and_how_soon_they_start(
     tmp_path: Path,
 ) -> None:
-    output = tmp_path / "durable.md"
-    files = tmp_path / "files"
-    files.mkdir()
-    command = [sys.executable, str(SCRIPT), "--quick", "--output", str(output)]
-    command += ["--folder", str(files)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
-    text = output.read_text(encoding="utf-8")
-    assert text == done.stdout
-    cost, finished, queued, starts, crowd, idle = tables(text).values()
+    cost, finished, queued, starts, crowd, idle = quick_run("sqlite", tmp_path).values()
     check_cost(cost)
     check_depths(finished, queued)
-    check_workers(starts, crowd, idle)
-    assert "Goals met: " in text
-    assert not list(files.iterdir())
+    check_starts(starts, ours=3, judged=False)
+    check_workers(crowd, ["1", "2", "3"], idle)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_quick_run_says_the_same_of_jobs_on_a_server_beside_other_queues(
+    tmp_path: Path, postgres_binaries: Path
+) -> None:
+    found = quick_run("postgres", tmp_path, postgres_binaries)
+    cost, submit, finished, queued, starts, crowd, idle = found.values()
+    check_runners(cost)
+    check_submitters(submit)
+    check_depths(finished, queued)
+    check_starts(starts, ours=2, judged=True)
+    check_workers(crowd, ["1", "2", "4"], idle)

@@ -105,7 +105,9 @@ def all_scripts(root: Path = REPOSITORY) -> list[Script]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", all_scripts(), ids=str)
-def test_the_block_runs(script: Script, tmp_path: Path) -> None:
+def test_the_block_runs(script: Script, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if "PostgresServer" in script.text:
+        request.getfixturevalue("postgres_binaries")
     done = run(script, tmp_path)
     assert done.returncode == 0, f"{script} failed:\n{done.stdout}{done.stderr}"
 

@@ -32,6 +32,7 @@ class Progress:
         self._items: dict[int, Item] = {item.number: item for item in plan.items}
         self.acked: dict[int, str] = {}
         self.running: dict[str, set[int]] = {}  # numbers of items, by the life they run in
+        self.last_begun: dict[str, float] = {}  # when a life last began a job
         self.ended: set[str] = set()
         self._done: set[int] = set()
 
@@ -44,6 +45,7 @@ class Progress:
             running = self.running.setdefault(line["life"], set())
             if line["what"] == "begin":
                 running.add(line["number"])
+                self.last_begun[line["life"]] = line["at"]
             else:
                 running.discard(line["number"])
                 if self._is_last(line):

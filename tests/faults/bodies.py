@@ -9,8 +9,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.faults.marks import Marks
 
 FOLDER = Path(os.environ["FAULTS_FOLDER"])
 LIFE = os.environ["FAULTS_LIFE"]
+GATE = FOLDER / f"gate-{LIFE}"
 LOOK = 0.01  # seconds between two looks of a job that waits for the harness
 
 effects = outside.Lines(FOLDER / outside.EFFECTS)
@@ -88,8 +90,16 @@ def held(number: int, seconds: float) -> int:
     """Work in a thread, deaf to all wishes, until the gate of its process is open."""
     with effect(number):
         pause = Event()
-        while not (FOLDER / f"gate-{LIFE}").exists():
+        while not GATE.exists():
             pause.wait(LOOK)
+    return number
+
+
+async def gated(number: int, seconds: float) -> int:
+    """Work on the loop until the gate of its process is open, or it is stopped."""
+    with effect(number):
+        while not GATE.exists():
+            await while_passing(LOOK)
     return number
 
 
@@ -111,12 +121,64 @@ def poison(number: int, seconds: float) -> int:
     return number
 
 
-CODE: tuple[Callable[[int, float], Any], ...] = (
+async def blocker(number: int, seconds: float) -> int:
+    """Let nobody else on its event loop have a turn."""
+    with effect(number):
+        Event().wait(seconds)
+    return number
+
+
+def hog(number: int, seconds: float) -> int:
+    """Take every file descriptor that its process may have."""
+    with effect(number), no_descriptors():
+        Event().wait(seconds)
+    return number
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open nothing more in a block."""
+    taken: list[int] = []
+    with suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    try:
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+
+
+def bulky(number: int, seconds: float, data: str) -> int:
+    """See that what it took along has come whole."""
+    with effect(number):
+        if data != blob(number, len(data)):
+            raise LookupError("not what was submitted")
+    return number
+
+
+def blob(number: int, size: int) -> str:
+    """Return so many characters that compress badly, the same for a number each time."""
+    return Random(f"blob {number}").randbytes(size // 2).hex()
+
+
+def garbled(number: int, seconds: float) -> int:
+    """Never run: what was ordered cannot be read."""
+    with effect(number):
+        return number
+
+
+CODE: tuple[Callable[..., Any], ...] = (
     brief,
     threaded,
     flaky,
     hopeless,
     held,
+    gated,
     polite,
     poison,
+    blocker,
+    hog,
+    bulky,
+    garbled,
 )

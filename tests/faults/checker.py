@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from tests.faults import outside
-from tests.faults.figures import figures
+from tests.faults.figures import figures, most_leased
 from tests.faults.history import TERMINAL, Attempt, History, is_withdrawal
 from tests.faults.outside import Line
+from tests.faults.whole import damage
 
 UNKNOWN = ("Unavailable",)  # refusals after which a job may be there all the same
 STEPS = ("submit", "dequeue", "outcome")
@@ -30,10 +29,14 @@ Faults = Iterator[str]
 
 @dataclass
 class Verdict:
-    """What a run came to; `figures` are told in the report, `faults` must be none."""
+    """What a run came to; `figures` are told in the report, `faults` must be none.
+
+    `server` is the version of the server that the store is on, if it is on one.
+    """
 
     faults: list[str] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
+    server: str = ""
 
     @property
     def holds(self) -> bool:
@@ -280,18 +283,7 @@ def _most_at_once(runs: list[Attempt]) -> int:
 
 def over_claimed(history: History) -> Faults:
     """No pool has more leases at a time than it may, as the audit tells it."""
-    held: Counter[str] = Counter()
-    most: Counter[str] = Counter()
-    running: set[str] = set()
-    for record in history.audit:
-        id, pool = record["body"].get("task_id"), record["body"]["pool"]
-        if record["kind"] == "pool_dequeue":
-            running.add(id)
-            held[pool] += 1
-            most[pool] = max(most[pool], held[pool])
-        elif id in running and record["kind"] in ("pool_retry", "pool_outcome"):
-            running.remove(id)
-            held[pool] -= 1
+    most = most_leased(history)
     for pool, cap in history.plan.caps.items():
         if most[pool] > cap:
             yield f"pool {pool} had {most[pool]} leases at a time, its cap is {cap}"
@@ -316,13 +308,13 @@ def session_order(history: History) -> Faults:
 
 
 def _out_of_turn(history: History, accepted: dict[int, str]) -> Faults:
-    """Items of one session are handed in by their numbers; so they are to be taken."""
-    sessions: dict[str, list[str]] = defaultdict(list)
+    """Items of one lane are handed in by their numbers; so those of a session are to be taken."""
+    sessions: dict[tuple[str, int], list[str]] = defaultdict(list)
     for number in sorted(accepted):
-        session = history.items[number].session
-        if session is not None:
-            sessions[session].append(accepted[number])
-    for session, ids in sessions.items():
+        item = history.items[number]
+        if item.session is not None:
+            sessions[item.session, item.lane].append(accepted[number])
+    for (session, _), ids in sessions.items():
         submits = [records[0]["number"] for id in ids if (records := history.audit_of.get(id))]
         if submits != sorted(submits):
             yield f"session {session} was submitted as {ids}, and taken otherwise"
@@ -341,7 +333,7 @@ def early(history: History) -> Faults:
             yield f"job {id} began {due - runs[0].began:.3f} s before its time"
 
 
-# Processes and the file
+# Processes and the store
 
 
 def died(history: History) -> Faults:
@@ -359,20 +351,8 @@ def _is_poison(history: History, run: Attempt) -> bool:
 
 
 def damaged(history: History) -> Faults:
-    """The file is whole."""
-    path = history.folder / outside.STORE
-    if not path.exists():
-        yield f"{path} is not there"
-        return
-    connection = sqlite3.connect(path)
-    try:
-        (answer,) = connection.execute("PRAGMA integrity_check").fetchone()
-    except sqlite3.DatabaseError as error:
-        answer = error
-    finally:
-        connection.close()
-    if answer != "ok":
-        yield str(answer)
+    """The store is whole."""
+    yield from damage(history.folder)
 
 
 CHECKS: tuple[Callable[[History], Faults], ...] = (

@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.faults import outside
+from tests.faults.ground import Ground
+from tests.faults.load import Plan
 from tests.faults.marks import Marks
 
 REPOSITORY = Path(__file__).parents[2]
@@ -64,15 +66,22 @@ def import_path() -> str:
     return os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
 
 
+def begin(ground: Ground, plan: Plan) -> Crew:
+    """Write a plan down and return a crew to carry it out."""
+    plan.save(ground.folder / outside.PLAN)
+    return Crew(ground)
+
+
 class Life:
     """One process under test, from its start to its end."""
 
-    def __init__(self, crew: Crew, name: str, role: dict[str, Any]) -> None:
+    def __init__(self, crew: Crew, name: str, url: str, role: dict[str, Any]) -> None:
         self.name = name
         self._crew = crew
         self._log = crew.folder / f"log-{name}.txt"
         self.marks = Marks(crew.folder / f"marks-{name}")
-        environment = {**os.environ, **crew.environment, "FAULTS_LIFE": name}
+        about = {"FAULTS_LIFE": name, "FAULTS_URL": url}
+        environment = {**os.environ, **crew.environment, **about}
         crew.blows.write("started", life=name)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -161,8 +170,9 @@ class Life:
 class Crew:
     """All processes of one run; leaving it ends them all."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.folder = folder = ground.folder
         self.blows = outside.Lines(folder / outside.BLOWS)
         self.environment = {
             "FAULTS_FOLDER": str(folder),
@@ -190,10 +200,10 @@ class Crew:
                 os.kill(pid, signal.SIGKILL)
         self.blows.close()
 
-    def start(self, name: str = "runner", **role: Any) -> Life:
-        """Start a process under test; its role is that of the runner."""
+    def start(self, name: str = "runner", url: str = "", **role: Any) -> Life:
+        """Start a process under test; its role is that of the runner, the URL its way in."""
         number = sum(life.name.startswith(f"{name}-") for life in self.lives)
-        life = Life(self, f"{name}-{number}", role)
+        life = Life(self, f"{name}-{number}", url or self.ground.url, role)
         self.lives.append(life)
         return life
 
@@ -213,11 +223,16 @@ class Crew:
         """Let processes end when nothing is left to be done."""
         (self.folder / "finish").touch()
 
+    def open_gate(self, life: str) -> None:
+        """Let the jobs of a process go on that wait for it."""
+        (self.folder / f"gate-{life}").touch()
+
     def shift_wall(self, seconds: float) -> None:
-        """Move the wall clock of all processes to so many seconds from the true one."""
+        """Move the wall clock of all processes and servers to so many seconds from the true one."""
         new = self.folder / "wall.new"
         new.write_text(str(seconds))
         new.replace(self.folder / "wall")
+        self.ground.move_clock(seconds)
         self.blows.write("wall", shift=seconds)
 
     def _strays(self) -> list[int]:

@@ -16,9 +16,8 @@ import msgspec
 
 from poolhand.contract import Filter, Store
 from poolhand.rules.audit import STREAM
-from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
 from tests.faults import outside
+from tests.faults.opened import opened
 
 PAGE = 500
 
@@ -43,14 +42,10 @@ async def audit(store: Store) -> AsyncIterator[dict[str, Any]]:
 
 
 async def export(folder: Path) -> None:
-    store = SqliteStore(folder / outside.STORE, Runtime())
-    await store.open()
-    try:
+    async with opened((folder / outside.URL).read_text(encoding="utf-8")) as store:
         for name, lines in ((outside.JOBS, jobs(store)), (outside.AUDIT, audit(store))):
             texts = [json.dumps(line) async for line in lines]
             (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    finally:
-        await store.close()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,23 @@ def _crashed(history: History, id: str) -> bool:
     )
 
 
+def most_leased(history: History) -> Counter[str]:
+    """Count how many leases each pool had at a time, at most, as the audit tells it."""
+    held: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    running: set[str] = set()
+    for record in history.audit:
+        id, pool = record["body"].get("task_id"), record["body"]["pool"]
+        if record["kind"] == "pool_dequeue":
+            running.add(id)
+            held[pool] += 1
+            most[pool] = max(most[pool], held[pool])
+        elif id in running and record["kind"] in ("pool_retry", "pool_outcome"):
+            running.remove(id)
+            held[pool] -= 1
+    return most
+
+
 def rerun_seconds(history: History) -> list[float]:
     """Return how long each job stood still whose process was ended or stopped under it."""
     return [

@@ -17,8 +17,13 @@ ENDS = {
     "threaded": "completed",
     "flaky": "completed",
     "held": "completed",
+    "gated": "completed",
     "polite": "completed",
+    "blocker": "completed",
+    "hog": "completed",
+    "bulky": "completed",
     "hopeless": "failed",
+    "garbled": "failed",
     "poison": "failed",
 }
 
@@ -29,7 +34,7 @@ class Item:
 
     Items of one `batch` are submitted together. `lane` is the submitter that hands it in, so that
     items of one lane come in by their numbers. `run_at` is seconds from the submit by the wall
-    clock.
+    clock; `size` is how many characters its call takes along.
     """
 
     number: int
@@ -44,6 +49,7 @@ class Item:
     run_at: float | None = None
     batch: int | None = None
     attempts: int = 4
+    size: int = 0
 
     @property
     def ends(self) -> str:
@@ -70,16 +76,17 @@ def read_plan(path: Path) -> Plan:
 
 
 SESSIONS = 20
+REPEATED = 50  # idempotency keys, each submitted more than once
 KEYS = ("ant", "bee", "cat", "doe", "elk")
 LANES = 4
 CAPS = {"capped": 3, "fair": 8, "talk": 6}
 KEY_CAPS = {"fair": 2}
 
 
-def standard(seed: int, jobs: int, longest: float = 0.4) -> Plan:
-    """Return the usual load: mostly 5 to 50 ms, some longer, some that raise, all that is offered.
+def standard(seed: int, jobs: int, longest: float) -> Plan:
+    """Return the usual load: mostly 5 to 50 ms, some that raise, of all that is offered a little.
 
-    `longest` is what the few long ones take. There are more items than jobs: keys are repeated.
+    `longest` is what one in a hundred takes. There are more items than jobs: keys are repeated.
     """
     random = Random(f"load {seed}")
     items: list[Item] = []
@@ -127,12 +134,12 @@ def _some(random: Random, number: int, longest: float, keys: list[str]) -> list[
                 Item(number + more, seconds=seconds, lane=lane, batch=number) for more in range(5)
             ]
         case _:
-            return [Item(number, "brief", longest * random.uniform(0.5, 1.0), lane=lane)]
+            return [Item(number, "brief", longest, lane=lane)]
 
 
 def _keyed(random: Random, number: int, seconds: float, keys: list[str]) -> list[Item]:
     """Return an old key once more, or a new one, submitted twice at a time."""
-    if keys and random.random() < 0.3:
+    if len(keys) >= REPEATED or (keys and random.random() < 0.3):
         key, times = random.choice(keys), 1
     else:
         key, times = f"key-{number}", 2

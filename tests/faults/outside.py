@@ -19,9 +19,11 @@ Line = dict[str, Any]
 EFFECTS = "effects.jsonl"  # jobs: begin, end
 ACKS = "acks.jsonl"  # submitters: asked, ack, refused
 BLOWS = "blows.jsonl"  # the harness: started, kill, stop, cont, ended, wall
+TOLD = "told.jsonl"  # processes: events they heard, and whether they are ready
 JOBS = "jobs.jsonl"  # the exporter: all jobs of the store
 AUDIT = "audit.jsonl"  # the exporter: the audit stream
 PLAN = "plan.json"
+URL = "url"  # of the store itself, with no proxy before it
 STORE = "jobs.db"
 
 
@@ -54,7 +56,8 @@ class Tail:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except OSError:
+            # Not there yet, or no descriptor is left to open it with: the next look finds it.
             return
         data = data[: data.rfind(b"\n") + 1]
         self._offset += len(data)

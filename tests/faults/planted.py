@@ -6,17 +6,20 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Entry
+from poolhand.app import store_of
+from poolhand.contract import Added, Entry, Store
 from poolhand.execute.executor import hand_back
 from poolhand.farm.maintenance import Reaper
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
 from poolhand.stores.file import StoreFile
-from poolhand.stores.sqlite import SqliteStore
+from tests.faults.ground import POSTGRES, SQLITE, STORES
 
 VARIABLE = "FAULTS_PLANT"
 _kept: set[asyncio.Task[Any]] = set()
@@ -24,9 +27,10 @@ _kept: set[asyncio.Task[Any]] = set()
 
 def acknowledges_early() -> None:
     """Say that a job is accepted a moment before it is."""
-    add = SqliteStore.add
+    store = _store()
+    add = store.add
 
-    async def early(self: SqliteStore, batches: Any) -> Any:
+    async def early(self: Store, batches: Any) -> Any:
         async def later() -> None:
             over = asyncio.Event()
             asyncio.get_running_loop().call_later(0.1, over.set)
@@ -38,7 +42,7 @@ def acknowledges_early() -> None:
         task.add_done_callback(_kept.discard)
         return [tuple(Added(one.job, Entry.TAKEN) for one in batch.orders) for batch in batches]
 
-    _patch(SqliteStore, "add", early)
+    _patch(store, "add", early)
 
 
 def starts_without_looking() -> None:
@@ -61,23 +65,24 @@ def reaps_the_living() -> None:
 
 def counts_late_results() -> None:
     """Take what a worker says under a lost lease, at the cost of whoever has the lease now."""
-    settle = SqliteStore.replace
+    kind = _store()
+    settle = kind.replace
 
-    async def lenient(self: SqliteStore, changes: Any, wanted: Any = None) -> Any:
+    async def lenient(self: Store, changes: Any, wanted: Any = None) -> Any:
         done = await settle(self, changes, wanted)
         for change, made in zip(changes, done.made, strict=True):
             if not made and change.job.status.terminal:
                 await by_force(self, change)
         return done
 
-    async def by_force(store: SqliteStore, change: Any) -> None:
+    async def by_force(store: Store, change: Any) -> None:
         for lease in await store.leases():
             for claim in await store.bury(lease.owner.id, lease.renewal):
                 is_it = claim.job.id == change.job.id
                 what = replace(change, token=claim.token) if is_it else hand_back(claim)
                 await settle(store, [what])
 
-    _patch(SqliteStore, "replace", lenient)
+    _patch(kind, "replace", lenient)
 
 
 def charges_for_stops() -> None:
@@ -100,12 +105,13 @@ def blames_neighbours() -> None:
 
 def forgets_caps() -> None:
     """Declare every pool without its cap."""
-    declare = SqliteStore.declare
+    store = _store()
+    declare = store.declare
 
-    async def generous(self: SqliteStore, spec: Any) -> None:
+    async def generous(self: Store, spec: Any) -> None:
         await declare(self, replace(spec, slots=None))
 
-    _patch(SqliteStore, "declare", generous)
+    _patch(store, "declare", generous)
 
 
 def trusts_the_wall_clock() -> None:
@@ -113,16 +119,38 @@ def trusts_the_wall_clock() -> None:
     _patch(StoreFile, "now", lambda self: self._runtime.wall().timestamp())
 
 
-# Each with the row that must find it, and the name of what that row must say.
-PLANTED: dict[str, tuple[Callable[[], None], str, str]] = {
-    "acknowledges-early": (acknowledges_early, "kills", "lost"),
-    "starts-without-looking": (starts_without_looking, "restart", "slot_given_twice"),
-    "reaps-the-living": (reaps_the_living, "crowd", "duplicated"),
-    "counts-late-results": (counts_late_results, "fence", "duplicated"),
-    "charges-for-stops": (charges_for_stops, "drain", "charged"),
-    "blames-neighbours": (blames_neighbours, "poison", "wrong_end"),
-    "forgets-caps": (forgets_caps, "crowd", "over_cap"),
-    "trusts-the-wall-clock": (trusts_the_wall_clock, "clock", "early"),
+def believes_commits() -> None:
+    """Take every commit for made that nobody heard of."""
+    from poolhand.stores.postgres_turn import Turns
+
+    async def believed(self: Turns, xid: str) -> bool:
+        return True
+
+    # Only where jobs are submitted: a worker would wait for ever for what it has not written.
+    if os.environ["FAULTS_LIFE"].startswith("door"):
+        _patch(Turns, "became", believed)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug to be put in, the row that must find it, and the name of what that row must say."""
+
+    put_in: Callable[[], None]
+    row: str
+    finds: str
+    stores: tuple[str, ...] = STORES
+
+
+PLANTED: dict[str, Bug] = {
+    "acknowledges-early": Bug(acknowledges_early, "kills", "lost"),
+    "starts-without-looking": Bug(starts_without_looking, "restart", "slot_given_twice"),
+    "reaps-the-living": Bug(reaps_the_living, "crowd", "duplicated"),
+    "counts-late-results": Bug(counts_late_results, "fence", "duplicated"),
+    "charges-for-stops": Bug(charges_for_stops, "drain", "charged"),
+    "blames-neighbours": Bug(blames_neighbours, "poison", "wrong_end"),
+    "forgets-caps": Bug(forgets_caps, "crowd", "over_cap"),
+    "trusts-the-wall-clock": Bug(trusts_the_wall_clock, "clock", "early", (SQLITE,)),
+    "believes-commits": Bug(believes_commits, "cut-commit", "lost", (POSTGRES,)),
 }
 
 
@@ -130,7 +158,7 @@ def plant() -> None:
     """Put the bug in that the environment names, if it names one."""
     name = os.environ.get(VARIABLE)
     if name:
-        PLANTED[name][0]()
+        PLANTED[name].put_in()
 
 
 @contextmanager
@@ -141,6 +169,11 @@ def planted(name: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[VARIABLE]
+
+
+def _store() -> Any:
+    """Return the class of the store under test."""
+    return type(store_of(os.environ["FAULTS_URL"], Runtime()))
 
 
 def _patch(where: Any, name: str, by: Any) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from threading import Event
 
 from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check
-from tests.faults.crew import Crew, pass_time, until
+from tests.faults.crew import Crew, begin, pass_time, until
 from tests.faults.figures import rerun_seconds
+from tests.faults.ground import Ground
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
-from tests.faults.row_kills import begin
 from tests.faults.row_stop import MOVED_SECONDS, STOPPED, stop_in
 from tests.faults.rows import Settings
 
@@ -35,20 +34,20 @@ def plan_of(seconds: float) -> Plan:
     )
 
 
-def clock(folder: Path, settings: Settings) -> Verdict:
+def clock(ground: Ground, settings: Settings) -> Verdict:
     """Move the clock to and fro: leases and delays stay as they are, run_at follows it."""
     plan = plan_of(seconds=8.0)
-    with begin(folder, plan) as crew:
-        moves = _to_and_fro(crew, Progress(folder, plan), settings)
+    with begin(ground, plan) as crew:
+        moves = _to_and_fro(crew, Progress(ground.folder, plan), settings)
         crew.finish()
-    return _judged(folder, moves)
+    return _judged(ground, moves)
 
 
-def timed_clock(folder: Path, settings: Settings) -> Verdict:
+def timed_clock(ground: Ground, settings: Settings) -> Verdict:
     """The same, and then a worker is stopped while the clock goes back: its lease ends in time."""
     plan = plan_of(seconds=30.0)
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         moves = _to_and_fro(crew, progress, settings)
         one = next(life for life in crew.lives if life.name.startswith("one"))
         stopped = stop_in(one, wants_lock=False)
@@ -57,11 +56,11 @@ def timed_clock(folder: Path, settings: Settings) -> Verdict:
         pass_time(stopped, STOPPED)
         one.go_on()
         crew.finish()
-    verdict = _judged(folder, moves)
+    verdict = _judged(ground, moves)
     late = max(verdict.figures["delayed_late_s"], verdict.figures["run_at_late_s"])
     if late > LATE_SECONDS:
         verdict.faults.append(f"late: a job began {late:.1f} s after its time")
-    moved = rerun_seconds(History(folder))
+    moved = rerun_seconds(History(ground.folder))
     if not moved or max(moved) > MOVED_SECONDS or min(moved) < EARLY_SECONDS:
         verdict.faults.append(f"late: leases of a stopped worker moved after {moved} s")
     verdict.figures["moved_s"] = max(moved, default=0.0)
@@ -98,9 +97,9 @@ def _ended(progress: Progress, numbers: range) -> bool:
     return all(progress.acked.get(number) in progress.ended for number in numbers)
 
 
-def _judged(folder: Path, moves: tuple[float, float]) -> Verdict:
-    verdict = check(folder)
-    history = History(folder)
+def _judged(ground: Ground, moves: tuple[float, float]) -> Verdict:
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     began = {run.number: run.began for run in reversed(history.attempts)}
     asked = {line["number"]: line["at"] for line in history.submits if line["what"] == "asked"}
     late = {

@@ -1,51 +1,59 @@
-"""The row of the crowd: three processes on one file, under the usual load, without a fault."""
+"""The row of the crowd: four processes on one store, under the usual load, without a fault."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check
-from tests.faults.crew import until
+from tests.faults.crew import begin, until
+from tests.faults.figures import most_leased
+from tests.faults.ground import Ground
 from tests.faults.history import History
 from tests.faults.load import Item, Plan, standard
-from tests.faults.row_kills import SLOTS, begin
+from tests.faults.row_kills import SLOTS
 from tests.faults.rows import Settings
 
+PROCESSES = 4
 POOL = "turns"
 KEYS = ("ant", "bee", "cat", "doe", "elk", "fox")
 CAP = 6
 FIRST = 99  # the lane that is handed in before anybody works
+CHORUS = 100  # turns of one session, each of a lane of its own: all are submitted at once
 
 
-def crowd(folder: Path, settings: Settings) -> Verdict:
-    """Let three processes submit and work; a fair pool is filled before they begin."""
-    plan = with_turns(standard(settings.seed, settings.jobs, longest=1.0), settings.jobs // 10)
+def crowd(ground: Ground, settings: Settings) -> Verdict:
+    """Let four processes submit and work; a fair pool is filled before they begin."""
+    plan = standard(settings.seed, settings.jobs, settings.longest)
+    plan = with_chorus(with_turns(plan, settings.jobs // 10))
     waiting = {item.number for item in plan.items if item.lane == FIRST}
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         door = crew.start("door", lanes=[FIRST], slots=0)
         until(
             "the fair pool is filled", lambda: progress.look() and waiting <= progress.acked.keys()
         )
         door.terminate()
         settings.say(f"{len(waiting)} jobs wait in the fair pool")
-        for number, lanes in enumerate(([0], [1], [2, 3])):
-            crew.start(f"worker-{number}", lanes=lanes, slots=SLOTS)
+        for number in range(PROCESSES):
+            singers = range(FIRST + 1 + number, FIRST + 1 + CHORUS, PROCESSES)
+            crew.start(f"worker-{number}", lanes=[number, *singers], slots=SLOTS)
         crew.finish()
-    verdict = check(folder)
-    history = History(folder)
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     verdict.faults += unfair(history)
     shares = Counter(run.life for run in history.attempts)
-    verdict.figures |= {"least_share": min(shares.values()) if len(shares) == 3 else 0}
-    if len(shares) != 3:
+    if len(shares) != PROCESSES:
         verdict.faults.append(f"missed: only {sorted(shares)} have worked")
+    most = most_leased(history)[POOL]
+    if most != CAP:
+        verdict.faults.append(f"missed: the fair pool had {most} leases at most, not its {CAP}")
     if again := [
         id for id, runs in history.attempts_of.items() if needless(history, id, len(runs))
     ]:
         verdict.faults.append(f"duplicated: {again} ran more than once without a fault")
+    verdict.figures |= {"processes": len(shares), "least_share": min(shares.values())}
     return verdict
 
 
@@ -62,6 +70,16 @@ def with_turns(plan: Plan, per_key: int) -> Plan:
         caps={**plan.caps, POOL: CAP},
         fair=(*plan.fair, POOL),
     )
+
+
+def with_chorus(plan: Plan) -> Plan:
+    """Return a plan with many turns of one session besides, submitted from everywhere at once."""
+    start = len(plan.items)
+    turns = [
+        Item(start + one, "brief", 0.002, "chorus", FIRST + 1 + one, session="chorus")
+        for one in range(CHORUS)
+    ]
+    return replace(plan, items=(*plan.items, *turns))
 
 
 def unfair(history: History) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check
+from tests.faults.crew import begin
+from tests.faults.ground import Ground
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
-from tests.faults.row_kills import SLOTS, begin
+from tests.faults.row_kills import SLOTS
 from tests.faults.rows import Settings
 
 GRACE = 1.0
@@ -16,7 +16,7 @@ LONG = 2.5
 EXIT_SECONDS = GRACE + 1.0
 
 
-def drain(folder: Path, settings: Settings) -> Verdict:
+def drain(ground: Ground, settings: Settings) -> Verdict:
     """Stop a process in good order while half of what runs takes longer than its grace."""
     tasks = ("brief", "brief", "polite")
     plan = Plan(
@@ -25,15 +25,15 @@ def drain(folder: Path, settings: Settings) -> Verdict:
             for number in range(2 * SLOTS)
         )
     )
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         first = crew.start(lanes=[0], slots=SLOTS, grace=GRACE)
         progress.until_runs(SLOTS, first.name)
         seconds = first.terminate()
         crew.start(lanes=[0], slots=SLOTS, grace=GRACE)
         crew.finish()
-    verdict = check(folder)
-    history = History(folder)
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     verdict.faults += charged(history)
     back = sum(len(runs) - 1 for runs in history.attempts_of.values())
     if not back:
@@ -42,9 +42,9 @@ def drain(folder: Path, settings: Settings) -> Verdict:
     return verdict
 
 
-def timed_drain(folder: Path, settings: Settings) -> Verdict:
+def timed_drain(ground: Ground, settings: Settings) -> Verdict:
     """The same, and it may not take longer than promised."""
-    verdict = drain(folder, settings)
+    verdict = drain(ground, settings)
     if verdict.figures["exit_s"] > EXIT_SECONDS:
         verdict.faults.append(f"late: it ended after {verdict.figures['exit_s']:.2f} s")
     return verdict

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any
 
-from tests.faults import outside
 from tests.faults.aim import PHASES, Progress, shots
 from tests.faults.checker import Verdict, check
-from tests.faults.crew import Crew
+from tests.faults.crew import begin
 from tests.faults.figures import hits, rerun_seconds
+from tests.faults.ground import Ground
 from tests.faults.history import JOB_LOST, History
 from tests.faults.load import LANES, Item, Plan, standard
 from tests.faults.rows import Settings
@@ -23,19 +22,13 @@ RERUN_SECONDS = 5.0
 AT_WORK = ("claim", "run", "settle")  # what a worker that submits nothing can be killed in
 
 
-def begin(folder: Path, plan: Plan) -> Crew:
-    """Write a plan down and return a crew to carry it out."""
-    plan.save(folder / outside.PLAN)
-    return Crew(folder)
-
-
-def kills(folder: Path, settings: Settings) -> Verdict:
+def kills(ground: Ground, settings: Settings) -> Verdict:
     """Kill the only process again and again, at seeded moments, and start it anew."""
-    plan = standard(settings.seed, settings.jobs)
+    plan = standard(settings.seed, settings.jobs, settings.longest)
     pause = PAUSE * 10 * settings.kills / settings.jobs
     role: dict[str, Any] = {"lanes": list(range(LANES)), "pause": pause, "slots": SLOTS}
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         for number, shot in enumerate(shots(settings.seed, settings.kills), start=1):
             life = crew.start(**role)
             if number % REST_EVERY == 0:
@@ -46,23 +39,23 @@ def kills(folder: Path, settings: Settings) -> Verdict:
                 settings.say(f"kill {number} at {done:.0%}, hit {', '.join(sorted(hit)) or 'none'}")
         crew.start(**role)
         crew.finish()
-    verdict = check(folder)
-    history = History(folder)
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     verdict.faults += missed(history, PHASES)
     verdict.faults += slot_given_twice(history)
     verdict.figures |= hit_figures(history)
     return verdict
 
 
-def workers(folder: Path, settings: Settings) -> Verdict:
+def workers(ground: Ground, settings: Settings) -> Verdict:
     """Kill one of two workers, a fifth as often; the other takes over, then it is started again."""
     random = Random(f"workers {settings.seed}")
     count = max(1, settings.kills // 5)
-    plan = standard(settings.seed, settings.jobs, longest=2.0)
-    # Each kill needs some of the run, and the job of two seconds some of each worker's life.
+    plan = standard(settings.seed, settings.jobs, settings.longest)
+    # Each kill needs some of the run, and a job of ten seconds some of each worker's life.
     pause = 3.0 * count * LANES / settings.jobs
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         crew.start("door", lanes=list(range(LANES)), pause=pause, slots=0)
         living = [crew.start(f"worker-{number}", slots=SLOTS) for number in range(2)]
         for number, shot in enumerate(shots(settings.seed, count, AT_WORK), start=1):
@@ -72,8 +65,8 @@ def workers(folder: Path, settings: Settings) -> Verdict:
             Event().wait(random.uniform(0.0, 2.0))
             living[which] = crew.start(f"worker-{which}", slots=SLOTS)
         crew.finish()
-    verdict = check(folder)
-    history = History(folder)
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     longest = max(rerun_seconds(history), default=0.0)
     if longest > RERUN_SECONDS:
         verdict.faults.append(f"late: a job ran again {longest:.1f} s after its process was killed")
@@ -82,18 +75,18 @@ def workers(folder: Path, settings: Settings) -> Verdict:
     return verdict
 
 
-def restart(folder: Path, settings: Settings) -> Verdict:
+def restart(ground: Ground, settings: Settings) -> Verdict:
     """Kill the only process while all its slots are busy: its next life takes all back at once."""
     plan = Plan(tuple(Item(number, "brief", 1.0) for number in range(2 * SLOTS)))
-    with begin(folder, plan) as crew:
-        progress = Progress(folder, plan)
+    with begin(ground, plan) as crew:
+        progress = Progress(ground.folder, plan)
         first = crew.start(lanes=[0], slots=SLOTS)
         progress.until_runs(SLOTS, first.name)
         first.kill()
         crew.start(lanes=[0], slots=SLOTS)
         crew.finish()
-    verdict = check(folder)
-    history = History(folder)
+    verdict = check(ground.folder)
+    history = History(ground.folder)
     verdict.faults += slot_given_twice(history)
     kinds = [
         "lost" if record["body"].get("error") == JOB_LOST else record["kind"]

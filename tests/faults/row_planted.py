@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from tests.faults.checker import Verdict
 from tests.faults.crew import RunFailed
+from tests.faults.ground import Ground
 from tests.faults.planted import PLANTED, planted
 from tests.faults.row_clock import clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import drain
 from tests.faults.row_fence import fence
 from tests.faults.row_kills import kills, restart
+from tests.faults.row_network import cut_commits
 from tests.faults.row_poison import poison
-from tests.faults.rows import Row, Settings
+from tests.faults.rows import Play, Settings
 
-SHORT: dict[str, Row] = {
+SHORT: dict[str, Play] = {
     "kills": kills,
     "restart": restart,
     "crowd": crowd,
@@ -24,31 +25,32 @@ SHORT: dict[str, Row] = {
     "drain": drain,
     "poison": poison,
     "clock": clock,
+    "cut-commit": cut_commits,
 }
-KILLS, JOBS = 10, 200
+KILLS, JOBS, LONGEST = 10, 200, 0.4
 
 
-def planted_bugs(folder: Path, settings: Settings) -> Verdict:
+def planted_bugs(ground: Ground, settings: Settings) -> Verdict:
     """Play the short rows with one bug each."""
     verdict = Verdict()
-    for name in PLANTED:
-        said = find(folder / name, settings, name)
+    bugs = [name for name, bug in PLANTED.items() if ground.store in bug.stores]
+    for name in bugs:
+        said = find(ground.beside(name), settings, name)
         settings.say(f"{name}: {said or 'NOT FOUND'}")
         if not said:
             verdict.faults.append(f"missed: the bug {name} was not found")
-    verdict.figures["found"] = len(PLANTED) - len(verdict.faults)
+    verdict.figures["found"] = len(bugs) - len(verdict.faults)
     return verdict
 
 
-def find(folder: Path, settings: Settings, name: str) -> str:
+def find(ground: Ground, settings: Settings, name: str) -> str:
     """Play the row that should find a bug; return what it said of it."""
-    _, row, expected = PLANTED[name]
-    folder.mkdir()
-    short = replace(settings, kills=KILLS, jobs=JOBS, say=lambda text: None)
+    bug = PLANTED[name]
+    short = replace(settings, kills=KILLS, jobs=JOBS, longest=LONGEST, say=lambda text: None)
     try:
         with planted(name):
-            faults = SHORT[row](folder, short).faults
+            faults = SHORT[bug.row](ground, short).faults
     except RunFailed as failure:
-        settings.say(f"{row} was not played to its end: {failure}")
+        settings.say(f"{bug.row} was not played to its end: {failure}")
         return ""
-    return next((fault for fault in faults if fault.startswith(f"{expected}:")), "")
+    return next((fault for fault in faults if fault.startswith(f"{bug.finds}:")), "")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 from tests.faults.checker import Verdict, check
-from tests.faults.crew import RunFailed
+from tests.faults.crew import RunFailed, begin
+from tests.faults.ground import Ground
 from tests.faults.history import History
 from tests.faults.load import LANES, Item, Plan
-from tests.faults.row_kills import begin
 from tests.faults.rows import Settings
 
 POISONS = 3
@@ -17,11 +16,11 @@ SLOTS = 4
 MOST_DEATHS = 2 * POISONS  # in company; from then on a poison has a process of its own
 
 
-def poison(folder: Path, settings: Settings) -> Verdict:
+def poison(ground: Ground, settings: Settings) -> Verdict:
     """Start the process again whenever a poison has killed it, until all is over."""
     plan = some_poisoned(settings.seed, max(20, settings.jobs // 5))
     deaths = 0
-    with begin(folder, plan) as crew:
+    with begin(ground, plan) as crew:
         crew.allow_end()
         while crew.start(lanes=list(range(LANES)), pause=0.02, slots=SLOTS).wait():
             deaths += 1
@@ -29,8 +28,8 @@ def poison(folder: Path, settings: Settings) -> Verdict:
             if deaths > MOST_DEATHS:
                 raise RunFailed(f"{POISONS} poisons killed the process {deaths} times")
         crew.finish()
-    verdict = check(folder)
-    dead = [job for job in History(folder).jobs.values() if job["dead"]]
+    verdict = check(ground.folder)
+    dead = [job for job in History(ground.folder).jobs.values() if job["dead"]]
     if len(dead) != POISONS:
         verdict.faults.append(f"wrong_end: {len(dead)} jobs are dead, not {POISONS}")
     verdict.figures |= {"deaths": deaths, "dead": len(dead)}

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.faults.checker import Verdict
+from tests.faults.ground import STORES, Ground
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How hard a row is played; `say` tells how far it is."""
+    """How hard a row is played: as promised, unless told otherwise; `say` tells how far it is.
+
+    `longest` is what one job in a hundred takes, in seconds.
+    """
 
     seed: int = 1
     kills: int = 100
-    jobs: int = 1000
+    jobs: int = 2000
+    longest: float = 10.0
     say: Callable[[str], None] = lambda text: None
 
 
-Row = Callable[[Path, Settings], Verdict]
+Play = Callable[[Ground, Settings], Verdict]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: how it is played, over which stores, and whether it sets their clocks."""
+
+    play: Play
+    stores: tuple[str, ...] = STORES
+    moves_clock: bool = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -22,15 +23,16 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from poolhand import App, Event, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
+from poolhand import App, Limits, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
+from poolhand.app import store_of
 from poolhand.contract import Filter
-from poolhand.observe.events import LeaseLost, OwnerReaped, StoreTrouble
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.wire.limits import LIMITS
 from tests.faults import bodies, outside
 from tests.faults.load import Item, Plan, read_plan
 from tests.faults.marked import mark_lock, mark_store
 from tests.faults.marks import Marks
+from tests.faults.telling import Telling
 
 LOOK = 0.05
 RETRY_FIRST = 0.1
@@ -43,13 +45,20 @@ def _together(item: Item) -> object:
 
 @dataclass(frozen=True)
 class Role:
-    """What a process does: hands in the items of its lanes, with pauses; has slots to work."""
+    """What a process does: hands in the items of its lanes, with pauses; has slots to work.
+
+    One that is `patient` waits at its start until its store is there, and tells all the time
+    whether it is. Amounts of 0 leave it at what is usual.
+    """
 
     lanes: tuple[int, ...] = ()
     pause: float = 0.0
     slots: int = 10
     grace: float = 30.0
     persists: bool = True  # submits again what was refused
+    patient: bool = False
+    payload: int = 0  # bytes that a payload may have
+    descriptors: int = 0  # that it may have; they are all taken when it starts, for a moment
 
 
 class ShiftedRuntime(Runtime):
@@ -62,13 +71,14 @@ class ShiftedRuntime(Runtime):
 def shift() -> float:
     try:
         return float((bodies.FOLDER / "wall").read_text())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return 0.0
 
 
-def make_app(plan: Plan) -> tuple[App, dict[tuple[str, str], Task[[int, float], Any, Any]]]:
+def make_app(plan: Plan, payload: int) -> tuple[App, dict[tuple[str, str], Task[..., Any, Any]]]:
     """Return an app with the pools of a plan, and its tasks by pool and name."""
-    made = App(f"sqlite:///{bodies.FOLDER / outside.STORE}", runtime=ShiftedRuntime())
+    limits = Limits(payload=payload) if payload else LIMITS
+    made = App(os.environ["FAULTS_URL"], limits=limits, runtime=ShiftedRuntime())
     for pool, cap in plan.caps.items():
         if pool in plan.fair:
             most = plan.key_caps.get(pool)
@@ -91,7 +101,7 @@ class Submitters:
         self._role = role
         self._acks = outside.Lines(bodies.FOLDER / outside.ACKS)
         plan = read_plan(bodies.FOLDER / outside.PLAN)
-        self.app, self._tasks = make_app(plan)
+        self.app, self._tasks = make_app(plan, role.payload)
         known = outside.read(bodies.FOLDER / outside.ACKS)
         acked = {line["number"] for line in known if line["what"] == "ack"}
         self.numbers = [item.number for item in plan.items]
@@ -123,10 +133,9 @@ class Submitters:
             tickets = await self._submit(items, mark)
         except PoolhandError as error:
             took = time.monotonic() - began
+            about = {"error": type(error).__name__, "took": took, "last": not self._role.persists}
             for number in numbers:
-                self._acks.write(
-                    "refused", number=number, mark=mark, error=type(error).__name__, took=took
-                )
+                self._acks.write("refused", number=number, mark=mark, **about)
             return False
         for number, ticket in zip(numbers, tickets, strict=True):
             self._acks.write("ack", number=number, mark=mark, job=ticket.id)
@@ -144,7 +153,8 @@ class Submitters:
             user=mark,
         )
         if first.batch is None:
-            return [await task.submit(first.number, first.seconds)]
+            luggage = (bodies.blob(first.number, first.size),) if first.size else ()
+            return [await task.submit(first.number, first.seconds, *luggage)]
         return await task.submit_many([(item.number, item.seconds) for item in items])
 
     def _moment(self, seconds: float | None) -> Any:
@@ -172,22 +182,40 @@ class Watch:
     async def _is_over(self) -> bool:
         if not (bodies.FOLDER / "finish").exists():
             return False
-        self._missing -= {one["number"] for one in self._acks.news() if one["what"] != "asked"}
+        self._missing -= {one["number"] for one in self._acks.news() if _is_answer(one)}
         if self._missing:
             return False
-        station = await self._app.station()
-        counts = await station.keeper.ask(lambda: station.store.count(Filter()))
+        try:
+            station = await self._app.station()
+            counts = await station.keeper.ask(lambda: station.store.count(Filter()))
+        except PoolhandError:
+            return False
         return all(status.terminal for status in counts)
+
+
+def _is_answer(line: outside.Line) -> bool:
+    """Tell whether an item is accepted, or given up."""
+    return line["what"] == "ack" or bool(line.get("last"))
 
 
 async def main(role: Role) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     submitters = Submitters(role)
+    telling = Telling()
+    subscribe(telling.event)
+    if role.descriptors:
+        with bodies.no_descriptors():
+            await telling.ready(submitters.app)
+    while role.patient and not await telling.ready(submitters.app):
+        await bodies.while_passing(LOOK)
     async with submitters.app as app, AsyncExitStack() as stack:
         if role.slots:
             await stack.enter_async_context(app.worker(role.slots, drain_timeout=role.grace))
-        await enough(stop.wait(), Watch(app, submitters.numbers).finished(), submitters.run())
+        works = [stop.wait(), Watch(app, submitters.numbers).finished(), submitters.run()]
+        telling.descriptors()
+        await enough(*works, *([telling.readiness(app)] if role.patient else []))
+        telling.descriptors()
 
 
 async def enough(*works: Coroutine[Any, Any, object]) -> None:
@@ -204,22 +232,17 @@ async def enough(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
-def note_trouble(event: Event) -> None:
-    """Leave word, for people, of what does not go as it should."""
-    if isinstance(event, StoreTrouble | LeaseLost | OwnerReaped):
-        sys.stderr.write(f"{time.monotonic():.3f} {event}\n")
-        sys.stderr.flush()
-
-
 def run() -> None:
     """Be a process under test, as the first argument says."""
-    subscribe(note_trouble)
     given = json.loads(sys.argv[1])
+    role = Role(**{**given, "lanes": tuple(given.get("lanes", ()))})
     bodies.marks = Marks(bodies.FOLDER / f"marks-{bodies.LIFE}")
     if os.environ.get("FAULTS_PLANT"):
         from tests.faults.planted import plant
 
         plant()
-    mark_store(SqliteStore, bodies.marks)
+    mark_store(type(store_of(os.environ["FAULTS_URL"], Runtime())), bodies.marks)
     mark_lock(bodies.marks)
-    asyncio.run(main(Role(**{**given, "lanes": tuple(given.get("lanes", ()))})))
+    if role.descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (role.descriptors, role.descriptors))
+    asyncio.run(main(role))

@@ -32,6 +32,7 @@ class Story:
         self.files[outside.JOBS] = [*self.jobs.values()]
         for name, lines in self.files.items():
             (folder / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        (folder / outside.URL).write_text(f"sqlite:///{folder / outside.STORE}")
         with sqlite3.connect(folder / outside.STORE) as connection:
             connection.execute("CREATE TABLE whole (id INTEGER)")
         connection.close()

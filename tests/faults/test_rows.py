@@ -1,4 +1,4 @@
-"""The rows of the fault table, played short: real processes, killed, poisoned, stopped in order.
+"""The rows of the fault table, played short: real processes and servers, killed, cut off, poisoned.
 
 The full table, with the values that need their time, is played by `python -m tests.faults`.
 """
@@ -6,20 +6,26 @@ The full table, with the values that need their time, is played by `python -m te
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.checker import Verdict
+from tests.faults.ground import POSTGRES, SQLITE, STORES, Ground, Skipped, laid
 from tests.faults.planted import PLANTED
 from tests.faults.row_clock import clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import drain
 from tests.faults.row_fence import fence
+from tests.faults.row_garbled import garbled
+from tests.faults.row_inside import blocked, descriptors
 from tests.faults.row_kills import kills, restart
+from tests.faults.row_network import cut_commits
 from tests.faults.row_planted import SHORT as SHORT_ROWS
 from tests.faults.row_planted import find
 from tests.faults.row_poison import poison
+from tests.faults.row_server import absent, outages
 from tests.faults.rows import Settings
 
 pytestmark = [
@@ -28,7 +34,21 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks for strays there"),
 ]
 
-SHORT = Settings(seed=7, kills=10, jobs=200, say=print)
+SHORT = Settings(seed=7, kills=10, jobs=200, longest=0.4, say=print)
+
+on_both = pytest.mark.parametrize("ground", STORES, indirect=True)
+on_sqlite = pytest.mark.parametrize("ground", [SQLITE], indirect=True)
+on_postgres = pytest.mark.parametrize("ground", [POSTGRES], indirect=True)
+
+
+@pytest.fixture
+def ground(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ground]:
+    """A store to play on; one that cannot be had here is not tested, and in CI that is a fault."""
+    try:
+        with laid(tmp_path, request.param) as made:
+            yield made
+    except Skipped as reason:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"NOT TESTED: {reason}")
 
 
 def expect(verdict: Verdict, **figures: float) -> None:
@@ -36,44 +56,82 @@ def expect(verdict: Verdict, **figures: float) -> None:
     assert {name: verdict.figures[name] for name in figures} == figures
 
 
+@on_sqlite
 def test_a_process_killed_ten_times_loses_nothing_and_repeats_only_what_it_ran(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    expect(kills(tmp_path, SHORT), kills=10, lost=0, unexpected=0, duplicated=0)
+    expect(kills(ground, SHORT), kills=10, lost=0, unexpected=0, duplicated=0)
 
 
+@on_both
 def test_a_process_that_starts_again_takes_its_leases_back_before_it_claims(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    expect(restart(tmp_path, SHORT), recovered=10)
+    expect(restart(ground, SHORT), recovered=10)
 
 
-def test_three_processes_on_one_file_share_the_work_its_caps_and_its_turns(tmp_path: Path) -> None:
-    expect(crowd(tmp_path, SHORT), duplicated=0, recovered=0)
+@on_both
+def test_four_processes_on_one_store_share_the_work_its_caps_and_its_turns(ground: Ground) -> None:
+    expect(crowd(ground, SHORT), duplicated=0, recovered=0, processes=4)
 
 
-def test_poison_ends_dead_and_takes_no_neighbour_along(tmp_path: Path) -> None:
-    expect(poison(tmp_path, SHORT), dead=3, lost=0)
+@on_sqlite
+def test_poison_ends_dead_and_takes_no_neighbour_along(ground: Ground) -> None:
+    expect(poison(ground, SHORT), dead=3, lost=0)
 
 
-def test_an_orderly_stop_charges_no_attempt_and_does_nothing_twice(tmp_path: Path) -> None:
-    expect(drain(tmp_path, SHORT), duplicated=0, recovered=0)
+@on_sqlite
+def test_an_orderly_stop_charges_no_attempt_and_does_nothing_twice(ground: Ground) -> None:
+    expect(drain(ground, SHORT), duplicated=0, recovered=0)
 
 
+@on_both
 def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
-    tmp_path: Path,
+    ground: Ground,
 ) -> None:
-    expect(fence(tmp_path, SHORT), late_results=4, recovered=4, duplicated=0)
+    expect(fence(ground, SHORT), late_results=4, recovered=4, duplicated=0)
 
 
-def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(tmp_path: Path) -> None:
-    expect(clock(tmp_path, SHORT), duplicated=0, recovered=0)
+@on_sqlite
+def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(ground: Ground) -> None:
+    expect(clock(ground, SHORT), duplicated=0, recovered=0)
 
 
+@on_postgres
+def test_a_server_that_crashes_under_load_keeps_what_was_accepted(ground: Ground) -> None:
+    expect(outages("immediate")(ground, SHORT), lost=0, duplicated=0, recovered=0, outages=2)
+
+
+@on_postgres
+def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_made_twice(ground: Ground) -> None:
+    expect(cut_commits(ground, SHORT), lost=0, unexpected=0, duplicated=0, recovered=0)
+
+
+@on_postgres
+def test_who_starts_before_its_server_gets_in_when_that_comes(ground: Ground) -> None:
+    expect(absent(ground, SHORT), accepted=60, lost=0, duplicated=0)
+
+
+@on_both
+def test_random_bytes_as_orders_and_hints_end_dead_and_disturb_nobody(ground: Ground) -> None:
+    expect(garbled(ground, SHORT), accepted=150, garbled=50, duplicated=0)
+
+
+@on_sqlite
+def test_a_job_that_blocks_its_loop_is_named_and_keeps_its_lease(ground: Ground) -> None:
+    expect(blocked(ground, SHORT), lost=0, duplicated=0, recovered=0)
+
+
+@on_both
+def test_a_process_out_of_descriptors_says_so_and_goes_on(ground: Ground) -> None:
+    expect(descriptors(ground, SHORT), accepted=60, lost=0, duplicated=0)
+
+
+@on_sqlite
 @pytest.mark.parametrize("bug", ["starts-without-looking", "counts-late-results"])
-def test_a_bug_planted_on_purpose_is_found(tmp_path: Path, bug: str) -> None:
-    assert find(tmp_path / bug, SHORT, bug)
+def test_a_bug_planted_on_purpose_is_found(ground: Ground, bug: str) -> None:
+    assert find(ground, SHORT, bug)
 
 
 def test_every_planted_bug_has_a_row_that_is_played_short() -> None:
-    assert {row for _, row, _ in PLANTED.values()} <= SHORT_ROWS.keys()
+    assert {bug.row for bug in PLANTED.values()} <= SHORT_ROWS.keys()

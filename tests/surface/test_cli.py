@@ -1,4 +1,4 @@
-"""The command line as operators and scripts use it, on a real store in a file."""
+"""The command line as operators and scripts use it, on real stores."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPELLED = "\\x1b[31m[red]x\\x07\\nnew line\\u202e"
 
 
 class Desk:
-    """A store in a file, what happens to it, and the command line on it."""
+    """A store, what happens to it, and the command line on it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/agents.db"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self._times = 0
 
     def do(self, act: Callable[[World], Awaitable[T]]) -> T:
@@ -79,9 +79,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Desk:
+    if request.param == "sqlite":
+        desk = Desk(f"sqlite:///{tmp_path}/agents.db")
+    else:
+        desk = Desk(request.getfixturevalue("schema"))
     run("migrate", "--store", desk.url)
     return desk
 

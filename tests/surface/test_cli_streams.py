@@ -20,7 +20,7 @@ FULL = "poolhand: the output could not be written: No space left on device\n"
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path)
+    desk = Desk(f"sqlite:///{tmp_path}/agents.db")
     run("migrate", "--store", desk.url)
     return desk
 

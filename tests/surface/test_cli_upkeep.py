@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path)
+    desk = Desk(f"sqlite:///{tmp_path}/agents.db")
     run("migrate", "--store", desk.url)
     return desk
 
@@ -203,9 +203,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_no_file_is_brought_to_a_newer_schema_by_looking() -> None:
-    check_schema(Path("agents.db"), 2, 2, "sqlite:///agents.db")
+    check_schema("agents.db", 2, 2, "sqlite:///agents.db")
     with pytest.raises(Unavailable, match="has schema number 1, this poolhand needs 2; bring it"):
-        check_schema(Path("agents.db"), 1, 2, "sqlite:///agents.db")
+        check_schema("agents.db", 1, 2, "sqlite:///agents.db")
 
 
 @pytest.mark.parametrize(

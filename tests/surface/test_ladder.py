@@ -1,4 +1,4 @@
-"""The ladder: one small program climbs from memory to a file by changing only the URL."""
+"""The ladder: one small program climbs from memory to a server by changing only the URL."""
 
 from __future__ import annotations
 
@@ -49,16 +49,28 @@ def test_the_program_is_no_more_than_a_dozen_lines() -> None:
     assert PROGRAM.count("memory://") == 1
 
 
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///agents.db"])
-def test_one_program_runs_over_every_store(tmp_path: Path, url: str) -> None:
-    found = run(tmp_path, url)
+@pytest.fixture(params=["sqlite", "postgres"])
+def kept(request: pytest.FixtureRequest) -> str:
+    """Give the URL of a store that outlives a program."""
+    if request.param == "sqlite":
+        return "sqlite:///agents.db"
+    url: str = request.getfixturevalue("schema")
+    return url
+
+
+def test_the_program_runs_over_memory(tmp_path: Path) -> None:
+    found = run(tmp_path, "memory://")
     assert (found.stdout, found.stderr, found.returncode) == (RESULT, "", 0)
 
 
-def test_over_a_file_it_runs_again_and_by_several_at_once(tmp_path: Path) -> None:
+def test_one_program_runs_over_every_store(tmp_path: Path, kept: str) -> None:
+    found = run(tmp_path, kept)
+    assert (found.stdout, found.stderr, found.returncode) == (RESULT, "", 0)
+
+
+def test_over_a_kept_store_it_runs_again_and_by_several_at_once(tmp_path: Path, kept: str) -> None:
     script = tmp_path / "program.py"
-    text = PROGRAM.replace("memory://", "sqlite:///agents.db")
-    script.write_text(text, encoding="utf-8")
+    script.write_text(PROGRAM.replace("memory://", kept), encoding="utf-8")
     pipe = subprocess.PIPE
     command = [sys.executable, script.name]
     started = [
@@ -67,4 +79,3 @@ def test_over_a_file_it_runs_again_and_by_several_at_once(tmp_path: Path) -> Non
     ]
     found = [process.communicate(timeout=50) for process in started]
     assert found == [(RESULT, "")] * 3
-    assert (tmp_path / "agents.db").exists()

@@ -19,13 +19,15 @@ from poolhand.cli import exits, screen
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError
 from poolhand.operate.actions import Operator
-from poolhand.operate.findings import InFile
+from poolhand.operate.file_findings import InFile
+from poolhand.operate.server_findings import OnServer
 from poolhand.runtime import Runtime
 
 T = TypeVar("T")
 
 NO_STORE = (
-    "no store is named; give --store URL (such as sqlite:///agents.db) or --app module:app, "
+    "no store is named; give --store URL (such as sqlite:///agents.db or "
+    "postgresql://user@host/database) or --app module:app, "
     "or set POOLHAND_STORE, or `store` in [tool.poolhand] of pyproject.toml"
 )
 
@@ -42,8 +44,8 @@ def operate(store: str | None, app: str | None, work: Callable[[Operator], Await
 async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
     runtime = Runtime()
     store = existing(url, runtime)
-    if isinstance(store, InFile):
-        check_schema(store.path, *await store.schema(), url)
+    if isinstance(store, InFile | OnServer):
+        check_schema(place_of(store), *await store.schema(), url)
     async with opened(store):
         return await work(Operator(store, runtime))
 
@@ -69,16 +71,21 @@ def existing(url: str, runtime: Runtime) -> Store:
     return store
 
 
-def check_schema(path: Path, has: int, knows: int, url: str) -> None:
-    """Refuse a file that opening would change: what looks and acts makes and migrates no schema."""
+def place_of(store: InFile | OnServer) -> str:
+    """Return where a store is, as people call it."""
+    return str(store.path) if isinstance(store, InFile) else store.place
+
+
+def check_schema(place: str, has: int, knows: int, url: str) -> None:
+    """Refuse a store that opening would change: what looks and acts migrates no schema."""
     if has == 0:
         raise Unavailable(
-            f"{str(path)!r} is no store of poolhand yet; check the name, or make one of it with "
+            f"{place!r} is no store of poolhand yet; check the name, or make one of it with "
             f"`{_migrate(url)}`"
         )
     if has < knows:
         raise Unavailable(
-            f"{str(path)!r} has schema number {has}, this poolhand needs {knows}; bring it there "
+            f"{place!r} has schema number {has}, this poolhand needs {knows}; bring it there "
             f"with `{_migrate(url)}`, after which older versions cannot use it"
         )
 
@@ -89,7 +96,8 @@ def outside(url: str, runtime: Runtime) -> Store:
     if url.lower().startswith("memory:"):
         raise UsageError(
             f"store={url!r} lives inside the process that uses it and cannot be seen from here; "
-            "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db)"
+            "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db) or "
+            "on a server (postgresql://user@host/database)"
         )
     if isinstance(store, InFile):
         _check_place(store.path)
@@ -105,7 +113,7 @@ def _check_place(path: Path) -> None:
 
 
 def _migrate(url: str) -> str:
-    return f"poolhand migrate --store {shlex.quote(url)}"
+    return f"poolhand migrate --store {shlex.quote(settings.masked(url))}"
 
 
 def named(store: str | None, app: str | None) -> str:

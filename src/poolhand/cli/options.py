@@ -16,7 +16,8 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="The store: sqlite:///file.db. Else POOLHAND_STORE, or `store` in [tool.poolhand].",
+        help="The store: sqlite:///file.db or postgresql://user@host/database. "
+        "Else POOLHAND_STORE, or `store` in [tool.poolhand].",
     ),
 ]
 App = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from importlib.metadata import version as version_of
 from typing import Annotated
 
@@ -15,7 +15,10 @@ from poolhand.cli import exits, options, screen
 from poolhand.cli.door import existing, fail, named, opened, operate, outside, told
 from poolhand.errors import Unavailable
 from poolhand.operate.actions import LAST, Operator
-from poolhand.operate.findings import Finding, InFile, Level, examine
+from poolhand.operate.file_findings import InFile
+from poolhand.operate.finding import Finding, Level
+from poolhand.operate.findings import examine
+from poolhand.operate.server_findings import OnServer
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
 
@@ -32,7 +35,12 @@ def add_to(app: typer.Typer) -> None:
             "poolhand migrate --store sqlite:///agents.db", "poolhand migrate --check"
         )
     )(migrate)
-    app.command(epilog=options.examples("poolhand doctor --store sqlite:///agents.db"))(doctor)
+    app.command(
+        epilog=options.examples(
+            "poolhand doctor --store sqlite:///agents.db",
+            "poolhand doctor --store postgresql://me@host/agents",
+        )
+    )(doctor)
     app.command("config", epilog=options.examples("poolhand config --json"))(show_config)
     app.command()(version)
 
@@ -107,7 +115,7 @@ async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
     """Return the number before, the newest, and the number after."""
     runtime = Runtime()
     store = existing(url, runtime) if check else outside(url, runtime)
-    if not isinstance(store, InFile):
+    if not isinstance(store, InFile | OnServer):
         raise fail(f"{config.masked(url)} has no schema: nothing to migrate", exits.USAGE)
     has, knows = await store.schema()
     if check:
@@ -123,13 +131,14 @@ def doctor(
 ) -> None:
     """Check everything, and say how to mend what is wrong.
 
-    Looked at are the file and its disk, the schema, the clock, leases of dead workers, and jobs
-    that nobody would run. Nothing is changed.
+    Looked at are the file and its disk, or the server with its tables, connections and open
+    transactions; the schema, the clock, leases of dead workers, and jobs that nobody would run.
+    Nothing is changed.
     """
     with told() as tell:
         url = named(store, app)
         tell.urls.append(url)
-        findings = [_version(), *asyncio.run(_examine(url))]
+        findings = [_version(), *_in_sight(store), *asyncio.run(_examine(url))]
     wrong = [finding for finding in findings if finding.level is Level.WRONG]
     if json:
         screen.as_json({"ok": not wrong, "store": config.masked(url), "findings": findings})
@@ -139,6 +148,14 @@ def doctor(
         screen.table(("check", "result", "finding"), rows)
     if wrong:
         raise typer.Exit(exits.WRONG)
+
+
+def _in_sight(flag: str | None) -> Iterator[Finding]:
+    """Tell of a password that everybody can see who lists the processes of this machine."""
+    if flag is not None and config.masked(flag) != flag:
+        text = "the password stands in the command line, where others on this machine can read it"
+        fix = f"set {config.PREFIX}STORE instead of --store, or keep the password in ~/.pgpass"
+        yield Finding("password", Level.WARN, text, fix)
 
 
 def _with_fix(finding: Finding) -> str:

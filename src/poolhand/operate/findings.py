@@ -3,66 +3,33 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
-from enum import StrEnum
-from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-from msgspec import Struct
 
 from poolhand.contract import Filter, Lease, PoolRow, Store
 from poolhand.errors import StoreError
 from poolhand.farm.maintenance import is_gone
+from poolhand.operate import file_findings, server_findings
+from poolhand.operate.file_findings import InFile
+from poolhand.operate.finding import Finding, Level, many
+from poolhand.operate.server_findings import OnServer
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
-LITTLE_SPACE = 1 << 30
-NO_SPACE = 64 << 20
 CLOCK_SLACK = 5.0
 OVERDUE = 60.0
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARN = "warn"
-    WRONG = "WRONG"
-
-
-class Finding(Struct, frozen=True):
-    """What one look found; `fix` says what to do about it."""
-
-    check: str
-    level: Level
-    text: str
-    fix: str | None = None
-
-
-@runtime_checkable
-class InFile(Protocol):
-    """A store that is a file of this machine; it can tell of itself without being opened."""
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-
-    async def schema(self) -> tuple[int, int]:
-        """Return the number of its schema, 0 for none, and the newest that is known here."""
-
-    async def damage(self) -> list[str]:
-        """Read all of it; return what is broken."""
+# What is found wrong here makes the rest impossible to see, or is not to be touched.
+DECIDING = frozenset({"file", "schema", "store", "server", "rights"})
 
 
 async def examine(store: Store, runtime: Runtime) -> list[Finding]:
     """Look at everything, opening and closing the store.
 
-    The look ends at a file that is damaged or has another schema: opening it would migrate it.
+    The look ends at a store that is damaged, closed to us or has another schema: opening it would
+    migrate it.
     """
-    found = [finding async for finding in _file(store)]
-    if any(finding.level is not Level.OK and finding.check != "disk" for finding in found):
+    found = [finding async for finding in _outside(store)]
+    if any(finding.level is not Level.OK and finding.check in DECIDING for finding in found):
         return found
     try:
         await store.open()
@@ -78,44 +45,31 @@ async def examine(store: Store, runtime: Runtime) -> list[Finding]:
     return found
 
 
-async def _file(store: Store) -> AsyncIterator[Finding]:
-    if not isinstance(store, InFile):
-        return
-    yield _space(store.path)
+async def _outside(store: Store) -> AsyncIterator[Finding]:
+    """Look at a store without opening it."""
     try:
-        damage = await store.damage()
-        has, knows = await store.schema()
+        if isinstance(store, InFile):
+            yield file_findings.space(store.path)
+            damage = await store.damage()
+            has, knows = await store.schema()
+            yield file_findings.sound(store.path, damage)
+            yield _schema("the file", has, knows)
+        elif isinstance(store, OnServer):
+            survey = await store.survey()
+            for finding in server_findings.usable(store.place, survey):
+                yield finding
+            yield _schema(store.place, *await store.schema())
+            for finding in server_findings.shape(survey):
+                yield finding
     except StoreError as error:
         yield _unusable(error)
-        return
-    yield _sound(store.path, damage)
-    yield _schema(has, knows)
 
 
-def _space(path: Path) -> Finding:
-    free = shutil.disk_usage(path.parent).free
-    text = f"{free / (1 << 20):,.0f} MiB are free on the disk of {path}"
-    if free < NO_SPACE:
-        return Finding("disk", Level.WRONG, text, "free some space: a full disk takes no job")
-    if free < LITTLE_SPACE:
-        return Finding("disk", Level.WARN, text, "free some space before the disk is full")
-    return Finding("disk", Level.OK, text)
-
-
-def _sound(path: Path, damage: Sequence[str]) -> Finding:
-    if not damage:
-        return Finding("file", Level.OK, "the file is whole")
-    text = f"the file is damaged: {damage[0]}"
-    more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
-    fix = f"stop everything that uses {path}, keep a copy of it, and restore a backup"
-    return Finding("file", Level.WRONG, text + more, fix)
-
-
-def _schema(has: int, knows: int) -> Finding:
+def _schema(place: str, has: int, knows: int) -> Finding:
     if has == knows:
         return Finding("schema", Level.OK, f"the schema is number {has}, the newest")
     if has == 0:
-        text = "the file is no store of poolhand yet"
+        text = f"{place} is no store of poolhand yet"
         fix = "check the name, or make one of it with `poolhand migrate`"
         return Finding("schema", Level.WRONG, text, fix)
     if has > knows:
@@ -149,7 +103,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     here = runtime.identity()
     dead = [lease for lease in leases if lease.buried or is_gone(lease.owner, here)]
     return [
-        await _clock(store, now),
+        *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
         *_unserved(pools, any(one.owner.works for one in leases if one not in dead)),
         await _due(store, now),
@@ -170,10 +124,10 @@ async def _clock(store: Store, now: datetime) -> Finding:
 def _owners(leases: Sequence[Lease], dead: Sequence[Lease]) -> Finding:
     holds = sum(lease.holds for lease in dead)
     if not dead:
-        text = f"{_many(len(leases), 'owner')}, none of them known to be dead"
+        text = f"{many(len(leases), 'owner')}, none of them known to be dead"
         return Finding("leases", Level.OK, text)
     who = ", ".join(f"{lease.owner.host} pid {lease.owner.pid}" for lease in dead[:3])
-    text = f"{_many(len(dead), 'dead owner')} ({who}) still holding {_many(holds, 'job')}"
+    text = f"{many(len(dead), 'dead owner')} ({who}) still holding {many(holds, 'job')}"
     if not holds:
         return Finding("leases", Level.OK, text)
     fix = "start a worker: it takes them back at once on this machine, else within 35 s"
@@ -206,13 +160,9 @@ async def _due(store: Store, now: datetime) -> Finding:
     ]
     if not late:
         return Finding("schedule", Level.OK, "no job is overdue")
-    text = f"{_many(len(late), 'job')} should have been queued over {OVERDUE:.0f} s ago"
+    text = f"{many(len(late), 'job')} should have been queued over {OVERDUE:.0f} s ago"
     return Finding("schedule", Level.WRONG, text, "start a worker of the app: workers do that")
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _waiting(count: int) -> str:
-    return f"{_many(count, 'job')} {'waits' if count == 1 else 'wait'}"
+    return f"{many(count, 'job')} {'waits' if count == 1 else 'wait'}"

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from poolhand.contract import (
     Added,
@@ -29,6 +31,7 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
+from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
@@ -36,16 +39,20 @@ from poolhand.runtime import Runtime
 from poolhand.stores import (
     postgres_faults,
     postgres_needs,
+    postgres_survey,
     sql_documents,
     sql_find,
     sql_upkeep,
     sql_verbs,
 )
-from poolhand.stores.postgres_link import Link, address_of
+from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_link import Link
 from poolhand.stores.postgres_locks import DOCUMENTS
 from poolhand.stores.postgres_log import PostgresLog
 from poolhand.stores.postgres_migrations import migrate
 from poolhand.stores.postgres_signals import PostgresSignals
+from poolhand.stores.postgres_survey import Survey
+from poolhand.stores.postgres_together import Together
 from poolhand.stores.postgres_transaction import PostgresTransaction
 from poolhand.stores.postgres_turn import PATIENCE, Clock, Done, Need, Turns, Unsure
 from poolhand.stores.sql_leases import Leases, all_leases
@@ -57,6 +64,13 @@ T = TypeVar("T")
 GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0 FOR SHARE"
 
 
+class Exchange(Struct, frozen=True):
+    """What was claimed, and the tokens of what was settled with it."""
+
+    replaced: Replaced
+    tokens: frozenset[int]
+
+
 class PostgresStore:
     """A whole store in a database; its rows are placed by the desk that places those in memory."""
 
@@ -66,20 +80,42 @@ class PostgresStore:
         self._link = Link(self._address)
         self._turns = Turns(self._link, clock)
         self._signals = PostgresSignals(self._address, runtime)
+        self._adds = Together(self._add)
         self._last_pool = 0
+        self._made: set[int] = set()
+        self._known: dict[str, tuple[int, bool]] = {}
 
     async def open(self) -> None:
         async with self._wall_between():
-            self._link.closed = False
-            await migrate(self._link, self._address, self._runtime.wall())
-            await self._signals.open()
+            self._link.open()
+            try:
+                await migrate(self._link, self._address, self._runtime.wall())
+                await self._signals.open()
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
-        await self._signals.close()
-        await self._link.close()
+        if self._link.own:
+            await self._signals.close()
+            await self._link.close()
 
     async def check(self) -> None:
-        await self._change(lambda tables, now, at: None)
+        await self._change(lambda tables, now, at: postgres_survey.try_to_write(tables))
+
+    # Told without being open
+
+    @property
+    def place(self) -> str:
+        return self._address.shown
+
+    async def schema(self) -> tuple[int, int]:
+        async with self._wall_between():
+            return await postgres_survey.schema_of(self._address)
+
+    async def survey(self) -> Survey:
+        async with self._wall_between():
+            return await postgres_survey.survey_of(self._address, self._runtime)
 
     # How it is done
 
@@ -97,13 +133,48 @@ class PostgresStore:
     async def _certain(
         self, act: Callable[[Steps], T], look: Callable[[Tables], Need] | None
     ) -> Done[T]:
+        """Do it once: where the word about the commit was lost, find out before doing it again."""
         while True:
             try:
                 return await self._turns.write(act, look, self._last_pool)
             except Unsure as unsure:
-                done: Done[T] = unsure.done
-                if done.xid is None or await self._turns.became(done.xid):
-                    return done
+                if unsure.xid is not None:
+                    async with self._found_out(unsure.xid) as (done, was_committed):
+                        if was_committed:
+                            return done
+
+    @asynccontextmanager
+    async def _found_out(self, xid: str) -> AsyncIterator[tuple[Done[Any], bool]]:
+        """Give a transaction and whether it was committed.
+
+        Nobody else looks after it meanwhile; who is interrupted leaves it to others.
+        """
+        done = self._turns.unsure.pop(xid)
+        try:
+            yield done, await self._turns.became(done)
+        except BaseException:
+            self._turns.unsure[xid] = done
+            raise
+
+    async def _look_back(self) -> None:
+        """See to what was committed after its caller had been told that nobody knows.
+
+        Jobs that were claimed by it are nobody's, and go back; what was settled is remembered, as
+        it will be asked for again.
+        """
+        while self._turns.unsure:
+            async with self._found_out(next(iter(self._turns.unsure))) as (done, was_committed):
+                if was_committed and isinstance(done.value, Exchange):
+                    await self._give_back(done.value.replaced.claims)
+                    self._made.update(done.value.tokens)
+
+    async def _give_back(self, claims: Sequence[Claim]) -> None:
+        if claims:
+            changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
+            await self._certain(
+                lambda steps: sql_verbs.replace(steps, changes, None),
+                postgres_needs.changing(changes, None, self._turns.clock),
+            )
 
     async def _change(self, act: Callable[[Tables, float, datetime], T]) -> T:
         async with self._wall_between():
@@ -148,8 +219,12 @@ class PostgresStore:
     # Jobs
 
     async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        async with self._wall_between():
+            return await self._adds.ask(batches)
+
+    async def _add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
         return await self._steps(
-            lambda steps: sql_verbs.add(steps, batches), postgres_needs.adding(batches)
+            lambda steps: sql_verbs.add(steps, batches), postgres_needs.adding(batches, self._known)
         )
 
     async def begin(self) -> PostgresTransaction:
@@ -164,19 +239,44 @@ class PostgresStore:
         )
 
     async def claim(self, wanted: Wanted) -> list[Claim]:
-        return await self._steps(
-            lambda steps: Leases(steps).claim(wanted), postgres_needs.changing((), wanted)
-        )
+        return list((await self._replace((), wanted)).claims)
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
-        keys = [put.key for change in changes for put in change.documents]
+        return await self._replace(changes, wanted)
 
-        def act(steps: Steps) -> Replaced:
+    async def _replace(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        if not (self._turns.unsure or self._made):
+            return await self._exchange(changes, wanted)
+        async with self._wall_between():
+            await self._look_back()
+            return await self._replace_anew(changes, wanted)
+
+    async def _replace_anew(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        """Make changes of which some may have been made before."""
+        known = self._made.intersection(change.token for change in changes)
+        if not known:
+            return await self._exchange(changes, wanted)
+        left = [change for change in changes if change.token not in known]
+        replaced = await self._exchange(left, wanted)
+        self._made -= known
+        answers = iter(replaced.made)
+        made = [change.token in known or next(answers) for change in changes]
+        return Replaced(tuple(made), replaced.claims)
+
+    async def _exchange(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        keys = [put.key for change in changes for put in change.documents]
+        tokens = [change.token for change in changes]
+
+        def act(steps: Steps) -> Exchange:
             if keys:
                 self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
-            return sql_verbs.replace(steps, changes, wanted)
+            replaced = sql_verbs.replace(steps, changes, wanted)
+            settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
+            return Exchange(replaced, frozenset(settled))
 
-        return await self._steps(act, postgres_needs.changing(changes, wanted))
+        return (
+            await self._steps(act, postgres_needs.changing(changes, wanted, self._turns.clock))
+        ).replaced
 
     async def release(self, tokens: Sequence[int]) -> None:
         await self._steps(
@@ -194,7 +294,9 @@ class PostgresStore:
         await self._steps(lambda steps: Leases(steps).enroll(owner))
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
+        async with self._wall_between():
+            await self._look_back()
+            return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
         return await self._read(all_leases)
@@ -229,11 +331,12 @@ class PostgresStore:
         )
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
-        await self._change(lambda tables, now, at: sql_documents.sweep(tables, now))
-        await self._change(postgres_needs.fold_tallies)
-        for no in await self._read(postgres_needs.with_remains):
-            await self._sweep(no)
-        return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
+        async with self._wall_between():
+            await self._change(lambda tables, now, at: sql_documents.sweep(tables, now))
+            await self._change(postgres_needs.fold_tallies)
+            for no in await self._read(postgres_needs.with_remains):
+                await self._sweep(no)
+            return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
 
     async def _sweep(self, no: int) -> None:
         await self._steps(
@@ -278,13 +381,16 @@ class PostgresStore:
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]:
-        if stream == STREAM:
-            await self._change(
-                lambda tables, now, at: PostgresLog(tables, self._turns.locks).number()
+        async with self._wall_between():
+            if stream == STREAM:
+                await self._change(
+                    lambda tables, now, at: PostgresLog(tables, self._turns.locks).number()
+                )
+            return await self._read(
+                lambda tables: PostgresLog(tables, self._turns.locks).read(
+                    stream, after, limit, kind
+                )
             )
-        return await self._read(
-            lambda tables: PostgresLog(tables, self._turns.locks).read(stream, after, limit, kind)
-        )
 
     async def trim(self, stream: str, before: int) -> int:
         return await self._change(

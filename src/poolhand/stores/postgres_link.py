@@ -1,67 +1,30 @@
-"""The way to a PostgreSQL server: a few connections, made as they are needed."""
+"""The way to a PostgreSQL server: a few connections, made as they are needed.
+
+A connection that stood idle may be dead without a word, so that it is asked before it is lent. One
+that broke, or was left in the middle of something, is ended before another takes its place: there
+are never more on the server than were allowed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
-from msgspec import Struct
 
-from poolhand.errors import Unavailable, UsageError
+from poolhand.errors import Unavailable, Unsupported, UsageError
 from poolhand.stores import postgres_faults as faults
+from poolhand.stores.postgres_address import Address
 
 CONNECT_SECONDS = 5.0
-MOST = 4
+TRUSTED_SECONDS = 1.0  # for which a connection that was just used is taken to be alive
+PING_SECONDS = 2.5
+END_SECONDS = 1.0
 NAME = "poolhand"
-OURS = ("schema", "pooler", "listen", "connections")
-
-
-class Address(Struct, frozen=True):
-    """Where the tables are, and how to get there.
-
-    Behind a pooler that lends connections for a transaction at a time nothing may be left on one;
-    `listen` is then the way round it, or there is none.
-    """
-
-    dsn: str
-    shown: str
-    schema: str = "public"
-    pooled: bool = False
-    listen: str | None = None
-    connections: int = MOST
-
-
-def address_of(url: str) -> Address:
-    """Read a URL; what it says beside the usual is ours."""
-    parts = urlsplit(url)
-    words = dict(parse_qsl(parts.query, keep_blank_values=True))
-    own = {name: words.pop(name) for name in OURS if name in words}
-    pooler, many = own.get("pooler"), own.get("connections", str(MOST))
-    faults = []
-    if pooler not in (None, "transaction"):
-        faults.append(f"pooler={pooler!r} is not allowed; it can be transaction")
-    if not many.isdecimal() or not 1 <= int(many) <= 100:
-        faults.append(f"connections={many!r} is not allowed; give a number from 1 to 100")
-        many = str(MOST)
-    if not own.get("schema", "public"):
-        faults.append("schema='' is not allowed; name one")
-    try:
-        port = parts.port
-    except ValueError as error:
-        faults.append(str(error))
-        port = None
-    if faults:
-        raise UsageError("store: " + "; ".join(faults))
-    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(words), ""))
-    place = f"{parts.hostname or 'localhost'}:{port or 5432}{parts.path}"
-    shown = f"postgresql://{place}"
-    pooled = pooler is not None
-    schema = own.get("schema", "public")
-    return Address(dsn, shown, schema, pooled, own.get("listen"), int(many))
+OLDEST = (13,)  # pg_current_xact_id
 
 
 class Raw(Protocol):
@@ -79,75 +42,192 @@ class Raw(Protocol):
 
     async def close(self, timeout: float) -> None: ...
 
+    def get_server_version(self) -> tuple[int, ...]: ...
+
 
 async def connect(address: Address, dsn: str | None = None) -> Raw:
-    """Make one connection."""
-    settings = {} if address.pooled and dsn is None else {"application_name": NAME}
-    made: Raw = await asyncpg.connect(
-        dsn or address.dsn,
-        timeout=CONNECT_SECONDS,
-        statement_cache_size=0 if address.pooled and dsn is None else 500,
-        server_settings=settings,
-    )
+    """Make one connection, or raise an error that says what is wrong with the way."""
+    pooled = address.pooled and dsn is None
+    try:
+        made: Raw = await asyncpg.connect(
+            dsn or address.dsn,
+            timeout=CONNECT_SECONDS,
+            statement_cache_size=0 if pooled else 500,
+            server_settings={} if pooled else {"application_name": NAME},
+        )
+    except Exception as error:
+        raise faults.on_the_way(error, address.shown, CONNECT_SECONDS) from error
+    version = made.get_server_version()
+    if version < OLDEST:
+        made.terminate()
+        raise Unsupported(
+            f"{address.shown} is PostgreSQL {version[0]}.{version[1]}; poolhand needs "
+            f"{OLDEST[0]} or newer"
+        )
     return made
 
 
 class Link:
-    """Lends connections, at most so many at a time; one that broke is not lent again."""
+    """Lends connections, at most so many at a time, to the process and the loop that opened it."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._idle: list[Raw] = []
-        self._lent = asyncio.Semaphore(address.connections)
-        self._open: set[Raw] = set()
+        self.closed = True
+        self._process = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._permits = asyncio.Semaphore(self.address.connections)
+        self._back = asyncio.Event()
+        self._idle: list[tuple[Raw, float]] = []
+        self._lent: set[Raw] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Lend from now on, on the loop that runs; connections are made when they are needed."""
+        if self.closed or not self.own:
+            self._reset()
         self.closed = False
+        self._process = os.getpid()
+
+    @property
+    def own(self) -> bool:
+        """Whether it was opened by this process, not by one of which this is a fork."""
+        return self._process in (0, os.getpid())
+
+    async def close(self) -> None:
+        """Let go of all connections; work that is under way has a moment to be done.
+
+        In a fork nothing is touched: what is sent here would reach the server as from the parent.
+        """
+        if self.closed or not self.own:
+            return
+        self.closed = True
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                while self._lent:
+                    self._back.clear()
+                    await self._back.wait()
+        except TimeoutError:
+            pass
+        finally:
+            idle, self._idle = self._idle, []
+            for connection in self._lent:
+                connection.terminate()
+            for connection, _ in idle:
+                self._let_end(connection, permit=False)
+        if self._endings:
+            await asyncio.wait(self._endings)
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Raw]:
-        """Lend a connection; whoever leaves by an error of its own leaves nothing open on it."""
-        if self.closed:
-            raise Unavailable(f"{self.address.shown} is not open here")
-        async with self._lent:
+        """Lend a connection; one that is left broken, or in a transaction, is not lent again."""
+        self._expect_open()
+        await self._permits.acquire()
+        try:
             connection = await self._take()
-            try:
-                yield connection
-            except BaseException as error:
-                if not isinstance(error, Exception) or faults.is_cut(error):
-                    # In the middle of something: nobody can go on where it stands.
-                    self._drop(connection)
-                raise
-            finally:
-                self._put_back(connection)
+        except BaseException:
+            self._permits.release()
+            raise
+        sound = False
+        try:
+            yield connection
+            sound = True
+        except Exception as error:
+            sound = not (faults.is_cut(error) or isinstance(error, TimeoutError))
+            raise
+        finally:
+            # Who was cancelled left in the middle of something: nobody can go on where it stands.
+            self._take_back(connection, sound)
+
+    def _expect_open(self) -> None:
+        shown = self.address.shown
+        if self.closed:
+            raise Unavailable(f"{shown} is not open here")
+        if not self.own:
+            raise UsageError(
+                f"{shown} was opened by process {self._process}, of which this one"
+                f" ({os.getpid()}) is a fork: open a store of its own after the fork"
+            )
 
     async def _take(self) -> Raw:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-            self._drop(connection)
-        connection = await connect(self.address)
-        self._open.add(connection)
-        return connection
-
-    def _put_back(self, connection: Raw) -> None:
-        if connection not in self._open:
-            return
-        if self.closed or connection.is_closed():
-            self._drop(connection)
-        else:
-            self._idle.append(connection)
-
-    def _drop(self, connection: Raw) -> None:
-        self._open.discard(connection)
-        connection.terminate()
-
-    async def close(self) -> None:
-        """Let go of all connections."""
-        self.closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            self._open.discard(connection)
+        while True:
+            self._expect_open()
+            connection = await self._idle_one()
             try:
-                await connection.close(timeout=1.0)
-            except Exception:
+                connection = connection or await connect(self.address)
+            except Unavailable as error:
+                if not self._lent or not faults.is_crowded(error.__cause__):
+                    raise
+                # There are no more to be had, but ours come back.
+                self._back.clear()
+                await self._back.wait()
+                continue
+            self._lent.add(connection)
+            return connection
+
+    async def _idle_one(self) -> Raw | None:
+        """Return a connection that was used before, if there is one that lives."""
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.is_closed():
                 connection.terminate()
+            elif asyncio.get_running_loop().time() - since < TRUSTED_SECONDS or await self._answers(
+                connection
+            ):
+                return connection
+            else:
+                # What stood idle beside it went the same way, or is not worth the time to ask.
+                others, self._idle = self._idle, []
+                for other, _ in others:
+                    other.terminate()
+        return None
+
+    async def _answers(self, connection: Raw) -> bool:
+        self._lent.add(connection)
+        answered = False
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await connection.execute("SELECT 1")
+            answered = True
+        except Exception as error:
+            if not isinstance(error, TimeoutError) and not faults.is_cut(error):
+                raise
+        finally:
+            self._lent.discard(connection)
+            if not answered:
+                connection.terminate()
+        return answered
+
+    def _take_back(self, connection: Raw, sound: bool) -> None:
+        self._lent.discard(connection)
+        self._back.set()
+        if self.closed or connection.is_closed() or not sound or connection.is_in_transaction():
+            self._let_end(connection, permit=True)
+        else:
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+            self._permits.release()
+
+    def _let_end(self, connection: Raw, permit: bool) -> None:
+        """End a connection beside all else; only then may there be another."""
+        if connection.is_closed():
+            connection.terminate()
+            if permit:
+                self._permits.release()
+            return
+        task = asyncio.get_running_loop().create_task(_end(connection), name="poolhand-link")
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        if permit:
+            permits = self._permits
+            task.add_done_callback(lambda _: permits.release())
+
+
+async def _end(connection: Raw) -> None:
+    """Have the server stop what it does for a connection, and say goodbye."""
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await connection.close(timeout=END_SECONDS)
+    except Exception:
+        # It does not answer: it will notice when it writes.
+        connection.terminate()

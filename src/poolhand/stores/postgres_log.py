@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from poolhand.rules.audit import STREAM
 from poolhand.stores.postgres_locks import STREAMS, Locks
 from poolhand.stores.sql_log import StreamLog, Text, in_rows, pack
-from poolhand.stores.sql_tables import Tables
+from poolhand.stores.sql_tables import Insert, Tables, Written
 
-AUDIT = """
-INSERT INTO poolhand_audit (at, count, lines)
-SELECT ?::double precision, given.* FROM unnest(?::bigint[], ?::bytea[]) AS given
-RETURNING xid::text
-"""
+AUDIT = Insert("poolhand_audit", {"at": "double precision", "count": "bigint", "lines": "bytea"})
 # What is not yet committed, and what was begun before it, has a number from xmin on.
 UNNUMBERED = """
 DELETE FROM poolhand_audit WHERE no IN (
@@ -25,27 +22,42 @@ NUMBER = """
 INSERT INTO poolhand_log (stream, first, last, at, lines)
 SELECT ?, given.* FROM unnest(?::bigint[], ?::bigint[], ?::double precision[], ?::bytea[]) AS given
 """
+# Numbered or not. Whatever is asked for was written not long ago.
+MARKED = """
+SELECT EXISTS (SELECT 1 FROM (
+        SELECT at, lines FROM poolhand_audit ORDER BY no DESC LIMIT 200000) unnumbered
+    WHERE at = ?1 AND lines = ?2)
+OR EXISTS (SELECT 1 FROM (
+        SELECT at, lines FROM poolhand_log WHERE stream = ?3 ORDER BY last DESC LIMIT 200000) read
+    WHERE at = ?1 AND lines = ?2)
+"""
 AT_ONCE = 1000
 
 
+class Mark(NamedTuple):
+    """The first records that a transaction wrote to the audit: no other wrote the same."""
+
+    at: float
+    lines: bytes
+
+
 class PostgresLog(StreamLog):
-    """Streams whose numbers have no gaps; `xid` is that of the transaction that wrote records."""
+    """Streams whose numbers have no gaps; `mark` is what tells that the audit was written to."""
 
     def __init__(self, tables: Tables, locks: Locks) -> None:
         super().__init__(tables)
         self._locks = locks
-        self.xid: str | None = None
+        self.mark: Mark | None = None
 
-    def write(self, streams: Mapping[str, list[Text]], stamp: float) -> None:
+    def gather(self, streams: Mapping[str, list[Text]], stamp: float, into: list[Written]) -> None:
         others = {name: texts for name, texts in streams.items() if name != STREAM and texts}
-        audit = streams.get(STREAM)
+        audit = [(stamp, len(part), pack(part)) for part in in_rows(streams.get(STREAM, []))]
         if audit:
-            parts = list(in_rows(audit))
-            counts, packed = [len(part) for part in parts], [pack(part) for part in parts]
-            self.xid = self._tables.execute(AUDIT, (stamp, counts, packed)).fetchone()[0]
+            into.append((AUDIT, audit))
+            self.mark = Mark(stamp, audit[0][2])
         if others:
             self._locks.take(self._tables, STREAMS, others)
-            super().write(others, stamp)
+            super().gather(others, stamp, into)
 
     def trim(self, stream: str, before: int) -> int:
         self._locks.take(self._tables, STREAMS, [stream])
@@ -63,3 +75,8 @@ class PostgresLog(StreamLog):
             self._tables.execute(NUMBER, (STREAM, *zip(*rows, strict=True)))
             if len(found) < AT_ONCE:
                 return
+
+
+def is_marked(tables: Tables, mark: Mark) -> bool:
+    """Tell whether records are there."""
+    return bool(tables.execute(MARKED, (mark.at, mark.lines, STREAM)).fetchone()[0])

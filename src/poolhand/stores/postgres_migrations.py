@@ -7,7 +7,8 @@ from datetime import datetime
 
 from poolhand.stores import migrations
 from poolhand.stores.migrations import Step
-from poolhand.stores.postgres_link import Address, Link, Raw
+from poolhand.stores.postgres_address import Address
+from poolhand.stores.postgres_link import Link, Raw
 from poolhand.stores.postgres_locks import SCHEMA, Locks
 from poolhand.stores.postgres_tables import Dialect
 

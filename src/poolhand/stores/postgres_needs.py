@@ -14,7 +14,6 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import seconds
 from poolhand.stores.postgres_pools import is_free, is_plain
 from poolhand.stores.postgres_turn import Clock, Need
-from poolhand.stores.sql_books import ENDS, JOBS, TOKENS, TURNS
 from poolhand.stores.sql_pools import spec_of
 from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Tables
@@ -29,16 +28,27 @@ SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WH
 UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
 WHERE o.id = ?1 AND w.place = 0
 """
-# Pools of claims that end, of those that have to do with others, and where there is work.
+# Who claims; whether somebody is overdue, or buried; then the pools of claims that end, of those
+# that have to do with other jobs, and where there is work. One row at least.
 CHANGING = """
-SELECT no, spec, resized, running, settles, settles_alone, served FROM (
-    SELECT no, spec, resized, running,
-        no IN (SELECT pool FROM poolhand_claims WHERE token = ANY(?1::bigint[])) AS settles,
-        no IN (SELECT pool FROM poolhand_claims WHERE token = ANY(?2::bigint[])) AS settles_alone,
+WITH me AS MATERIALIZED (
+    SELECT no FROM poolhand_owners WHERE id = ?5 AND buried = 0 FOR SHARE
+), settled AS MATERIALIZED (
+    SELECT pool, bool_or(token = ANY(?2::bigint[])) AS tied FROM poolhand_claims
+    WHERE token = ANY(?1::bigint[]) GROUP BY pool
+)
+SELECT (SELECT no FROM me),
+    EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
+        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()))),
+    EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), p.*
+FROM (VALUES (1)) AS one LEFT JOIN (
+    SELECT no, spec, resized, running, settled.pool IS NOT NULL, coalesce(settled.tied, false),
         ?3 AND paused = 0 AND (?4::text[] IS NULL OR name = ANY(?4)) AS served
-    FROM poolhand_pools) p
-WHERE settles OR (served AND EXISTS (
-    SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4))
+    FROM poolhand_pools LEFT JOIN settled ON settled.pool = no
+    WHERE settled.pool IS NOT NULL OR (
+        ?3 AND paused = 0 AND (?4::text[] IS NULL OR name = ANY(?4)) AND EXISTS (
+            SELECT 1 FROM poolhand_waits w WHERE w.pool = no AND w.place = 4))
+) p ON true
 """
 NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 PROMOTING = """
@@ -93,22 +103,25 @@ def alone(names: Sequence[str]) -> Look:
     )
 
 
-def adding(batches: Sequence[Batch]) -> Look:
-    """Need the pools of orders; alone where an order has to do with other jobs."""
+def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look:
+    """Need the pools of orders; alone where an order has to do with other jobs.
+
+    `known` are the numbers of pools, and whether they were free when they were last looked at.
+    """
     orders = [order for batch in batches for order in batch.orders]
-    names = {sought(order.job.pool) for order in orders}
+    names = {order.job.pool for order in orders}
     tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
     revived = [sought(order.revives) for order in orders if order.revives is not None]
-    numbers = {JOBS: len(orders), TURNS: len(orders)}
 
     def look(tables: Tables) -> Need:
-        pools = {
-            no: name in tied or not is_free(spec_of(spec), resized)
-            for no, name, spec, resized in tables.execute(NAMED, (list(names),))
-        }
+        if not names <= known.keys():
+            for no, name, spec, resized in tables.execute(NAMED, (list(map(sought, names)),)):
+                known[name] = (no, is_free(spec_of(spec), resized))
+        found = {name: known[name] for name in names if name in known}
+        pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Need(pools, (), numbers)
+        return Need(pools, (), len(orders))
 
     return look
 
@@ -129,27 +142,31 @@ def burying(owner: str) -> Look:
     return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
 
 
-def changing(changes: Sequence[Change], wanted: Wanted | None) -> Look:
+def changing(changes: Sequence[Change], wanted: Wanted | None, clock: Clock | None) -> Look:
     """Need the pools of claims that end, and those that may have work."""
     tokens = [change.token for change in changes]
     tied = [change.token for change in changes if not is_plain(change.job)]
-    slots = 0 if wanted is None else len(wanted.slots)
-    names = None
-    if wanted is not None and wanted.pools is not None:
-        names = [sought(name) for name in wanted.pools]
-    numbers = {ENDS: len(changes), TOKENS: slots}
+    owner, names = "", None
+    if wanted is not None:
+        owner = sought(wanted.owner)
+        names = None if wanted.pools is None else [sought(name) for name in wanted.pools]
+    claims = wanted is not None and bool(wanted.slots)
 
     def look(tables: Tables) -> Need:
+        now = None if clock is None else clock()[0]
+        rows = tables.execute(CHANGING, (tokens, tied, claims, names, owner, now)).fetchall()
         pools, busy = {}, []
-        found = tables.execute(CHANGING, (tokens, tied, slots > 0, names))
-        for no, spec, resized, running, settles, settles_alone, served in found:
+        for _, _, _, no, spec, resized, running, settles, alone, served in rows:
+            if no is None:
+                continue
             rules = spec_of(spec)
             if served and (settles or _has_room(rules, resized, running)):
                 # What settles may bring new work: a job given back, the next turn of a session.
                 busy.append(no)
             if settles or no in busy:
-                pools[no] = settles_alone or not is_free(rules, resized)
-        return Need(pools, busy, numbers)
+                pools[no] = alone or not is_free(rules, resized)
+        me, overdue, buried, *_ = rows[0]
+        return Need(pools, busy, 0, me, owner, overdue, buried)
 
     return look
 

@@ -138,11 +138,9 @@ class PostgresPools(Pools):
     def busy(self, names: Collection[str] | None, limit: int) -> dict[int, StoredPool]:
         if not self._maybe_busy:
             return {}
-        self.save()
-        self._books.write()
         busy: dict[int, StoredPool] = {}
         asked = (limit, list(self._maybe_busy))
-        for *columns, heads in self._books.tables.execute(BUSY, asked).fetchall():
+        for *columns, heads in self._books.query_waits(BUSY, asked):
             pool = self._by_no.get(columns[0]) or self._keep(tuple(columns))
             assert isinstance(pool, PostgresPool)
             if pool.free:
@@ -194,7 +192,8 @@ class PostgresPools(Pools):
         rows = [
             (no, *(counts[end] for end in range(len(ENDS)))) for no, counts in self._tallies.items()
         ]
-        self._books.tables.insert(TALLIES, rows)
+        if rows:
+            self._books.also.append((TALLIES, rows))
         self._tallies.clear()
 
     def _keep(self, columns: Columns) -> StoredPool:

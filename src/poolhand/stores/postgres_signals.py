@@ -14,7 +14,8 @@ from zlib import crc32
 
 from poolhand.contract import Hint
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres_link import Address, connect
+from poolhand.stores.postgres_address import Address
+from poolhand.stores.postgres_link import connect
 
 AGAIN_FIRST, AGAIN_MOST = 0.1, 5.0
 PING_EVERY = 10.0

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from poolhand.stores.postgres_bridge import wait
-from poolhand.stores.sql_tables import Delete, Insert, Values
+from poolhand.stores.sql_tables import Delete, Insert, Values, Written
 
-_FOR_US = re.compile(r"/\*pg (.*?)\*/")
+_FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 _VALUE = re.compile(r"\?(\d*)")
 # SQLite is told by these words where to begin, and which index not to take.
 _FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
@@ -29,7 +29,7 @@ class Dialect:
     def __init__(self, schema: str) -> None:
         self.schema = '"{}"'.format(schema.replace('"', '""'))
         self._texts: dict[str, str] = {}
-        self._inserts: dict[Insert, str] = {}
+        self._writes: dict[tuple[Insert | Delete, ...], str] = {}
 
     def text(self, shared: str) -> str:
         """Return a statement with numbered values, its tables named with their schema."""
@@ -38,14 +38,13 @@ class Dialect:
             text = self._texts[shared] = self._translated(shared)
         return text
 
-    def inserting(self, what: Insert) -> str:
-        """Return a statement that takes one array for each column."""
-        text = self._inserts.get(what)
+    def writing(self, whats: tuple[Insert | Delete, ...]) -> str:
+        """Return one statement that takes an array for each column, and tells its transaction."""
+        text = self._writes.get(whats)
         if text is None:
-            arrays = ", ".join(f"?::{type}[]" for type in what.types)
-            values = ", ".join(("given.*", *what.fixed))
-            shared = f"{what.into} SELECT {values} FROM unnest({arrays}) AS given{what.conflict}"  # noqa: S608
-            text = self._inserts[what] = self._translated(shared)
+            parts = ", ".join(f"w{n} AS ({_writing(what)})" for n, what in enumerate(whats))
+            shared = f"WITH {parts} SELECT pg_current_xact_id()::text"
+            text = self._writes[whats] = self._translated(shared)
         return text
 
     def _translated(self, shared: str) -> str:
@@ -60,6 +59,14 @@ class Dialect:
             return f"${value[1] or count}"
 
         return _VALUE.sub(number, text).replace("poolhand_", f"{self.schema}.poolhand_")
+
+
+def _writing(what: Insert | Delete) -> str:
+    if isinstance(what, Delete):
+        return f"{what.where} = ANY(?::bigint[])"
+    arrays = ", ".join(f"?::{type}[]" for type in what.types)
+    values = ", ".join(("given.*", *what.fixed))
+    return f"{what.into} SELECT {values} FROM unnest({arrays}) AS given{what.conflict}"  # noqa: S608
 
 
 class Found:
@@ -81,9 +88,10 @@ class Found:
 
 
 class PostgresTables:
-    """The tables within one transaction; every statement waits for the server."""
+    """The tables within one transaction, `xid` once it has written; each statement waits."""
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
+        self.xid: str | None = None
         self._fetch = connection.fetch
         self._dialect = dialect
 
@@ -96,11 +104,18 @@ class PostgresTables:
         return iter(wait(self._fetch(self._dialect.text(text), *first, list(many))))
 
     def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            columns = zip(*rows, strict=True)
-            wait(self._fetch(self._dialect.inserting(what), *columns))
+        self.write([(what, rows)])
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
-        if numbers:
-            text = self._dialect.text(f"{what.where} = ANY(?::bigint[])")
-            wait(self._fetch(text, list(numbers)))
+        self.write([(what, numbers)])
+
+    def write(self, changes: Sequence[Written]) -> None:
+        whats: list[Insert | Delete] = []
+        values: list[Sequence[Any]] = []
+        for what, rows in changes:
+            if rows:
+                whats.append(what)
+                values += zip(*rows, strict=True) if isinstance(what, Insert) else [list(rows)]
+        if whats:
+            text = self._dialect.writing(tuple(whats))
+            self.xid = wait(self._fetch(text, *values))[0][0]

@@ -73,7 +73,7 @@ class PostgresTransaction:
         def act(steps: Steps) -> list[tuple[Added, ...] | Refusal]:
             return sql_verbs.add(steps, [batch])
 
-        look = postgres_needs.adding([batch])
+        look = postgres_needs.adding([batch], {})
         async with self._step(self._own_fault) as connection:
             tables = PostgresTables(connection, self._turns.dialect)
             return await run(lambda: self._turns.do(tables, act, look, self._pools))

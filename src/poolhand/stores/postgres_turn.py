@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -13,11 +13,11 @@ from poolhand.errors import Unavailable
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_bridge import run
 from poolhand.stores.postgres_link import Link, Raw
-from poolhand.stores.postgres_locks import Locks
-from poolhand.stores.postgres_log import PostgresLog
+from poolhand.stores.postgres_locks import Held, Locks
+from poolhand.stores.postgres_log import Mark, PostgresLog, is_marked
 from poolhand.stores.postgres_pools import PostgresPools, Unlocked
 from poolhand.stores.postgres_tables import Dialect, PostgresTables
-from poolhand.stores.sql_books import ENDS, JOBS, TOKENS, TURNS, Books
+from poolhand.stores.sql_books import JOBS, TOKENS, TURNS, Books
 from poolhand.stores.sql_rows import moment
 from poolhand.stores.sql_steps import OVERDUE, Steps
 from poolhand.stores.sql_tables import Tables
@@ -26,16 +26,15 @@ T = TypeVar("T")
 
 PATIENCE = 9.0  # within which a verb is done, or refused
 ANEW = 20  # times that a transaction is begun, as others are in its way or it needs more
+CUTS = 3  # times that it is begun as the connection broke
 AT_LEAST = 4  # numbers drawn at once where nobody said how many
 BEGIN = (
     "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '10s'"
 )
-NUMBERS = """
-SELECT 0, nextval('poolhand_job_numbers') FROM generate_series(1, ?::int)
-UNION ALL SELECT 1, nextval('poolhand_turn_numbers') FROM generate_series(1, ?::int)
-UNION ALL SELECT 2, nextval('poolhand_token_numbers') FROM generate_series(1, ?::int)
-UNION ALL SELECT 3, nextval('poolhand_end_numbers') FROM generate_series(1, ?::int)
-"""
+MORE = tuple(
+    f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
+    for kind in ("job", "turn", "token")
+)
 BECAME = "SELECT pg_xact_status(?::text::xid8)"
 LOOK_AGAIN = 0.1
 
@@ -43,11 +42,19 @@ Clock = Callable[[], tuple[float, datetime]]
 
 
 class Need(Struct, frozen=True):
-    """What a transaction is known to need: pools, whether alone, which may have work, numbers."""
+    """What a transaction is known to need, and what it need not look for.
+
+    `pools` says whether a pool is needed alone; `busy` are those that may have work. `owner` is the
+    number of whoever claims, held for as long as the transaction lasts.
+    """
 
     pools: Mapping[int, bool] = {}
     busy: Collection[int] = ()
-    numbers: Mapping[int, int] = {}
+    numbers: int = 0
+    owner: int | None = None
+    asked_owner: str | None = None
+    may_be_overdue: bool = True
+    may_be_buried: bool = True
 
 
 NOTHING = Need()
@@ -59,21 +66,19 @@ class Sequences:
     `last_pool` is kept by the process: what takes turns are the pools as one worker sees them.
     """
 
-    def __init__(self, tables: Tables, need: Mapping[int, int], last_pool: int) -> None:
+    def __init__(self, tables: Tables, held: Held, last_pool: int) -> None:
         self.last_pool = last_pool
         self._tables = tables
-        self._need = dict(need)
-        self._drawn: dict[int, list[int]] = {JOBS: [], TURNS: [], TOKENS: [], ENDS: []}
+        # The lowest last, where they are taken from.
+        self._drawn = {JOBS: held.jobs[::-1], TURNS: held.turns[::-1], TOKENS: []}
 
     def next(self, kind: int) -> int:
-        if not self._drawn[kind]:
-            self._draw(kind, AT_LEAST)
-        return self._drawn[kind].pop()
+        return self.take(kind, 1)[0]
 
     def take(self, kind: int, count: int) -> Sequence[int]:
         drawn = self._drawn[kind]
         if len(drawn) < count:
-            self._draw(kind, count)
+            self._draw(kind, max(count - len(drawn), AT_LEAST))
         taken = drawn[-count:][::-1] if count else []
         del drawn[len(drawn) - len(taken) :]
         return taken
@@ -85,17 +90,8 @@ class Sequences:
         pass
 
     def _draw(self, kind: int, count: int) -> None:
-        """Draw so many of a kind, and with them what will be needed of others."""
-        self._need[kind] = max(count, self._need.get(kind, 0))
-        counts = [self._need.get(one, 0) for one in self._drawn]
-        self._need.clear()
-        drawn: dict[int, list[int]] = {one: [] for one in self._drawn}
-        for one, number in self._tables.execute(NUMBERS, counts):
-            drawn[one].append(number)
-        for one, numbers in drawn.items():
-            # The lowest last, where they are taken from. What is left of before is lower still.
-            if numbers:
-                self._drawn[one][:0] = sorted(numbers, reverse=True)
+        more = [number for (number,) in self._tables.execute(MORE[kind], (count,))]
+        self._drawn[kind][:0] = more[::-1]
 
 
 class Done(Struct, Generic[T], frozen=True):
@@ -105,12 +101,29 @@ class Done(Struct, Generic[T], frozen=True):
     topics: Collection[str]
     last_pool: int
     xid: str | None
+    mark: Mark | None
 
 
 class PostgresSteps(Steps):
     """The steps of one transaction; what waited too long may be of any pool."""
 
     pools: PostgresPools
+
+    def __init__(self, books: Books, pools: PostgresPools, need: Need) -> None:
+        super().__init__(books, pools)
+        self._need = need
+
+    def owner(self, id: str | None) -> int | None:
+        if id is not None and id == self._need.asked_owner:
+            return self._need.owner
+        return super().owner(id)
+
+    def forget_owners(self) -> None:
+        if self._need.may_be_buried:
+            super().forget_owners()
+
+    def overdue(self) -> set[int]:
+        return super().overdue() if self._need.may_be_overdue else set()
 
     def expire(self, limit: int) -> int:
         overdue = [no for (no,) in self.books.query(OVERDUE, (self.books.now,))]
@@ -121,21 +134,28 @@ class PostgresSteps(Steps):
 
 
 class Unsure(Exception):
-    """The connection broke while a transaction was being committed."""
+    """The connection broke while a transaction was being committed; `xid` tells what became of it.
 
-    def __init__(self, done: Done[Any], cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.done = done
+    Without one it wrote nothing that could be done twice.
+    """
+
+    def __init__(self, xid: str | None) -> None:
+        super().__init__(xid)
+        self.xid = xid
 
 
 class Turns:
-    """Carries transactions out: again when others were in the way, and to a certain end."""
+    """Carries transactions out, again when others were in the way.
+
+    `unsure` are those, by their number, of which nobody knows whether they were committed.
+    """
 
     def __init__(self, link: Link, clock: Clock | None) -> None:
         self._link = link
         self.clock = clock
         self.dialect = Dialect(link.address.schema)
         self.locks = Locks(link.address.schema)
+        self.unsure: dict[str, Done[Any]] = {}
 
     async def write(
         self,
@@ -145,49 +165,81 @@ class Turns:
     ) -> Done[T]:
         """Do something in one transaction; `look` says before what it will need."""
         pools: dict[int, bool] = {}
-        for _ in range(ANEW):
+
+        async def once() -> Done[T]:
             try:
                 return await self._once(act, look, pools, last_pool)
             except Unlocked as unlocked:
                 pools.update(dict.fromkeys(unlocked.numbers, True))
-            except Exception as error:
-                if not faults.is_passing(error):
-                    raise
-        raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
+                raise
+
+        return await self._anew(once)
 
     async def read(self, act: Callable[[Tables], T]) -> T:
         """Ask something that changes nothing."""
-        async with self._link.lend() as connection:
-            tables = PostgresTables(connection, self.dialect)
-            return await run(lambda: act(tables))
+
+        async def once() -> T:
+            async with self._link.lend() as connection:
+                tables = PostgresTables(connection, self.dialect)
+                return await run(lambda: act(tables))
+
+        return await self._anew(once)
+
+    async def _anew(self, once: Callable[[], Awaitable[T]]) -> T:
+        """Begin until nobody is in the way; over as well where a connection broke before the end.
+
+        Nothing was done then. Where no new one can be made, that is told at once.
+        """
+        cuts = 0
+        for _ in range(ANEW):
+            try:
+                return await once()
+            except Unlocked:
+                continue
+            except Exception as error:
+                cuts += faults.is_cut(error)
+                if cuts > CUTS or not (faults.is_cut(error) or faults.is_passing(error)):
+                    raise
+        raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
 
     async def change(self, act: Callable[[Tables, float, datetime], T]) -> T:
         """Do something in one transaction that has to do with no job."""
 
         def do(tables: Tables) -> T:
-            return act(tables, *self._time(tables, {}))
+            return act(tables, *self._clocks(self.locks.hold(tables, {})))
 
-        async with self._link.lend() as connection:
-            await connection.execute(BEGIN)
-            try:
-                value = await run(lambda: do(PostgresTables(connection, self.dialect)))
-            except Exception:
-                await self._roll_back(connection)
-                raise
-            await connection.execute("COMMIT")
-            return value
+        async def once() -> T:
+            async with self._link.lend() as connection:
+                await connection.execute(BEGIN)
+                try:
+                    value = await run(lambda: do(PostgresTables(connection, self.dialect)))
+                except Exception:
+                    await self._roll_back(connection)
+                    raise
+                await self._commit(connection, None)
+                return value
 
-    async def became(self, xid: str) -> bool:
-        """Tell whether a transaction was committed, as soon as it is decided."""
+        return await self._anew(once)
+
+    async def became(self, done: Done[Any]) -> bool:
+        """Tell whether a transaction was committed, as soon as it is decided.
+
+        A server that crashed may give the same number to another one. So a number that was
+        committed says nothing where there is a mark: that has to be there as well.
+        """
+        mark = done.mark
         while True:
             try:
-                status = await self.read(lambda tables: tables.execute(BECAME, (xid,)).fetchone())
+                status = await self.read(lambda tables: _status(tables, done.xid))
+                if status in ("committed", None):
+                    return mark is None or await self.read(lambda tables: is_marked(tables, mark))
             except Exception as error:
-                if not faults.is_cut(error):
+                unreachable = faults.is_cut(error) or isinstance(error, Unavailable)
+                if self._link.closed or not unreachable:
                     raise
-                status = ("unknown",)
-            if status[0] in ("committed", "aborted"):
-                return bool(status[0] == "committed")
+                status = "unknown"
+            if status == "aborted":
+                return False
             await asyncio.sleep(LOOK_AGAIN)
 
     async def _once(
@@ -205,17 +257,29 @@ class Turns:
             except Exception:
                 await self._roll_back(connection)
                 raise
-            try:
-                await connection.execute("COMMIT")
-            except Exception as error:
-                if faults.is_cut(error):
-                    raise Unsure(done, error) from error
-                raise
+            await self._commit(connection, done)
             return done
+
+    async def _commit(self, connection: Raw, done: Done[Any] | None) -> None:
+        try:
+            await connection.execute("COMMIT")
+        except BaseException as error:
+            if isinstance(error, Exception) and not faults.is_cut(error):
+                raise
+            xid = None if done is None else done.xid
+            if done is not None and xid is not None:
+                self.unsure[xid] = done
+            if not isinstance(error, Exception):
+                raise
+            if done is not None:
+                raise Unsure(xid) from error
+            raise Unavailable(
+                f"{self._link.address.shown}: {error}: whether it was done is not known"
+            ) from error
 
     def do(
         self,
-        tables: Tables,
+        tables: PostgresTables,
         act: Callable[[Steps], T],
         look: Callable[[Tables], Need] | None,
         pools: Mapping[int, bool],
@@ -223,21 +287,31 @@ class Turns:
     ) -> Done[T]:
         """Take steps in a transaction that has been begun; below `run`."""
         need = NOTHING if look is None else look(tables)
-        held = {**need.pools, **pools}
-        now, at = self._time(tables, held)
+        mine = {**need.pools, **pools}
+        held = self.locks.hold(tables, mine, need.numbers)
+        numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
-        numbers = Sequences(tables, need.numbers, last_pool)
-        books = Books(tables, numbers, log, now, at)
-        steps = PostgresSteps(books, PostgresPools(books, held, need.busy))
+        books = Books(tables, numbers, log, *self._clocks(held))
+        steps = PostgresSteps(books, PostgresPools(books, mine, need.busy), need)
         value = act(steps)
         topics = steps.close()
-        return Done(value, topics, numbers.last_pool, log.xid)
+        return Done(value, topics, numbers.last_pool, tables.xid, log.mark)
 
-    def _time(self, tables: Tables, held: Mapping[int, bool]) -> tuple[float, datetime]:
-        """Take pools, and say what time it is when that is done."""
-        stamp = self.locks.hold(tables, held)
-        return (stamp, moment(stamp)) if self.clock is None else self.clock()
+    def _clocks(self, held: Held) -> tuple[float, datetime]:
+        return (held.time, moment(held.time)) if self.clock is None else self.clock()
 
     async def _roll_back(self, connection: Raw) -> None:
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
+
+
+def _status(tables: Tables, xid: str | None) -> str | None:
+    """Return what became of a transaction, None where it is too long ago to be known."""
+    try:
+        found: str | None = tables.execute(BECAME, (xid,)).fetchone()[0]
+    except Exception as error:
+        if not faults.is_future(error):
+            raise
+        # Given, and forgotten in a crash.
+        return "aborted"
+    return found

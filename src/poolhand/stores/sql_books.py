@@ -24,7 +24,7 @@ from poolhand.stores.sql_rows import (
     row_of,
     sought,
 )
-from poolhand.stores.sql_tables import Delete, Insert, Tables
+from poolhand.stores.sql_tables import Delete, Insert, Tables, Written
 
 NEW_JOB = Insert(
     "poolhand_jobs",
@@ -92,7 +92,6 @@ END_CLAIM = Delete("poolhand_claims", "token")
 NEW_END = Insert(
     "poolhand_ends",
     {
-        "no": "bigint",
         "seq": "bigint",
         "pool": "bigint",
         "status": "smallint",
@@ -104,7 +103,7 @@ NEW_END = Insert(
 )
 FORGET_JOB = Delete("poolhand_jobs", "seq")
 
-JOBS, TURNS, TOKENS, ENDS = range(4)
+JOBS, TURNS, TOKENS = range(3)
 
 json = msgspec.json.Encoder().encode
 
@@ -115,7 +114,7 @@ class Numbers(Protocol):
     last_pool: int
 
     def next(self, kind: int) -> int:
-        """Return the next number for a job, a turn, a token or an end."""
+        """Return the next number for a job, a turn or a token."""
 
     def take(self, kind: int, count: int) -> Sequence[int]:
         """Return the next few."""
@@ -130,8 +129,8 @@ class Numbers(Protocol):
 class Books:
     """Everything that one write has at hand; `now` and `at` are read once for all of it.
 
-    Changes are gathered and written in lots: `write` brings the rows of jobs up to date, and is
-    called before any question whose answer depends on them; `close` writes all the rest.
+    Changes are gathered and written together: `write` brings the rows of jobs up to date before
+    any question whose answer depends on them; `close` writes all the rest, `also` what others add.
     """
 
     def __init__(
@@ -156,6 +155,7 @@ class Books:
         self.ended_claims: list[int] = []
         self.new_ends: list[tuple[Any, ...]] = []
         self._new_waits: list[tuple[Any, ...]] = []
+        self.also: list[Written] = []
         self._pending: tuple[tuple[Delete | Insert, list[Any]], ...] = (
             (END_WAIT, self.ended_waits),
             (NEW_JOB, self.new_jobs),
@@ -223,30 +223,36 @@ class Books:
         self.write()
         return self.tables.execute(text, values).fetchall()
 
+    def query_waits(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        """Ask about those that wait, when what is known of them is up to date."""
+        if self.changed or self.new_queued or self.ended_waits or self._new_waits:
+            self.write()
+        return self.tables.execute(text, values).fetchall()
+
     # Writing
 
     def write(self) -> None:
         """Bring the rows of all jobs up to date."""
-        if self.changed:
-            for row in self.changed.values():
-                self._sort(row)
-            self.changed.clear()
-        for what, rows in self._pending:
-            if rows:
-                if isinstance(what, Insert):
-                    self.tables.insert(what, rows)
-                else:
-                    self.tables.delete(what, rows)
-                rows.clear()
+        self._sort_all()
+        self._write([pending for pending in self._pending if pending[1]])
 
     def close(self) -> None:
         """Write everything."""
-        self.write()
         for writer in self.writers:
             writer()
-        self.log.write(self.streams, self.stamp)
+        self.log.gather(self.streams, self.stamp, self.also)
         self._forget_lines()
+        # Behind the others: they may have moved somebody.
+        self._sort_all()
+        self._write([pending for pending in self._pending if pending[1]] + self.also)
+        self.also.clear()
         self.numbers.save()
+
+    def _write(self, changes: list[Written]) -> None:
+        if changes:
+            self.tables.write(changes)
+            for _, rows in self._pending:
+                rows.clear()
 
     def reopen(self) -> None:
         """Begin anew after what was done since `close` was undone."""
@@ -255,8 +261,14 @@ class Books:
         self.changed.clear()
         self.rows.clear()
         self.writers.clear()
+        self.also.clear()
         self._forget_lines()
         self.numbers.reload()
+
+    def _sort_all(self) -> None:
+        for row in self.changed.values():
+            self._sort(row)
+        self.changed.clear()
 
     def _forget_lines(self) -> None:
         self.lines.clear()

@@ -50,11 +50,6 @@ RENEWED = """
 SELECT token, CASE WHEN stuck = 0 THEN wished ELSE 0 END FROM poolhand_claims
 WHERE owner = ? AND token IN (?*)
 """
-FORGET_OWNERS = """
-DELETE FROM poolhand_owners WHERE buried = 1
-    AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE owner = poolhand_owners.no)
-    AND NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
-"""
 LEASES = """
 SELECT o.owner, o.renewal, o.buried, coalesce(c.held, 0)
     + (SELECT count(*) FROM poolhand_waits WHERE place = 0 AND owner = o.no)
@@ -116,7 +111,7 @@ class Leases:
             self._good[row[0]] = row
         self._steps.freed.update(claim[2] for claim in self._good.values())
         made = tuple([self._change(change) for change in changes])
-        self.forget_owners()
+        self._steps.forget_owners()
         return made
 
     def _change(self, change: Change) -> bool:
@@ -177,7 +172,7 @@ class Leases:
             if claim is not None:
                 self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
                 self._books.end_claim(token)
-        self.forget_owners()
+        self._steps.forget_owners()
 
     # Owners
 
@@ -213,13 +208,8 @@ class Leases:
             self._execute(RETOKEN, (renewed, token))
             job = lifecycle.start(decode_job(ordered, record), moment(started), waited)
             claims.append(Claim(job, brief, renewed, slot))
-        self.forget_owners()
+        self._steps.forget_owners()
         return claims
-
-    def forget_owners(self) -> None:
-        """Forget the owners that are dead and hold nothing any more."""
-        self._books.write()
-        self._execute(FORGET_OWNERS)
 
 
 class _Starter:
@@ -254,9 +244,11 @@ class _Starter:
             if pick is None:
                 # Somebody else was quicker, where nobody has to wait for others.
                 continue
-            seq, since, gate, ordered, course, brief = pick
+            seq, since, gate, ordered, course, brief, *token = pick
             job = lifecycle.start(decode_job(ordered, course), self._books.at, now - since)
-            claims.append(self._claim(job, brief, slot, (seq, pool.no, gate, course)))
+            token = token or [self._books.numbers.next(TOKENS)]
+            kept = (token[0], seq, pool.no, gate, course)
+            claims.append(self._claim(job, brief, slot, kept))
         return claims
 
     def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
@@ -265,9 +257,8 @@ class _Starter:
         for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
             self.last = pool.no
             job = lifecycle.start(row.job, self._books.at, self._books.now - row.since)
-            claims.append(
-                self._claim(job, row.brief, slot, (row.seq, pool.no, row.gate, row.course))
-            )
+            kept = (self._books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
+            claims.append(self._claim(job, row.brief, slot, kept))
             self._books.put(row, RUNNING)
             self._steps.welcome(pool)
         return claims
@@ -276,13 +267,12 @@ class _Starter:
         return None if pool.no in self._steps.overdue() else pool.next(self._books.now)
 
     def _claim(
-        self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, str | None, bytes | None]
+        self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
     ) -> Claim:
-        """Write down that a job was started; `kept` are its number, pool, gate and course."""
+        """Write down that a job was started: its token, number, pool, gate and course."""
         books = self._books
-        token = books.numbers.next(TOKENS)
         books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
-        seq, pool, gate, course = kept
+        token, seq, pool, gate, course = kept
         run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
         books.new_claims.append(run)
         return Claim(job, brief, token, slot)

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from poolhand.contract import Line, Written
+from poolhand.contract import Line
+from poolhand.contract import Written as Read
 from poolhand.rules.terms import seconds
 from poolhand.stores.bounds import MOST
 from poolhand.stores.sql_rows import moment, sought
-from poolhand.stores.sql_tables import Insert, Tables
+from poolhand.stores.sql_tables import Insert, Tables, Written
 
 Text = tuple[str, bytes]  # a kind and a body
 
@@ -61,31 +62,34 @@ class StreamLog:
         streams: dict[str, list[Text]] = {}
         for line in lines:
             streams.setdefault(line.stream, []).append((line.kind, line.body))
-        self.write(streams, seconds(at))
+        written: list[Written] = []
+        self.gather(streams, seconds(at), written)
+        self._tables.write(written)
 
-    def write(self, streams: Mapping[str, list[Text]], stamp: float) -> None:
-        """Write to streams."""
+    def gather(self, streams: Mapping[str, list[Text]], stamp: float, into: list[Written]) -> None:
+        """Add to what is to be written what goes to streams."""
         rows: list[tuple[Any, ...]] = []
         for stream, texts in streams.items():
             last = self.last(stream) if texts else 0
             for part in in_rows(texts):
                 rows.append((stream, last + 1, last + len(part), stamp, pack(part)))
                 last += len(part)
-        self._tables.insert(WRITE, rows)
+        if rows:
+            into.append((WRITE, rows))
 
     def last(self, stream: str) -> int:
         """Return the number of the last line of a stream."""
         row: tuple[int] | None = self._tables.execute(LAST, (sought(stream),)).fetchone()
         return 0 if row is None else row[0]
 
-    def read(self, stream: str, after: int, limit: int, kind: str) -> list[Written]:
+    def read(self, stream: str, after: int, limit: int, kind: str) -> list[Read]:
         """Return lines from behind a number on, those whose kind begins so."""
-        found: list[Written] = []
+        found: list[Read] = []
         for number, at, name, body in self._lines(stream, after):
             if len(found) >= limit:
                 break
             if name.startswith(kind):
-                found.append(Written(number, moment(at), name, body))
+                found.append(Read(number, moment(at), name, body))
         return found
 
     def trim(self, stream: str, before: int) -> int:

@@ -6,6 +6,7 @@ pools in memory and for those in a file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,10 +26,15 @@ from poolhand.stores.sql_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESS
 LEVEL_BITS = 22
 TURN_BITS = 40
 
+# PostgreSQL gives a token to each that it has taken hold of: not before, or one that another gives
+# back meanwhile could come to a lower one than it had.
 NEXT = """
+/*pg WITH picked AS MATERIALIZED ( */
 SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
-WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ? /*pg FOR UPDATE OF w SKIP LOCKED */
+WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
+/*pg FOR UPDATE OF w SKIP LOCKED)
+SELECT picked.*, nextval('poolhand_token_numbers') FROM picked */
 """
 NEXT_OF_LANE = """
 SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
@@ -59,8 +65,9 @@ GROUP BY crowd
 """
 FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
 
-# What a claim needs of a job: its number, since when it waits, its gate, order, course and brief.
-Pick = tuple[int, float, str | None, bytes, bytes | None, bytes]
+# What a claim needs of a job: its number, since when it waits, its gate, order, course and brief;
+# perhaps a token.
+Pick = Sequence[Any]
 
 
 def position(strategy: Strategy, row: Row, turn: int) -> tuple[float, int]:
@@ -126,12 +133,12 @@ class StoredReady(Ready[Row]):
         if not self.size:
             return []
         if self.lanes is None:
-            return self._books.query(NEXT, (self._pool, limit))
+            return self._books.query_waits(NEXT, (self._pool, limit))
         turns = self.lanes.pick(limit)
         counts: dict[int, int] = {}
         for lane in turns:
             counts[lane] = counts.get(lane, 0) + 1
-        query, pool = self._books.query, self._pool
+        query, pool = self._books.query_waits, self._pool
         given = {lane: iter(query(NEXT_OF_LANE, (pool, lane, counts[lane]))) for lane in counts}
         return [next(given[lane]) for lane in turns]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
-from poolhand.stores.sql_books import ENDS, Books
+from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import Pools, StoredPool
 from poolhand.stores.sql_rows import END_OF, FAILED, OVER, PARKED, Row, encode_course, sought
 
@@ -17,6 +17,12 @@ OVERDUE = """
 SELECT DISTINCT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
 """
 OWNER = "SELECT no FROM poolhand_owners WHERE id = ? AND buried = 0 /*pg FOR SHARE */"
+
+FORGET_OWNERS = """
+DELETE FROM poolhand_owners WHERE buried = 1
+    AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE owner = poolhand_owners.no)
+    AND NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE place = 0 AND owner = poolhand_owners.no)
+"""
 
 
 class Steps:
@@ -53,6 +59,11 @@ class Steps:
             return None
         row = self.books.tables.execute(OWNER, (sought(id),)).fetchone()
         return None if row is None else int(row[0])
+
+    def forget_owners(self) -> None:
+        """Forget the owners that are dead and hold nothing any more."""
+        self.books.write()
+        self.books.tables.execute(FORGET_OWNERS)
 
     def act(self, kind: str, pool: StoredPool, by: str, detail: str) -> None:
         """Note what somebody did to a pool."""
@@ -114,8 +125,7 @@ class Steps:
         books.topics.add("over")
         self.pools.tally(pool.no, end, 1)
         times = (books.now, encode_course(job))
-        no = books.numbers.next(ENDS)
-        books.new_ends.append((no, seq, pool.no, end, end == FAILED, wished, *times))
+        books.new_ends.append((seq, pool.no, end, end == FAILED, wished, *times))
 
     def overdue(self) -> set[int]:
         """End what has waited too long, if not too many; return the pools where some still wait.

@@ -42,6 +42,9 @@ class Delete:
         self.where = f"DELETE FROM {table} WHERE {column}"  # noqa: S608
 
 
+Written = tuple[Insert | Delete, Sequence[Any]]  # with the rows to insert, or the numbers
+
+
 class Rows(Protocol):
     """What a statement found."""
 
@@ -66,3 +69,6 @@ class Tables(Protocol):
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         """Delete rows."""
+
+    def write(self, changes: Sequence[Written]) -> None:
+        """Insert and delete rows of several kinds, none of which has to do with another."""

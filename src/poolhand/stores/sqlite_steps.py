@@ -13,8 +13,8 @@ from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
 from poolhand.stores.sqlite_tables import SqliteTables
 
-COUNTERS = "SELECT jobs, turns, tokens, ends, pool FROM poolhand_counters"
-COUNT = "UPDATE poolhand_counters SET jobs = ?, turns = ?, tokens = ?, ends = ?, pool = ?"
+COUNTERS = "SELECT jobs, turns, tokens, pool FROM poolhand_counters"
+COUNT = "UPDATE poolhand_counters SET jobs = ?, turns = ?, tokens = ?, pool = ?"
 
 
 class Counters:

@@ -11,7 +11,7 @@ from itertools import chain
 from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from poolhand.stores.sql_tables import Delete, Insert, Values
+from poolhand.stores.sql_tables import Delete, Insert, Values, Written
 
 V = TypeVar("V")
 
@@ -69,3 +69,10 @@ class SqliteTables:
             return
         for lot in lots(numbers):
             self.execute(for_lot(f"{what.where} IN (?*)", len(lot)), lot)
+
+    def write(self, changes: Sequence[Written]) -> None:
+        for what, rows in changes:
+            if isinstance(what, Insert):
+                self.insert(what, rows)
+            else:
+                self.delete(what, rows)

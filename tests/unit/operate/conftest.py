@@ -7,15 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from poolhand.contract import Store
 from poolhand.stores.memory import MemoryStore
+from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.sqlite import SqliteStore
 from tests.unit.operate.world import Clock, World, made
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     clock = Clock()
-    memory = request.param == "memory"
-    store = MemoryStore(clock) if memory else SqliteStore(tmp_path / "agents.db", clock)
+    store: Store
+    match request.param:
+        case "memory":
+            store = MemoryStore(clock)
+        case "sqlite":
+            store = SqliteStore(tmp_path / "agents.db", clock)
+        case _:
+            url = request.getfixturevalue("schema")
+            store = PostgresStore(url, clock, lambda: (clock.seconds, clock.wall()))
     async with made(store, clock) as one:
         yield one

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
-from poolhand.operate import findings
-from poolhand.operate.findings import Finding, Level, examine
+from poolhand.operate.file_findings import NO_SPACE
+from poolhand.operate.finding import Finding, Level
+from poolhand.operate.findings import examine
 from poolhand.runtime import Runtime, process_started
 from poolhand.stores.memory import MemoryStore
 from tests.unit.operate.world import Clock, World
@@ -230,7 +231,7 @@ async def test_a_damaged_file_is_told_and_not_touched(clock: Clock) -> None:
 
 @pytest.mark.parametrize(
     ("free", "level"),
-    [(findings.NO_SPACE - 1, Level.WRONG), (findings.NO_SPACE, Level.WARN), (1 << 40, Level.OK)],
+    [(NO_SPACE - 1, Level.WRONG), (NO_SPACE, Level.WARN), (1 << 40, Level.OK)],
     ids=["none", "little", "plenty"],
 )
 async def test_a_disk_without_space_is_told(

@@ -6,7 +6,6 @@
 CREATE SEQUENCE poolhand_job_numbers;
 CREATE SEQUENCE poolhand_turn_numbers;
 CREATE SEQUENCE poolhand_token_numbers;
-CREATE SEQUENCE poolhand_end_numbers;
 
 CREATE TABLE poolhand_counters (
     documents bigint NOT NULL  -- the highest version of a document that is gone
@@ -111,7 +110,7 @@ CREATE INDEX poolhand_claims_gates ON poolhand_claims (pool, gate) WHERE gate IS
 
 -- Status: 0 completed, 1 failed, 2 cancelled, 3 expired, 4 rejected.
 CREATE TABLE poolhand_ends (
-    no bigint PRIMARY KEY,   -- the order in which jobs ended, nearly
+    no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- the order in which jobs ended, nearly
     seq bigint NOT NULL,
     pool bigint NOT NULL,
     status smallint NOT NULL,

@@ -1,0 +1,98 @@
+"""A database that remembers a million finished jobs, made in a minute.
+
+A thousand jobs are really run; then their rows are copied, with numbers and ids moved on, and
+vacuumed as the server would have done in the time that a million jobs take. What the store says of
+itself afterwards is checked against the tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+
+from durable_full import ENDS, JOBS, completed, run_some
+from postgres_server import beside
+
+NAME = "million"
+LOG, AUDIT = "poolhand_log", "poolhand_audit"
+# Columns that have to differ in a copy: numbers go on, ids get another beginning. Those that the
+# server counts itself are left to it.
+NUMBERS = {JOBS: ("seq",), ENDS: ("no", "seq"), LOG: ("first", "last"), AUDIT: ()}
+SEQUENCES = {"poolhand_job_numbers": (JOBS, "seq"), "poolhand_end_numbers": (ENDS, "no")}
+COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = ''
+ORDER BY attnum
+"""
+TALLY = """
+INSERT INTO poolhand_tallies (pool, completed, failed, cancelled, expired, rejected)
+SELECT pool, $1, 0, 0, 0, 0 FROM poolhand_ends LIMIT 1
+"""
+
+
+def full_store(near: str, finished: int) -> str:
+    """The URL of a database with so many finished jobs beside another, made where it is missing."""
+    url = beside(near, NAME)
+    if asyncio.run(_made(near)):
+        asyncio.run(run_some(url))
+        asyncio.run(_copy_rows(url, finished))
+        assert asyncio.run(completed(url)) >= finished
+    return url
+
+
+async def _made(near: str) -> bool:
+    connection = await asyncpg.connect(near)
+    try:
+        await connection.execute(f"CREATE DATABASE {NAME}")
+    except asyncpg.DuplicateDatabaseError:
+        return False
+    finally:
+        await connection.close()
+    return True
+
+
+async def _copy_rows(url: str, finished: int) -> None:
+    """Copy what finished jobs left, until there are so many."""
+    connection = await asyncpg.connect(url)
+    real = await _count(connection, ENDS)
+    times = -(-finished // real)
+    async with connection.transaction():
+        for table, moved in NUMBERS.items():
+            await _copy(connection, table, moved, times - 1)
+        for sequence, (table, column) in SEQUENCES.items():
+            last = f"(SELECT max({column}) FROM {table})"  # noqa: S608
+            await connection.execute(f"SELECT setval('{sequence}', {last})")
+        await connection.execute(TALLY, real * (times - 1))
+    for table in (ENDS, JOBS):
+        assert await _count(connection, table) == real * times
+    await connection.execute("VACUUM (FREEZE, ANALYZE)")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
+
+
+async def _copy(
+    connection: asyncpg.Connection, table: str, moved: tuple[str, ...], times: int
+) -> None:
+    columns = [name for (name,) in await connection.fetch(COLUMNS, table)]
+    steps = {
+        name: await connection.fetchval(f"SELECT coalesce(max({name}), 0) FROM {table}")  # noqa: S608
+        for name in moved
+    }
+    values = ", ".join(
+        f"{name} + {steps[name]} * time"
+        if name in steps
+        else "to_char(time, 'FM000000-') || id"
+        if name == "id"
+        else name
+        for name in columns
+    )
+    await connection.execute(
+        f"INSERT INTO {table} ({', '.join(columns)}) "  # noqa: S608
+        f"SELECT {values} FROM {table}, generate_series(1, {times}) AS time"
+    )
+
+
+async def _count(connection: asyncpg.Connection, table: str) -> int:
+    count: int = await connection.fetchval(f"SELECT count(*) FROM {table}")  # noqa: S608
+    return count

@@ -1,0 +1,80 @@
+"""What comes while something of its kind is on its way goes together in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from poolhand.errors import StoreError
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+MOST = 5_000  # things at once, or a little more: all of one caller go together
+
+
+class Together(Generic[A, B]):
+    """Passes the things of many callers on at once; each caller gets the answers to its own."""
+
+    def __init__(self, act: Callable[[Sequence[A]], Awaitable[Sequence[B]]]) -> None:
+        self._act = act
+        self._waiting: list[tuple[Sequence[A], asyncio.Future[list[B]]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def ask(self, things: Sequence[A]) -> list[B]:
+        """Have things passed on, those of others with them; who leaves before takes them along."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[list[B]] = loop.create_future()
+        asked = (things, reply)
+        self._waiting.append(asked)
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="poolhand-together")
+        try:
+            return await reply
+        finally:
+            if asked in self._waiting:
+                self._waiting.remove(asked)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._pass_on(self._taken())
+        finally:
+            self._task = None
+
+    def _taken(self) -> list[tuple[Sequence[A], asyncio.Future[list[B]]]]:
+        taken, count = [], 0
+        while self._waiting and count < MOST:
+            asked = self._waiting.pop(0)
+            taken.append(asked)
+            count += len(asked[0])
+        return taken
+
+    async def _pass_on(self, taken: list[tuple[Sequence[A], asyncio.Future[list[B]]]]) -> None:
+        try:
+            answers = iter(await self._act([thing for things, _ in taken for thing in things]))
+        except BaseException as error:
+            ours = isinstance(error, StoreError) or not isinstance(error, Exception)
+            if len(taken) > 1 and not ours:
+                # The fault of one of them, for which the others must not pay.
+                for asked in taken:
+                    await self._pass_on([asked])
+                return
+            for _, reply in taken:
+                if not reply.done():
+                    reply.set_exception(_as_told(error))
+            if not isinstance(error, Exception):
+                raise
+            return
+        for things, reply in taken:
+            own = [next(answers) for _ in things]
+            if not reply.done():
+                reply.set_result(own)
+
+
+def _as_told(error: BaseException) -> BaseException:
+    """Return an error for those who asked: a cancellation was not theirs."""
+    if isinstance(error, Exception):
+        return error
+    return asyncio.InvalidStateError("the store was closed before it could answer")

@@ -1,0 +1,55 @@
+"""A server whose wall clock can be set: its programs are started with a clock before theirs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from poolhand.testing.postgres_server import find_postgres
+from tests.faults.ground import Skipped
+
+SOURCE = Path(__file__).with_name("clock.c")
+SHIFT = "shift"
+_SECONDS = struct.Struct("d")
+
+
+@contextmanager
+def movable_programs() -> Iterator[Path]:
+    """Have a folder with the programs of PostgreSQL in a block, whose clock `move` sets."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        raise Skipped("to set the clock of a server takes Linux and a C compiler")
+    folder = Path(tempfile.mkdtemp(prefix="faults-clock-"))
+    try:
+        # Servers run as another user, who has to get in here.
+        folder.chmod(0o755)
+        library = folder / "clock.so"
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+        move(folder, 0.0)
+        for name, real in find_postgres().items():
+            program = folder / name
+            program.write_text(
+                f"#!/bin/sh\nLD_PRELOAD='{library}' CLOCK_SHIFT='{folder / SHIFT}'\n"
+                f"export LD_PRELOAD CLOCK_SHIFT\nexec '{real}' \"$@\"\n"
+            )
+            program.chmod(0o755)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def move(folder: Path, seconds: float) -> None:
+    """Set the clock of these programs to so many seconds from the true one."""
+    # In place, and in one write: they have it in their memory.
+    fd = os.open(folder / SHIFT, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, _SECONDS.pack(seconds))
+    finally:
+        os.close(fd)

@@ -1,0 +1,59 @@
+"""All rows by their names, in the order they are played."""
+
+from __future__ import annotations
+
+from tests.faults.ground import NO_STORE, POSTGRES, SQLITE
+from tests.faults.row_clock import timed_clock
+from tests.faults.row_crowd import crowd
+from tests.faults.row_drain import timed_drain
+from tests.faults.row_fence import fence
+from tests.faults.row_garbled import garbled
+from tests.faults.row_inside import descriptors, payload, timed_blocked
+from tests.faults.row_kills import kills, restart, workers
+from tests.faults.row_network import cut_commits, cut_worker, half_open
+from tests.faults.row_planted import planted_bugs
+from tests.faults.row_poison import poison
+from tests.faults.row_pytest import disk, flush, one_file
+from tests.faults.row_schedules import schedules
+from tests.faults.row_server import connections, outages, paused, timed_absent
+from tests.faults.row_stop import stop, stop_locked, stop_writing
+from tests.faults.rows import Row
+
+ROWS: dict[str, Row] = {
+    # Processes
+    "kills": Row(kills),
+    "workers": Row(workers),
+    "restart": Row(restart),
+    "crowd": Row(crowd),
+    "poison": Row(poison),
+    "drain": Row(timed_drain),
+    "fence": Row(fence),
+    "stop": Row(stop),
+    "stop-locked": Row(stop_locked, (SQLITE,)),
+    "stop-writing": Row(stop_writing, (POSTGRES,)),
+    # PostgreSQL
+    "server-fast": Row(outages("fast"), (POSTGRES,)),
+    "server-immediate": Row(outages("immediate"), (POSTGRES,)),
+    "server-killed": Row(outages("kill"), (POSTGRES,)),
+    "server-paused": Row(paused, (POSTGRES,)),
+    "server-full": Row(connections, (POSTGRES,)),
+    "server-absent": Row(timed_absent, (POSTGRES,)),
+    # Network
+    "cut-commit": Row(cut_commits, (POSTGRES,)),
+    "half-open": Row(half_open, (POSTGRES,)),
+    "cut-off": Row(cut_worker, (POSTGRES,)),
+    # SQLite, disk
+    "flush": Row(flush, (SQLITE,)),
+    "disk": Row(disk, (SQLITE,)),
+    "one-file": Row(one_file, (SQLITE,)),
+    # Clock
+    "clock": Row(timed_clock, moves_clock=True),
+    # Inside
+    "schedules": Row(schedules, (NO_STORE,)),
+    "blocked": Row(timed_blocked),
+    "descriptors": Row(descriptors),
+    "payload": Row(payload),
+    "garbled": Row(garbled),
+    # The rows themselves
+    "planted": Row(planted_bugs, moves_clock=True),
+}
