@@ -237,6 +237,17 @@ class StoreTransaction(Protocol):
         """Take everything back."""
 
 
+class Insertion(Protocol):
+    """Orders made ready to be written by a transaction of the user's own; used from its loop."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The ids of the jobs."""
+
+    async def write(self, connection: Any) -> None:
+        """Write the jobs in the transaction that is open on a connection of the user's."""
+
+
 class Jobs(Protocol):
     """Jobs, their places and their leases."""
 
@@ -257,6 +268,13 @@ class Jobs(Protocol):
 
     async def begin(self) -> StoreTransaction:
         """Begin a transaction of the user's own; others may have to wait for its end."""
+
+    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+        """Make orders ready for a transaction that is not the store's; Unsupported where none is.
+
+        Whether they come in is decided when they are promoted, after its commit: a pool that may
+        refuse is refused here, and a key that stands for another job ends one as rejected.
+        """
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         """Take parked orders back; return the ids of those that have come in before."""
@@ -363,7 +381,8 @@ class Signals(Protocol):
     """Hints between all who share a store; they may be lost, doubled or late.
 
     A store gives "ready" (a job can be claimed), "over" (one has ended), "entered" (a parked order
-    has a place) and "wish" (one shall end) by itself, after the change is written.
+    has a place), "wish" (one shall end) and "due" (one is to be promoted) by itself, after the
+    change is written.
     """
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:

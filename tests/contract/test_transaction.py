@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import Batch, Refusal
-from poolhand.errors import Conflict, StoreError
+from poolhand.errors import Conflict, StoreError, Unsupported
 from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
+from poolhand.stores.postgres import PostgresStore
 from tests.contract.support import Hand, entries, ids, order, refused, spec
 
 
@@ -107,3 +108,15 @@ async def test_a_transaction_that_is_over_takes_nothing_more(hand: Hand) -> None
         await made.commit()
     await made.roll_back()
     await hand.take_in("a")
+
+
+async def test_orders_are_made_ready_for_a_users_own_transaction_or_that_is_refused(
+    hand: Hand,
+) -> None:
+    if isinstance(hand.store, PostgresStore):
+        made = await hand.store.insertion([order("a"), order("b", "new")])
+        assert list(made.ids) == ["a", "b"]
+        assert await hand.store.get(["a", "b"]) == [None, None]
+    else:
+        with pytest.raises(Unsupported, match="submit_in"):
+            await hand.store.insertion([order("a")])

@@ -2,17 +2,20 @@
 
 A block fenced with ```python is a script: it runs in a new interpreter, in an empty folder, and any
 warning is an error. A block below the line `<!-- continues -->` is added to the block before it.
+One that reads DATABASE_URL finds the URL of an empty PostgreSQL database there.
 Other blocks (console, text) are not run. Line numbers in a traceback are those of the page.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -74,7 +77,9 @@ def scripts(page: str, text: str) -> list[Script]:
     return found
 
 
-def run(script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(
+    script: Script, folder: Path, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     """Run it as the only file beside an empty working folder."""
     working = folder / "empty"
     working.mkdir()
@@ -83,6 +88,7 @@ def run(script: Script, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=working,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=50,
@@ -108,7 +114,9 @@ def all_scripts(root: Path = REPOSITORY) -> list[Script]:
 def test_the_block_runs(script: Script, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "PostgresServer" in script.text:
         request.getfixturevalue("postgres_binaries")
-    done = run(script, tmp_path)
+    server = {"DATABASE_URL": "database"} if "DATABASE_URL" in script.text else {}
+    variables = {name: request.getfixturevalue(fixture) for name, fixture in server.items()}
+    done = run(script, tmp_path, variables)
     assert done.returncode == 0, f"{script} failed:\n{done.stdout}{done.stderr}"
 
 

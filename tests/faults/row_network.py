@@ -25,7 +25,7 @@ from tests.faults.row_stop import LATER, MOVED_SECONDS
 from tests.faults.rows import Settings
 
 COMMIT = r"^\s*COMMIT"
-SPRUNG_SECONDS = 15.0
+SPRUNG_SECONDS = 3.0
 NOTICED_SECONDS = 35.0
 STOPPED_SECONDS = 21.0  # twenty by promise, and a second in which somebody looks
 FEW = 5
@@ -44,7 +44,7 @@ def cut_commits(ground: Ground, settings: Settings) -> Verdict:
     with ExitStack() as stack, begin(ground, plan) as crew:
         proxies = [stack.enter_context(proxy_to(ground, settings.seed + one)) for one in range(3)]
         urls = [proxy.through(ground.url) for proxy in proxies]
-        pause = 0.7 * count * LANES / settings.jobs
+        pause = 1.5 * count * LANES / settings.jobs
         lives = [
             crew.start("door", urls[0], lanes=list(range(LANES)), pause=pause, slots=0),
             *(crew.start(f"worker-{one}", urls[one], slots=SLOTS) for one in (1, 2)),
@@ -55,6 +55,8 @@ def cut_commits(ground: Ground, settings: Settings) -> Verdict:
             which = number % 3
             aim = Aim(lives[which], ("add", "claim", "settle")[which], after=bool(number % 2))
             hit += aim.cut(proxies[which], random.randrange(FEW))
+            if number % 10 == 9:
+                settings.say(f"cut {number + 1} of {count} at {progress.look():.0%}")
         settings.say(f"cut {hit['after']} after and {hit['before']} before their COMMIT")
         crew.finish()
     verdict = judged(ground, {f"cut_{what}": times for what, times in sorted(hit.items())})

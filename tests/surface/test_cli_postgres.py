@@ -221,7 +221,7 @@ def test_the_rights_of_the_page_on_postgresql_are_enough(
     clerk.run("pools", "pause", "chat")
     clerk.do(lambda world: world.store.prune(0.0))
     assert clerk.json("audit")["lines"]
-    assert found(clerk, code=1)["rights"]["level"] == "ok"
+    assert found(clerk)["rights"]["level"] == "ok"
     clerk.run("migrate")
 
 
@@ -334,6 +334,33 @@ def test_a_password_in_the_command_line_is_told_by_the_doctor(
 def test_a_command_that_is_told_to_run_can_be_pasted(schema: str) -> None:
     told = run("jobs", "list", "--store", schema, code=5).stderr
     assert shlex.split(told.split("`")[1]) == ["poolhand", "migrate", "--store", schema]
+
+
+def test_a_server_is_reached_by_a_socket_and_as_one_of_several_hosts(
+    postgres: PostgresServer, desk: Desk
+) -> None:
+    id = desk.add()
+    several = desk.url.replace("@", "@127.0.0.1:1,") + "&target_session_attrs=primary"
+    options = f"host={postgres.folder}&port={postgres.port}&user=poolhand"
+    socket = f"postgresql:///poolhand?{options}&schema={name_of(desk.url)}"
+    for url in (several, socket):
+        assert Desk(url).json("jobs", "list")["jobs"][0]["id"] == id
+
+
+def test_one_connection_is_enough_to_work(desk: Desk) -> None:
+    app = App(f"{desk.url}&connections=1")
+    app.pool("narrow", max_concurrent=1)
+
+    @app.task(pool="narrow")
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    async def work() -> list[int]:
+        async with app, app.worker(4):
+            tickets = await asyncio.gather(*map(twice.submit, range(20)))
+            return [await ticket for ticket in tickets]
+
+    assert asyncio.run(work()) == [2 * number for number in range(20)]
 
 
 @pytest.mark.parametrize(

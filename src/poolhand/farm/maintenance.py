@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -128,6 +129,11 @@ class Leader:
         self._keep = keep
         self._now = keeper.runtime.monotonic
         self._leads_until = self._asks_at = self._prunes_at = 0.0
+        self._due = asyncio.Event()
+
+    def hint(self) -> None:
+        """Hear that something is to be promoted."""
+        self._due.set()
 
     async def run(self) -> None:
         while True:
@@ -137,7 +143,10 @@ class Leader:
                 if await self._prune():
                     pause = min(pause, SWEEPS_APART)
                 self._keeper.well("leader")
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+            self._due.clear()
 
     async def resign(self) -> None:
         """Let another one lead at once."""

@@ -143,5 +143,7 @@ class Station:
                 self.parking.hint()
             case "wish":
                 self.heart.hint()
+            case "due":
+                self._leader.hint()
             case _:
                 pass  # Somebody else's.

@@ -12,8 +12,9 @@ from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
 from poolhand.farm.orders import Call, Orders
+from poolhand.farm.station import Station
 from poolhand.farm.submit import How
-from poolhand.farm.transaction import Transaction
+from poolhand.farm.transaction import Connection, Transaction
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
@@ -52,6 +53,8 @@ class Door(Protocol):
     async def submit(self, orders: list[Order], how: How) -> list[Any]: ...
 
     def submit_sync(self, orders: list[Order], how: How) -> list[Any]: ...
+
+    async def station(self) -> Station: ...
 
 
 class Submits(Generic[P, T]):
@@ -95,15 +98,25 @@ class Submits(Generic[P, T]):
         return found
 
     async def submit_in(
-        self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs
+        self, transaction: Transaction | Connection, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
-        """Hand in a call that is taken if the transaction commits; return the id of its job."""
-        if not isinstance(transaction, Transaction):
+        """Hand in a call that is taken if the transaction commits; return the id of its job.
+
+        It is one of `app.transaction()`, or, over PostgreSQL, the one that is open on a connection
+        of asyncpg. The job then comes in right after the commit.
+        """
+        if isinstance(transaction, Transaction):
+            return await transaction.add(self._order(args, kwargs))
+        if not isinstance(transaction, Connection):
             raise UsageError(
                 f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
-                "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`"
+                "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
+                "a connection of asyncpg with an open transaction"
             )
-        return await transaction.add(self._order(args, kwargs))
+        order, station = self._order(args, kwargs), await self._door.station()
+        made = await station.keeper.ask(lambda: station.store.insertion([order]))
+        await made.write(transaction)
+        return order.job.id
 
     def with_options(
         self,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from poolhand.contract import Batch, Order, Refusal, StoreTransaction
 from poolhand.errors import UsageError
@@ -16,6 +16,15 @@ from poolhand.farm.station import Station
 
 # The transaction that is open around the code that runs, also after it is over.
 _around: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", default=None)
+
+
+@runtime_checkable
+class Connection(Protocol):
+    """A connection of the user's own to the database of a store, such as one of asyncpg."""
+
+    def is_in_transaction(self) -> bool: ...
+
+    async def fetch(self, query: str, *args: Any) -> Any: ...
 
 
 class Transaction:

@@ -9,10 +9,11 @@ from typing import Any, TypedDict
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.pool.scope import Scope, take_scope
+from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
 from poolhand.rules.checks import (
+    LONGEST_NAME,
     NAME_ALLOWED,
     is_amount,
     is_count,
@@ -79,6 +80,11 @@ class PoolConfig(Struct, frozen=True):
     on_dead: OnDead | None = None
     scope: Scope = Scope()
 
+    @property
+    def kept_as(self) -> str:
+        """The name by which a store knows the pool."""
+        return self.scope.kept_as(self.name)
+
 
 MOST_KEPT = 100_000_000
 
@@ -139,7 +145,7 @@ NO_FIELDS = frozenset(
 )
 
 
-def configure(name: str, options: Mapping[str, Any]) -> PoolConfig:
+def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     """Check the options of a new pool and return them complete."""
     given = dict(options)
     scope, faults = take_scope(given)
@@ -180,6 +186,13 @@ def _clashes(config: PoolConfig) -> list[str]:
             f"max_concurrent={slots} is not allowed; with autoscale it is the size to start with, "
             f"between {scale.min} and {scale.max}"
         )
+    if scale is not None and config.scope.kind != SESSION:
+        faults.append(f"autoscale={scale} goes with a pool in memory; leave it out, and resize it")
+    if len(config.kept_as) > LONGEST_NAME:
+        faults.append(
+            f"name={shown(config.name)} is not allowed; the pool is kept as "
+            f"{shown(config.kept_as)}, and that has at most {LONGEST_NAME:,} characters"
+        )
     return faults
 
 
@@ -204,7 +217,7 @@ def _named(key: str, value: object) -> object:
 def spec_of(config: PoolConfig, id: str) -> PoolSpec:
     """Return what a store must know of a pool."""
     return PoolSpec(
-        config.name,
+        config.kept_as,
         id,
         config.max_concurrent,
         config.queue,

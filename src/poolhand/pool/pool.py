@@ -20,7 +20,7 @@ from poolhand.pool.engine import Engine
 from poolhand.pool.health import PoolHealth, health_of, not_started
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scaler import Scaler
-from poolhand.pool.scope import PIPELINE, SESSION
+from poolhand.pool.scope import DURABLE, SESSION
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
@@ -41,7 +41,7 @@ class Pool(Submitter):
 
     def __new__(cls, name: str | None = None, **options: Any) -> Self:
         """Make a pool of the class that its scope asks for."""
-        durable_one = cls is Pool and options.get("scope", SESSION) == PIPELINE
+        durable_one = cls is Pool and options.get("scope", SESSION) in DURABLE
         made: Self = object.__new__(durable.kind() if durable_one else cls)
         return made
 
@@ -66,7 +66,7 @@ class Pool(Submitter):
         self._drained: Task[DrainReport] | None = None
         self._checkup: Checkup | None = None
         self._scaler: Scaler | None = None
-        registry.check_free(self.name)
+        registry.check_free(self.known_as)
 
     def __repr__(self) -> str:
         return f"<Pool {self.name!r} {self.id}>"
@@ -74,6 +74,11 @@ class Pool(Submitter):
     @property
     def name(self) -> str:
         return self._config.name
+
+    @property
+    def known_as(self) -> str:
+        """The name that no other live pool of this process has."""
+        return self.name
 
     @property
     def is_orphan(self) -> bool:
@@ -104,7 +109,7 @@ class Pool(Submitter):
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
-            registry.check_free(self.name)
+            registry.check_free(self.known_as)
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
             self._live = engine

@@ -15,8 +15,17 @@ _serials = count(1)
 
 
 def get_pool(name_or_id: str) -> Pool | None:
-    """Return the live pool of that name or id, None when there is none."""
-    return next((one for one in list_pools() if name_or_id in (one.name, one.id)), None)
+    """Return the live pool of that name or id, None when there is none.
+
+    Pools of several tenants may have one name here; each has another one in its store.
+    """
+    pools = list_pools()
+    found = [one for one in pools if name_or_id in (one.known_as, one.id)]
+    found = found or [one for one in pools if one.name == name_or_id]
+    if len(found) > 1:
+        names = ", ".join(repr(one.known_as) for one in found)
+        raise UsageError(f"several live pools are named {name_or_id!r}; ask for one of {names}")
+    return found[0] if found else None
 
 
 def list_pools() -> list[Pool]:
@@ -41,13 +50,13 @@ def check_free(name: str) -> None:
 
 
 def register(pool: Pool) -> None:
-    check_free(pool.name)
-    _live[pool.name] = pool
+    check_free(pool.known_as)
+    _live[pool.known_as] = pool
 
 
 def unregister(pool: Pool) -> None:
-    if _live.get(pool.name) is pool:
-        del _live[pool.name]
+    if _live.get(pool.known_as) is pool:
+        del _live[pool.known_as]
 
 
 def _let_orphans_go() -> None:

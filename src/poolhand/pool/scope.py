@@ -15,16 +15,44 @@ from poolhand.rules.checks import LONGEST_NAME, is_name, is_text, shown
 from poolhand.rules.job import Job
 
 SESSION, PIPELINE, TENANT, ORG = SCOPES = ("session", "pipeline", "tenant", "org")
+DURABLE = (PIPELINE, TENANT, ORG)
+SHARED = (TENANT, ORG)
 FOLDER = ".poolhand/pools"
+
+_NO_SERVERS = ("sqlite", "memory")
+_NAME_A_SERVER = (
+    "name a server that all its processes share with store='postgresql://user@host/database', or, "
+    "for all such pools, with POOLHAND_STORE or as store under [tool.poolhand] in pyproject.toml"
+)
 
 
 class Scope(Struct, frozen=True):
-    """In memory ("session"), or in a local file that outlives the process ("pipeline")."""
+    """In memory ("session"), kept for one piece of work ("pipeline"), or on a server, for all
+    processes of a tenant or an organisation ("tenant", "org").
+    """
 
     kind: str = SESSION
     id: str | None = None
     store: str | None = None
     dir: str | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return self.kind in SHARED
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose the jobs are, where that follows from the pool."""
+        return self.id if self.kind == TENANT else None
+
+    def kept_as(self, name: str) -> str:
+        """Return the name by which a store knows the pool: others may have one of its name there.
+
+        A file of its own needs no more than the plain one.
+        """
+        if self.store is None:
+            return name
+        return "/".join((self.kind, _part(self.id or ""), _part(name)))
 
     def url(self, name: str) -> str:
         """Return where a durable pool of that name is kept."""
@@ -58,49 +86,90 @@ def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
     if not isinstance(kind, str) or kind not in SCOPES:
         names = ", ".join(map(repr, SCOPES))
         return Scope(), [f"scope={shown(kind)} is not allowed; it must be one of {names}"]
-    match kind:
-        case "session":
-            return Scope(), _strays(ids, store, folder)
-        case "pipeline":
-            return _pipeline(ids, store, folder)
-        case _:
-            return Scope(), [
-                f"scope={kind!r} is host-managed: it needs a server store shared by all processes, "
-                "which this version does not have; use scope='pipeline' and one machine"
-            ]
+    if kind == SESSION:
+        return Scope(), _strays(ids, store, folder)
+    chosen = next((one for one in ids if one is not None), None)
+    if kind == PIPELINE and chosen is None:
+        chosen = _running_id()
+    faults = _faults_of_id(kind, chosen, ids)
+    faults += _faults_of_place(store, folder) if kind == PIPELINE else _unserved(kind, store)
+    if kind != PIPELINE and folder is not None:
+        faults.append(f"dir={shown(folder)} goes with scope='pipeline'; leave it out")
+    if faults:
+        return Scope(), faults
+    return Scope(kind, chosen, store, None if folder is None else os.fspath(folder)), []
 
 
 def _strays(ids: list[Any], store: Any, folder: Any) -> list[str]:
     names = ("scope_id", "pipeline_id", "store", "dir")
+    texts = (*map(shown, ids), _shown_url(store), shown(folder))
     return [
-        f"{name}={shown(value)} goes with scope='pipeline'; name that too, or leave this out"
-        for name, value in zip(names, (*ids, store, folder), strict=True)
+        f"{name}={text} goes with scope='pipeline'; name that too, or leave this out"
+        for name, value, text in zip(names, (*ids, store, folder), texts, strict=True)
         if value is not None
     ]
 
 
-def _pipeline(ids: list[Any], store: Any, folder: Any) -> tuple[Scope, list[str]]:
-    chosen = next((one for one in ids if one is not None), None) or _running_id()
-    faults = []
+def _faults_of_id(kind: str, chosen: Any, ids: list[Any]) -> list[str]:
     if chosen is None:
-        faults.append(
-            "scope='pipeline' needs scope_id= outside of a running job: a name for the work that "
-            "is to go on after a restart"
-        )
-    elif not is_name(chosen) or (None not in ids[:2] and ids[0] != ids[1]):
-        faults.append(
+        if kind == PIPELINE:
+            return [
+                "scope='pipeline' needs scope_id= outside of a running job: a name for the work "
+                "that is to go on after a restart"
+            ]
+        return [f"scope={kind!r} needs scope_id=: the name of the {kind} whose pool it is"]
+    if not is_name(chosen) or (None not in ids and ids[0] != ids[1]):
+        return [
             f"scope_id={shown(chosen)} is not allowed; give one non-blank text of at most "
             f"{LONGEST_NAME:,} characters, all of them UTF-8"
-        )
-    if store is not None and (not is_text(store) or "://" not in store):
-        faults.append(f"store={shown(store)} is not allowed; give a URL such as sqlite:///file.db")
+        ]
+    return []
+
+
+def _faults_of_place(store: Any, folder: Any) -> list[str]:
+    faults = [] if store is None or _is_url(store) else [_no_url(store)]
     if folder is not None and not _is_folder(folder):
         faults.append(f"dir={shown(folder)} is not allowed; give a folder")
     if store is not None and folder is not None:
         faults.append("give store or dir, not both")
-    if faults:
-        return Scope(), faults
-    return Scope(PIPELINE, chosen, store, None if folder is None else os.fspath(folder)), []
+    return faults
+
+
+def _unserved(kind: str, store: Any) -> list[str]:
+    """Return what is wrong with the store of a pool that is shared."""
+    if store is None:
+        return [f"scope={kind!r} is host-managed; {_NAME_A_SERVER}"]
+    if not _is_url(store):
+        return [_no_url(store)]
+    if store.partition("://")[0].lower() in _NO_SERVERS:
+        # A file would be shared, but by one machine, and split in two as soon as there is a second.
+        return [
+            f"scope={kind!r} is host-managed, and store={shown(store)} is not on a server, where "
+            f"other machines could reach it; {_NAME_A_SERVER}; for one machine use "
+            "scope='pipeline' with this store"
+        ]
+    return []
+
+
+def _is_url(store: object) -> bool:
+    return isinstance(store, str) and is_text(store) and "://" in store
+
+
+def _no_url(store: object) -> str:
+    urls = "sqlite:///file.db or postgresql://user@host/database"
+    return f"store={_shown_url(store)} is not allowed; give a URL such as {urls}"
+
+
+def _shown_url(store: object) -> str:
+    """Return a store as an error may show it: without what may be a password."""
+    if isinstance(store, str) and "@" in store:
+        return f"'{store.partition(':')[0][:20]}:…'"
+    return shown(store)
+
+
+def _part(text: str) -> str:
+    """Return a part of a name in which nothing looks like the end of it."""
+    return text.replace("%", "%25").replace("/", "%2F")
 
 
 def _is_folder(value: object) -> bool:

@@ -15,8 +15,10 @@ from poolhand.contract import (
     Extended,
     Filter,
     Hint,
+    Insertion,
     Lease,
     Line,
+    Order,
     Owner,
     Page,
     PoolRow,
@@ -28,7 +30,7 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
-from poolhand.errors import Unavailable
+from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
@@ -111,6 +113,9 @@ class MemoryStore:
 
     async def begin(self) -> MemoryTransaction:
         return MemoryTransaction(self, self._intake)
+
+    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+        raise Unsupported("submit_in: memory:// has no tables to write to; use postgresql://")
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         self._books.begin()

@@ -20,6 +20,7 @@ from poolhand.contract import (
     Hint,
     Lease,
     Line,
+    Order,
     Owner,
     Page,
     PoolRow,
@@ -38,6 +39,7 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores import (
     postgres_faults,
+    postgres_insertion,
     postgres_needs,
     postgres_survey,
     sql_documents,
@@ -46,6 +48,7 @@ from poolhand.stores import (
     sql_verbs,
 )
 from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_insertion import Insertion
 from poolhand.stores.postgres_link import Link
 from poolhand.stores.postgres_locks import DOCUMENTS
 from poolhand.stores.postgres_log import PostgresLog
@@ -176,9 +179,11 @@ class PostgresStore:
                 postgres_needs.changing(changes, None, self._turns.clock),
             )
 
-    async def _change(self, act: Callable[[Tables, float, datetime], T]) -> T:
+    async def _change(
+        self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
+    ) -> T:
         async with self._wall_between():
-            return await self._turns.change(act)
+            return await self._turns.change(act, repeatable)
 
     async def _read(self, act: Callable[[Tables], T]) -> T:
         async with self._wall_between():
@@ -232,6 +237,27 @@ class PostgresStore:
         async with self._wall_between():
             await transaction.begin()
         return transaction
+
+    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+        for name in postgres_insertion.names_of(orders):
+            if name not in self._known:
+                await self._know(name)
+        return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
+
+    async def _know(self, name: str) -> None:
+        """Let a pool come into being: the transaction of a user makes none."""
+        await self._steps(lambda steps: sql_verbs.know(steps, name), postgres_needs.alone([name]))
+
+    def _insertion(
+        self, tables: Tables, orders: Sequence[Order], now: float, at: datetime
+    ) -> Insertion:
+        (store,) = tables.execute(postgres_insertion.STORE).fetchone()
+        dialect, channel = self._turns.dialect, self._signals.channel
+        made = postgres_insertion.insertion(dialect, store, channel, self._address.shown)
+        pools = postgres_needs.named(tables, postgres_insertion.names_of(orders))
+        for order in orders:
+            made.add(order, pools[order.job.pool], now, at)
+        return made
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         return await self._steps(
@@ -332,8 +358,8 @@ class PostgresStore:
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
         async with self._wall_between():
-            await self._change(lambda tables, now, at: sql_documents.sweep(tables, now))
-            await self._change(postgres_needs.fold_tallies)
+            await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
+            await self._change(postgres_needs.fold_tallies, True)
             for no in await self._read(postgres_needs.with_remains):
                 await self._sweep(no)
             return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
@@ -346,7 +372,7 @@ class PostgresStore:
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
-        return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now))
+        return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
     async def put(self, puts: Sequence[Put]) -> bool:
         return await self._change(
@@ -366,7 +392,7 @@ class PostgresStore:
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return await self._change(
-            lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now)
+            lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now), True
         )
 
     async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
@@ -384,7 +410,7 @@ class PostgresStore:
         async with self._wall_between():
             if stream == STREAM:
                 await self._change(
-                    lambda tables, now, at: PostgresLog(tables, self._turns.locks).number()
+                    lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(), True
                 )
             return await self._read(
                 lambda tables: PostgresLog(tables, self._turns.locks).read(

@@ -59,12 +59,21 @@ async def connect(address: Address, dsn: str | None = None) -> Raw:
         raise faults.on_the_way(error, address.shown, CONNECT_SECONDS) from error
     version = made.get_server_version()
     if version < OLDEST:
-        made.terminate()
+        sever(made)
         raise Unsupported(
             f"{address.shown} is PostgreSQL {version[0]}.{version[1]}; poolhand needs "
             f"{OLDEST[0]} or newer"
         )
     return made
+
+
+def sever(connection: Any) -> None:
+    """Break a connection off at once, whatever it is doing."""
+    try:
+        connection.terminate()
+    except asyncpg.InternalClientError:
+        # It will not say goodbye while it is busy, and would keep the socket.
+        connection._transport.abort()
 
 
 class Link:
@@ -79,6 +88,7 @@ class Link:
     def _reset(self) -> None:
         self._permits = asyncio.Semaphore(self.address.connections)
         self._back = asyncio.Event()
+        self._making = 0
         self._idle: list[tuple[Raw, float]] = []
         self._lent: set[Raw] = set()
         self._endings: set[asyncio.Task[None]] = set()
@@ -113,7 +123,7 @@ class Link:
         finally:
             idle, self._idle = self._idle, []
             for connection in self._lent:
-                connection.terminate()
+                sever(connection)
             for connection, _ in idle:
                 self._let_end(connection, permit=False)
         if self._endings:
@@ -153,25 +163,34 @@ class Link:
     async def _take(self) -> Raw:
         while True:
             self._expect_open()
-            connection = await self._idle_one()
             try:
-                connection = connection or await connect(self.address)
+                connection = await self._idle_one() or await self._new_one()
             except Unavailable as error:
-                if not self._lent or not faults.is_crowded(error.__cause__):
+                ours = self._idle or self._lent or self._making
+                if not ours or not faults.is_crowded(error.__cause__):
                     raise
                 # There are no more to be had, but ours come back.
-                self._back.clear()
-                await self._back.wait()
-                continue
-            self._lent.add(connection)
-            return connection
+                if not self._idle:
+                    self._back.clear()
+                    await self._back.wait()
+            else:
+                self._lent.add(connection)
+                return connection
+
+    async def _new_one(self) -> Raw:
+        self._making += 1
+        try:
+            return await connect(self.address)
+        finally:
+            self._making -= 1
+            self._back.set()
 
     async def _idle_one(self) -> Raw | None:
         """Return a connection that was used before, if there is one that lives."""
         while self._idle:
             connection, since = self._idle.pop()
             if connection.is_closed():
-                connection.terminate()
+                sever(connection)
             elif asyncio.get_running_loop().time() - since < TRUSTED_SECONDS or await self._answers(
                 connection
             ):
@@ -180,7 +199,7 @@ class Link:
                 # What stood idle beside it went the same way, or is not worth the time to ask.
                 others, self._idle = self._idle, []
                 for other, _ in others:
-                    other.terminate()
+                    sever(other)
         return None
 
     async def _answers(self, connection: Raw) -> bool:
@@ -196,7 +215,7 @@ class Link:
         finally:
             self._lent.discard(connection)
             if not answered:
-                connection.terminate()
+                sever(connection)
         return answered
 
     def _take_back(self, connection: Raw, sound: bool) -> None:
@@ -211,7 +230,7 @@ class Link:
     def _let_end(self, connection: Raw, permit: bool) -> None:
         """End a connection beside all else; only then may there be another."""
         if connection.is_closed():
-            connection.terminate()
+            sever(connection)
             if permit:
                 self._permits.release()
             return
@@ -230,4 +249,4 @@ async def _end(connection: Raw) -> None:
             await connection.close(timeout=END_SECONDS)
     except Exception:
         # It does not answer: it will notice when it writes.
-        connection.terminate()
+        sever(connection)

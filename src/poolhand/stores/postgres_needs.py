@@ -96,6 +96,12 @@ FROM gone GROUP BY pool
 """
 
 
+def named(tables: Tables, names: Sequence[str]) -> dict[str, tuple[int, PoolSpec]]:
+    """Return the numbers and the rules of pools by their names."""
+    found = tables.execute(NAMED, (list(map(sought, names)),))
+    return {name: (no, spec_of(spec)) for no, name, spec, _ in found}
+
+
 def alone(names: Sequence[str]) -> Look:
     """Need pools for oneself."""
     return lambda tables: Need(

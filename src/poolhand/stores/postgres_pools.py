@@ -40,8 +40,8 @@ RECOUNT = """
 SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
     coalesce(sum(many) FILTER (WHERE place = 4), 0)::bigint,
     coalesce(sum(many) FILTER (WHERE place = 1), 0)::bigint
-FROM (SELECT place, count(*) AS many FROM poolhand_waits WHERE pool = ?1 AND place > 0
-    GROUP BY place) places
+FROM (SELECT place, count(*) AS many FROM poolhand_waits
+    WHERE pool = ?1 AND place > 0 AND (due_at IS NULL OR due_at >= 0) GROUP BY place) places
 """
 OPEN = f"{NEW} RETURNING no"
 TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})

@@ -22,7 +22,7 @@ PING_EVERY = 10.0
 PING_SECONDS = 5.0
 LONGEST = 7000  # bytes that a message may have
 # What may have happened while nobody listened.
-ANYTHING = ("ready", "over", "entered", "wish")
+ANYTHING = ("ready", "over", "entered", "wish", "due")
 
 
 class Listening(Protocol):
@@ -44,7 +44,7 @@ class PostgresSignals:
         self._address = address
         self._random = runtime.random
         self._name = runtime.salt()
-        self._channel = f"poolhand_{crc32(address.schema.encode()):08x}"
+        self.channel = f"poolhand_{crc32(address.schema.encode()):08x}"
         self._hints: dict[object, Hint] = {}
         self._due: dict[str, None] = {}
         self._out: dict[str, None] = {}
@@ -128,7 +128,7 @@ class PostgresSignals:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda *_: self._end(ended))
         async with asyncio.timeout(PING_SECONDS):
-            await connection.add_listener(self._channel, self._hear)
+            await connection.add_listener(self.channel, self._hear)
         if listening.is_set():
             self._hint(dict.fromkeys(ANYTHING))
         listening.set()
@@ -147,7 +147,7 @@ class PostgresSignals:
             return
         text = "\n".join((self._name, *topics)).replace("\0", "")
         message = text.encode(errors="replace")[:LONGEST].decode(errors="ignore")
-        await connection.fetch("SELECT pg_notify($1, $2)", self._channel, message)
+        await connection.fetch("SELECT pg_notify($1, $2)", self.channel, message)
 
     def _hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         sender, *topics = str(message).split("\n")

@@ -202,8 +202,13 @@ class Turns:
                     raise
         raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
 
-    async def change(self, act: Callable[[Tables, float, datetime], T]) -> T:
-        """Do something in one transaction that has to do with no job."""
+    async def change(
+        self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
+    ) -> T:
+        """Do something in one transaction that has to do with no job.
+
+        What is `repeatable` may be done twice; all else is told when nobody knows what became of it.
+        """
 
         def do(tables: Tables) -> T:
             return act(tables, *self._clocks(self.locks.hold(tables, {})))
@@ -216,7 +221,10 @@ class Turns:
                 except Exception:
                     await self._roll_back(connection)
                     raise
-                await self._commit(connection, None)
+                if repeatable:
+                    await connection.execute("COMMIT")
+                else:
+                    await self._commit(connection, None)
                 return value
 
         return await self._anew(once)

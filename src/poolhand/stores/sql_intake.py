@@ -10,6 +10,7 @@ from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.entry import Window
 from poolhand.rules.job import Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
@@ -65,6 +66,33 @@ class Intake:
         finally:
             if undo:
                 execute("RELEASE batch")
+
+    def arrive(self, row: Row) -> None:
+        """Let a job come in that a transaction of the user's has written.
+
+        Its submitter was told yes: it gets a place though there be none, if nobody else may go.
+        """
+        steps, now = self._steps, self._books.now
+        pool = steps.pools.no(row.pool)
+        rerun, row.by_wall = bool(row.rank), bool(row.turn)
+        opens_at, closes_at = row.ready_at or None, row.closes_at
+        row.window = None if opens_at is closes_at is None else Window(opens_at, closes_at)
+        row.due_at = None
+        row.job = lifecycle.place(row.job, Status.QUEUED)
+        verdict = pool.admit(row, now, rerun)
+        match verdict:
+            case Joined(entry=other):
+                self._books.note(audit.submitted(row.job))
+                reason = f"its idempotency key stands for job {other.job.id}"
+                job = lifecycle.reject(row.job, reason, "joined", self._books.at)
+                steps.end(row, job, audit.ended(job))
+            case Parked() | RefusedEntry():
+                if isinstance(verdict, Parked):
+                    pool.dismiss(row)
+                pool.accept(row, now)
+                steps.accept(row)
+            case _:
+                self._carry_out(verdict, row, pool, None)
 
     def _may_fail(self, orders: Sequence[Order], may_park: bool) -> bool:
         for order in orders:

@@ -45,7 +45,9 @@ ENROLL = """
 INSERT INTO poolhand_owners (id, owner) VALUES (?, ?)
 ON CONFLICT (id) DO UPDATE SET owner = excluded.owner
 """
-RENEW = "UPDATE poolhand_owners SET renewal = renewal + 1 WHERE no = ?"
+RENEW = """
+UPDATE poolhand_owners SET renewal = renewal + 1 WHERE id = ? AND buried = 0 RETURNING no
+"""
 RENEWED = """
 SELECT token, CASE WHEN stuck = 0 THEN wished ELSE 0 END FROM poolhand_claims
 WHERE owner = ? AND token IN (?*)
@@ -180,11 +182,10 @@ class Leases:
         self._execute(ENROLL, (owner.id, _encode_owner(owner)))
 
     def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        no = self._steps.owner(owner)
-        if no is None:
+        renewed = self._execute(RENEW, (sought(owner),)).fetchone()
+        if renewed is None:
             return Extended(False, tuple(tokens))
-        self._execute(RENEW, (no,))
-        wished: dict[int, int] = dict(self._tables.among(RENEWED, tokens, (no,)))
+        wished: dict[int, int] = dict(self._tables.among(RENEWED, tokens, renewed))
         lost = tuple([token for token in tokens if token not in wished])
         return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
 

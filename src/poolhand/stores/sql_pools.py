@@ -56,7 +56,7 @@ WHERE pool = ?
 RECROWD = """
 UPDATE poolhand_waits SET crowd = CASE CAST(? AS integer) WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
     (SELECT key FROM poolhand_jobs WHERE seq = poolhand_waits.seq) END
-WHERE pool = ? AND place > 0
+WHERE pool = ? AND place > 0 AND (due_at IS NULL OR due_at >= 0)
 """
 
 Columns = tuple[Any, ...]  # a row of ALL

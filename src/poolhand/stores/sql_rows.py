@@ -37,6 +37,7 @@ ENDS = (
 )
 END_OF = {status: number for number, status in enumerate(ENDS)}
 FAILED = END_OF[Status.FAILED]
+NEVER_IN = -1.0  # when a newcomer is due
 NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
 
 encode = msgspec.msgpack.Encoder().encode
@@ -193,6 +194,11 @@ class Row(Entry):
     @property
     def parked(self) -> bool:
         return self.where == PARKED
+
+    @property
+    def newcomer(self) -> bool:
+        """Tell whether it was written by a transaction of the user's and has not come in yet."""
+        return self.where == SCHEDULED and self.due_at == NEVER_IN
 
     @property
     def closes_at(self) -> float | None:

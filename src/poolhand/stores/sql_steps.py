@@ -158,7 +158,11 @@ class Steps:
         job = row.job
         if not job.status.terminal and not row.wished:
             books.note(audit.acted_on(audit.CANCEL, job, by, "", books.at))
-        if job.status.waiting:
+        if row.newcomer:
+            books.note(audit.submitted(job))
+            job = lifecycle.cancel(job, books.at)
+            self.end(row, job, audit.ended(job))
+        elif job.status.waiting:
             self.remove(row, lifecycle.cancel(job, books.at))
         elif job.status is Status.RUNNING and not row.wished:
             row.wished = True

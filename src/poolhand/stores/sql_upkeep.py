@@ -5,6 +5,7 @@ from __future__ import annotations
 from poolhand.contract import Promoted
 from poolhand.stores import sql_documents
 from poolhand.stores.sql_books import FORGET_JOB
+from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Delete
 
@@ -32,8 +33,12 @@ def promote(steps: Steps, limit: int) -> Promoted:
     for clock, by_wall in ((books.now, 0), (books.stamp, 1)):
         due += execute(DUE, (clock, by_wall, clock, limit)).fetchall()
     due = sorted(due)[:limit]
+    intake = Intake(steps)
     for row in books.load([seq for _, seq in due]):
-        steps.pools.no(row.pool).promote(row, books.now)
+        if row.newcomer:
+            intake.arrive(row)
+        else:
+            steps.pools.no(row.pool).promote(row, books.now)
     expired = steps.expire(limit)
     books.write()
     steps.pools.save()

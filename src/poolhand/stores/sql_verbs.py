@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from poolhand.contract import Added, Batch, Change, Refusal, Replaced, Stored, Wanted
 from poolhand.rules import audit
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.spec import PoolSpec, undeclared
 from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_leases import Leases
 from poolhand.stores.sql_steps import Steps
@@ -21,6 +21,12 @@ def declare(steps: Steps, spec: PoolSpec) -> None:
         pool = steps.pools.declare(pool, spec)
         steps.freed.add(pool.no)
         steps.welcome(pool)
+
+
+def know(steps: Steps, name: str) -> None:
+    """Let a pool come into being if there is none of that name."""
+    if steps.pools.named(name) is None:
+        steps.pools.open(undeclared(name))
 
 
 def pause(steps: Steps, name: str, paused: bool, by: str) -> None:

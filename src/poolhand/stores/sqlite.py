@@ -16,8 +16,10 @@ from poolhand.contract import (
     Extended,
     Filter,
     Hint,
+    Insertion,
     Lease,
     Line,
+    Order,
     Owner,
     Page,
     PoolRow,
@@ -29,6 +31,7 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
+from poolhand.errors import Unsupported
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
@@ -132,6 +135,12 @@ class SqliteStore:
         transaction = SqliteTransaction(self._file, self._runtime)
         await transaction.begin()
         return transaction
+
+    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+        raise Unsupported(
+            "submit_in: a SQLite file has one writer at a time; write to it within `async with "
+            "app.transaction()`"
+        )
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         return await self._steps(lambda steps: sql_verbs.unpark(steps, ids))

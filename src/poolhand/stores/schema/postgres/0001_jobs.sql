@@ -8,9 +8,10 @@ CREATE SEQUENCE poolhand_turn_numbers;
 CREATE SEQUENCE poolhand_token_numbers;
 
 CREATE TABLE poolhand_counters (
-    documents bigint NOT NULL  -- the highest version of a document that is gone
+    documents bigint NOT NULL,  -- the highest version of a document that is gone
+    store text NOT NULL         -- tells this store from all others
 );
-INSERT INTO poolhand_counters VALUES (0);
+INSERT INTO poolhand_counters VALUES (0, gen_random_uuid()::text);
 
 -- What is counted here is true for pools that have something to count for: those with a cap, a
 -- bound, lanes or a limit per key. Of the others nothing but spec, paused and resized is kept.
@@ -60,7 +61,9 @@ CREATE INDEX poolhand_jobs_by_session ON poolhand_jobs (session, seq) WHERE sess
 CREATE INDEX poolhand_jobs_by_tenant ON poolhand_jobs (tenant, seq) WHERE tenant IS NOT NULL;
 
 -- Places: 0 parked, 1 scheduled, 2 blocked by its session, 3 blocked by its key, 4 queued,
--- 5 between two places (within one transaction only).
+-- 5 between two places (within one transaction only). A scheduled one that is due at -1 was written
+-- by a transaction of the user's and has not come in: no pool counts it yet, and its rank says
+-- whether it may run again, its turn whether the calendar tells its time, ready_at that time.
 CREATE TABLE poolhand_waits (
     seq bigint PRIMARY KEY,
     pool bigint NOT NULL,

@@ -1,0 +1,385 @@
+"""Connections to PostgreSQL that are cut at every statement: nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from threading import Event
+
+import pytest
+
+from poolhand.contract import Batch, Change, Claim, Extended, Filter, Line, Put, Wanted
+from poolhand.errors import Unavailable
+from poolhand.rules import lifecycle
+from poolhand.rules.audit import OUTCOME
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.job import Status
+from poolhand.rules.rank import fair_round_robin
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.testing import PostgresServer
+from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
+from tests.faults.proxy import Proxy, Trap
+from tests.unit.stores.tables import postgres_faults
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 30  # seconds after which what should have happened is not waited for any more
+OURS = r"^(?!.*(pg_notify|LISTEN|SELECT 1$))"
+MOST = 60  # statements that no verb has
+EVERYBODY = 100
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", postgres.port, watches=True) as one:
+        yield one
+
+
+@pytest.fixture
+def own_proxy(own_postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", own_postgres.port, watches=True) as one:
+        yield one
+
+
+class Cut:
+    """A store behind a proxy, and a hand that works with it."""
+
+    def __init__(self, url: str, proxy: Proxy) -> None:
+        self.url = url
+        self.proxy = proxy
+        self.store = PostgresStore(proxy.through(url), Runtime())
+        self.hand = Hand(self.store, Clock())
+
+    async def held(self) -> set[int]:
+        """Return the tokens that are really held, as another store sees them."""
+        async with opened(self.url) as other:
+            lines = await other._turns.read(
+                lambda tables: tables.execute("SELECT token FROM poolhand_claims").fetchall()
+            )
+        return {token for (token,) in lines}
+
+    async def outcomes(self) -> list[str]:
+        """Return whose ends are in the audit, each as often as it is told."""
+        return await self.hand.audited(OUTCOME.removeprefix("pool_"))
+
+    async def expect_whole(self) -> None:
+        assert await postgres_faults(self.url) == []
+        outcomes = await self.outcomes()
+        assert len(outcomes) == len(set(outcomes))
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, Runtime())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def behind(url: str, proxy: Proxy) -> AsyncIterator[Cut]:
+    cut = Cut(url, proxy)
+    await cut.store.open()
+    try:
+        await cut.store.enroll(owner("hand"))
+        await cut.store.declare(spec("free"))
+        await cut.store.declare(spec("capped", slots=EVERYBODY, backpressure=bounded(1000)))
+        await cut.store.declare(spec("fair", queue=fair_round_robin(), max_per_key=50))
+        yield cut
+    finally:
+        proxy.mend()
+        await cut.store.close()
+
+
+@pytest.fixture
+async def cut(schema: str, proxy: Proxy) -> AsyncIterator[Cut]:
+    async with behind(schema, proxy) as one:
+        yield one
+
+
+async def at_every_statement(cut: Cut, after: bool, act: Callable[[int], Awaitable[None]]) -> int:
+    """Do something again and again, cut at one statement later each time; return how many."""
+    for number in range(MOST):
+        trap = (cut.proxy.cut_after if after else cut.proxy.cut_before)(OURS, skip=number)
+        async with asyncio.timeout(LIMIT):
+            await act(number)
+        if not trap.sprung.is_set():
+            cut.proxy.mend()
+            await cut.expect_whole()
+            return number
+    raise AssertionError(f"more than {MOST} statements")
+
+
+def batch(number: int) -> Batch:
+    orders = [
+        order(f"{number}-free", "free"),
+        order(f"{number}-turn", "free", session=f"s{number % 3}"),
+        order(f"{number}-key", "capped", idempotency_key=f"k{number}"),
+        order(f"{number}-same", "capped", idempotency_key=f"k{number}"),
+        order(f"{number}-fair", "fair", key=f"user{number % 4}"),
+    ]
+    return Batch(tuple(orders), "hand")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
+    async def act(number: int) -> None:
+        (answer,) = await cut.store.add([batch(number)])
+        assert entries(answer) == ["taken", "taken", "taken", "joined", "taken"]  # type: ignore[arg-type]
+
+    count = await at_every_statement(cut, after, act)
+    assert count > 3
+    jobs = await cut.store.find(Filter(), limit=1000)
+    assert len(jobs.jobs) == 4 * (count + 1)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_what_is_claimed_is_known_to_who_claimed_it(cut: Cut, after: bool) -> None:
+    for number in range(MOST):
+        await cut.store.add([batch(number)])
+    known: list[Claim] = []
+
+    async def act(number: int) -> None:
+        known.extend(await cut.hand.claim(3))
+
+    count = await at_every_statement(cut, after, act)
+    assert count > 3
+    assert len(known) == 3 * (count + 1) == len(set(ids(known)))
+    assert {claim.token for claim in known} == await cut.held()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_what_is_settled_is_settled_once_and_the_next_are_known(
+    cut: Cut, after: bool
+) -> None:
+    for number in range(MOST):
+        await cut.store.add([batch(number)])
+    running = await cut.hand.claim(4)
+    done: list[str] = []
+
+    async def act(number: int) -> None:
+        changes = settled(running, cut.hand.clock)
+        replaced = await cut.store.replace(changes, Wanted("hand", (0, 1, 2, 3)))
+        assert replaced.made == (True,) * len(changes)
+        done.extend(ids(running))
+        running[:] = replaced.claims
+
+    count = await at_every_statement(cut, after, act)
+    assert count > 3
+    assert len(done) == len(set(done))
+    assert {claim.token for claim in running} == await cut.held()
+    found = await cut.store.get(done)
+    assert {one.job.status for one in found if one is not None} == {Status.COMPLETED}
+    assert sorted(await cut.outcomes()) == sorted(f"outcome {id}" for id in done)
+
+
+def settled(claims: Sequence[Claim], clock: Clock) -> list[Change]:
+    at = clock.wall()
+    return [Change(lifecycle.complete(one.job, b"", at, 0.0), one.token) for one in claims]
+
+
+@pytest.mark.parametrize("verb", ["bury", "cancel", "pause", "unpark", "prune", "read"])
+async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
+    await cut.store.add([batch(number) for number in range(3)])
+    store = cut.store
+
+    async def act(number: int) -> None:
+        match verb:
+            case "bury":
+                await store.enroll(owner(f"dead{number}"))
+                claims = await cut.hand.claim(1, ("free",), owner=f"dead{number}")
+                buried = await store.bury(f"dead{number}", 0)
+                assert ids(buried) == ids(claims)
+                await store.replace(
+                    [Change(lifecycle.hand_back(one.job), one.token) for one in buried]
+                )
+            case "cancel":
+                await store.add([Batch((order(f"c{number}", "free", session="c"),))])
+                (stored,) = await store.cancel([f"c{number}"], "me")
+                assert stored is not None
+                assert stored.job.status is Status.CANCELLED
+            case "pause":
+                await store.pause("capped", number % 2 == 0, "me")
+                await store.resize("capped", 10 + number, "me")
+            case "unpark":
+                assert await store.unpark([f"{number % 3}-free"]) == [f"{number % 3}-free"]
+            case "prune":
+                assert await store.prune(1000.0) == 0
+            case _:
+                assert await store.read("pool_audit") == await store.read("pool_audit")
+                assert await store.count(Filter(pool="fair")) == {Status.QUEUED: 3}
+
+    assert await at_every_statement(cut, False, act) > 1
+
+
+async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> None:
+    unknown = []
+
+    async def act(number: int) -> None:
+        try:
+            assert await cut.store.put([Put(f"d{number}", b"value", expect=0)])
+        except Unavailable as error:
+            unknown.append(str(error))
+        else:
+            assert await cut.store.get_document(f"d{number}") == (b"value", 1)
+
+    await at_every_statement(cut, False, act)
+    # Only while it was being committed.
+    assert len(unknown) == 1
+    assert "whether it was done is not known" in unknown[0]
+
+
+async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) -> None:
+    unknown = []
+
+    async def act(number: int) -> None:
+        try:
+            assert await cut.store.append([Line("stream", "kind", b"%d" % number)])
+        except Unavailable:
+            unknown.append(number)
+
+    count = await at_every_statement(cut, False, act)
+    lines = await cut.store.read("stream")
+    assert len(unknown) == 1
+    assert [int(line.body) for line in lines] == [
+        number for number in range(count + 1) if number not in unknown
+    ]
+
+
+async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cut) -> None:
+    cut.proxy.cut_after("COMMIT")
+    with pytest.raises(Unavailable, match="whether it was done is not known"):
+        await cut.store.put([Put("d", b"value", expect=0)])
+    assert await cut.store.get_document("d") == (b"value", 1)
+
+
+# The word about the commit comes late, or never
+
+
+class Then(Event):
+    """Does something when it is set, before anybody hears of it."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def set(self) -> None:
+        self._act()
+        super().set()
+
+
+def lose_word(cut: Cut, then: Callable[[], None]) -> Trap:
+    """Let the next commit be done and its answer be lost, and then something happen."""
+    trap = cut.proxy.cut_after("COMMIT")
+    # On the thread of the proxy, which forwards nothing until it is done.
+    trap.sprung = Then(then)
+    return trap
+
+
+async def lost_word(cut: Cut, act: Awaitable[object], until: Callable[[], None]) -> None:
+    """Let a commit be done and its answer be lost, and who waits for it be cancelled."""
+    trap = lose_word(cut, until)
+    task = asyncio.ensure_future(act)
+    await sprung(trap)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def sprung(trap: Trap) -> None:
+    assert await asyncio.to_thread(trap.sprung.wait, LIMIT)
+
+
+@pytest.fixture
+async def far(own_postgres: PostgresServer, own_proxy: Proxy) -> AsyncIterator[Cut]:
+    async with behind(own_postgres.url, own_proxy) as one:
+        yield one
+
+
+async def test_jobs_claimed_for_somebody_who_never_heard_go_back_to_the_queue(
+    far: Cut, own_postgres: PostgresServer
+) -> None:
+    await far.store.add([batch(0)])
+    await lost_word(far, far.hand.claim(4), own_postgres.pause)
+    own_postgres.resume()
+    assert len(await far.held()) == 4
+    assert await far.store.extend("hand", []) == Extended(True)
+    assert await far.held() == set()
+    await far.expect_whole()
+    again = await far.hand.claim(4)
+    # It was nobody's fault: the attempt does not count.
+    assert [claim.job.attempt for claim in again] == [1, 1, 1, 1]
+
+
+async def test_who_settles_again_is_told_that_it_was_made(
+    far: Cut, own_postgres: PostgresServer
+) -> None:
+    await far.store.add([batch(0), batch(1)])
+    running = await far.hand.claim(4)
+    changes, wanted = settled(running, far.hand.clock), Wanted("hand", (0, 1))
+    await lost_word(far, far.store.replace(changes, wanted), own_postgres.pause)
+    own_postgres.resume()
+    replaced = await far.store.replace(changes, wanted)
+    assert replaced.made == (True,) * 4
+    assert {claim.token for claim in replaced.claims} == await far.held()
+    assert len(replaced.claims) == 2
+    await far.expect_whole()
+    # Told once: it is not made again.
+    assert (await far.store.replace(changes)).made == (False,) * 4
+
+
+async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them(
+    cut: Cut, schema: str
+) -> None:
+    await cut.store.add([batch(0)])
+    trap = cut.proxy.cut_after("COMMIT")
+    # What is asked about the transaction is held up for a moment, in which others ask too.
+    claiming = asyncio.create_task(cut.hand.claim(4))
+    await sprung(trap)
+    extended = [asyncio.create_task(cut.store.extend("hand", [])) for _ in range(5)]
+    claims = await claiming
+    await asyncio.gather(*extended)
+    assert {claim.token for claim in claims} == await cut.held()
+    assert len(claims) == 4
+
+
+async def test_a_submit_whose_answer_comes_late_is_refused_in_time_and_is_there(
+    far: Cut, own_postgres: PostgresServer
+) -> None:
+    trap = lose_word(far, own_postgres.pause)
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(Unavailable):
+            await far.store.add([batch(0)])
+    assert trap.sprung.is_set()
+    own_postgres.resume()
+    async with opened(far.url) as other:
+        found = await other.get(["0-free", "0-key", "0-fair"])
+        assert None not in found
+        # The same key again leads to the same job.
+        (answer,) = await other.add([Batch((order("new", "capped", idempotency_key="k0"),))])
+        assert entries(answer) == ["joined"]
+    await far.store.extend("hand", [])
+    await far.expect_whole()
+
+
+async def test_an_outage_of_the_server_in_the_middle_of_a_commit_loses_nothing(
+    far: Cut, own_postgres: PostgresServer
+) -> None:
+    await far.store.add([batch(0), batch(1)])
+    running = await far.hand.claim(4)
+    changes, wanted = settled(running, far.hand.clock), Wanted("hand", (0, 1))
+    lose_word(far, own_postgres.pause)
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(Unavailable):
+            await far.store.replace(changes, wanted)
+        with pytest.raises(Unavailable):
+            await far.store.replace(changes, wanted)
+    own_postgres.resume()
+    replaced = await far.store.replace(changes, wanted)
+    assert replaced.made == (True,) * 4
+    assert {claim.token for claim in replaced.claims} == await far.held()
+    await far.expect_whole()
