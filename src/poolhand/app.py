@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
-from poolhand.config import masked
+from poolhand.config import load, masked
 from poolhand.contract import Order, Store
 from poolhand.errors import StoreError, Unsupported, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
@@ -49,6 +49,7 @@ KINDS = (
 )
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 SCOPE = "app"
+SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
 class App:
@@ -108,6 +109,11 @@ class App:
             raise UsageError(
                 f"pool {name!r}: autoscale goes with a pool in memory; here max_concurrent caps "
                 "all processes together, and each worker has its own number of slots"
+            )
+        if scoped := [option for option in SCOPED if option in options]:
+            raise UsageError(
+                f"pool {name!r}: {', '.join(scoped)} goes with Pool(…); a pool of an app is kept "
+                "in the store of the app"
             )
         config = configure(name, options)
         self._check_near_miss(self._pools_of_tasks - {name}, declared={name})
@@ -349,4 +355,10 @@ def _path(url: str, rest: str) -> str:
     return path
 
 
+def _configured_store() -> str | None:
+    return load().store.text
+
+
 DurablePool.make_store = staticmethod(store_of)
+DurablePool.configured_store = staticmethod(_configured_store)
+DurablePool.masked = staticmethod(masked)

@@ -109,10 +109,10 @@ def _send(ground: Ground, random: Random) -> int:
 
 
 def _notify(ground: Ground, random: Random) -> int:
-    from poolhand.stores.postgres_link import address_of
+    from poolhand.stores.postgres_address import address_of
     from poolhand.stores.postgres_signals import PostgresSignals
 
-    channel = PostgresSignals(address_of(ground.url), Runtime())._channel
+    channel = PostgresSignals(address_of(ground.url), Runtime()).channel
     letters = [chr(code) for code in range(1, 0x2000) if chr(code) not in "'\\"]
     for _ in range(HINTS // 10):
         many = (

@@ -14,8 +14,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand import App
+from poolhand import App, ReadOnly
+from poolhand.app import store_of
+from poolhand.cli.door import opened
 from poolhand.operate import server_findings
+from poolhand.runtime import Runtime
 from poolhand.stores import postgres_link
 from poolhand.testing import PostgresServer
 from tests.surface.test_cli import Desk, run
@@ -83,6 +86,12 @@ def held(url: str, *statements: str) -> Iterator[int]:
             yield pid
         finally:
             runner.run(connection.close())
+
+
+async def check(url: str) -> None:
+    store = store_of(url, Runtime())
+    async with opened(store):
+        await store.check()
 
 
 def found(desk: Desk, code: int = 0) -> dict[str, dict[str, Any]]:
@@ -185,6 +194,8 @@ def test_a_user_who_may_only_read_sees_jobs_and_changes_none(
     assert findings["rights"]["text"].startswith("user 'clerk' may not use poolhand_audit, ")
 
     assert not asyncio.run(App(reader.url).ready())
+    with pytest.raises(ReadOnly, match="permission denied for table"):
+        asyncio.run(check(reader.url))
 
 
 def test_a_server_that_takes_no_changes_is_found(
@@ -192,9 +203,12 @@ def test_a_server_that_takes_no_changes_is_found(
 ) -> None:
     postgres.query(f"ALTER ROLE {role} SUPERUSER", desk.url)
     postgres.query(f"ALTER ROLE {role} SET default_transaction_read_only = on", desk.url)
-    findings = found(Desk(as_user(desk.url, role)), code=1)
+    still = Desk(as_user(desk.url, role))
+    findings = found(still, code=1)
     assert wrong(findings) == {"server"}
     assert "takes no changes" in findings["server"]["text"]
+    with pytest.raises(ReadOnly, match="read-only"):
+        asyncio.run(check(still.url))
 
 
 def test_the_rights_of_the_page_on_postgresql_are_enough(

@@ -129,7 +129,7 @@ def batch(number: int) -> Batch:
 async def test_what_is_added_is_there_once(cut: Cut, after: bool) -> None:
     async def act(number: int) -> None:
         (answer,) = await cut.store.add([batch(number)])
-        assert entries(answer) == ["taken", "taken", "taken", "joined", "taken"]  # type: ignore[arg-type]
+        assert entries(answer) == ["taken", "taken", "taken", "joined", "taken"]
 
     count = await at_every_statement(cut, after, act)
     assert count > 3
@@ -228,9 +228,9 @@ async def test_documents_are_written_though_the_way_breaks_before(cut: Cut) -> N
             assert await cut.store.get_document(f"d{number}") == (b"value", 1)
 
     await at_every_statement(cut, False, act)
-    # Only while it was being committed.
-    assert len(unknown) == 1
-    assert "whether it was done is not known" in unknown[0]
+    # Only while it was being committed, which is another statement when a connection is new.
+    assert 1 <= len(unknown) <= 2
+    assert all("whether it was done is not known" in text for text in unknown)
 
 
 async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) -> None:
@@ -244,7 +244,7 @@ async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) ->
 
     count = await at_every_statement(cut, False, act)
     lines = await cut.store.read("stream")
-    assert len(unknown) == 1
+    assert 1 <= len(unknown) <= 2
     assert [int(line.body) for line in lines] == [
         number for number in range(count + 1) if number not in unknown
     ]
@@ -312,7 +312,7 @@ async def test_jobs_claimed_for_somebody_who_never_heard_go_back_to_the_queue(
     await far.expect_whole()
     again = await far.hand.claim(4)
     # It was nobody's fault: the attempt does not count.
-    assert [claim.job.attempt for claim in again] == [1, 1, 1, 1]
+    assert [claim.job.attempts for claim in again] == [1, 1, 1, 1]
 
 
 async def test_who_settles_again_is_told_that_it_was_made(

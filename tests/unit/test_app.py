@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,17 @@ from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new store of each kind."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'jobs.db'}"
+        case _:
+            found: str = request.getfixturevalue("schema")
+            return found
 
 
 @pytest.mark.parametrize("url", ["redis://localhost", "amqp://u:secret@host", "file:///x"])
@@ -29,8 +38,28 @@ def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url
     assert "secret" not in str(caught.value)
 
 
-def test_an_app_is_shown_by_its_url() -> None:
+def test_an_app_is_shown_by_its_url_without_the_password() -> None:
     assert repr(App("memory://")) == "<App memory://>"
+    assert repr(App("postgresql://me:secret@h/db")) == "<App postgresql://me:***@h/db>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["asyncpg", "greenlet"])
+def test_a_server_needs_an_extra_which_is_named(missing: str) -> None:
+    code = f"""
+import sys
+from poolhand import App, Unsupported
+assert not {{"asyncpg", "greenlet"}} & set(sys.modules)
+sys.modules[{missing!r}] = None
+try:
+    App("postgresql://me:secret@h/db")
+except Unsupported as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.stdout == (
+        f"store='postgresql://me:***@h/db' needs {missing}; install poolhand[postgres]\n"
+    ), done.stderr
 
 
 def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
@@ -58,15 +87,30 @@ def test_results_are_kept_for_some_seconds(keep: Any) -> None:
         ("sqlite:///sur\ud800.db", "no file can have that name"),
         ("sqlite:///", "names no file"),
         ("jobs.db", "give memory://"),
+        ("postgresql:/me:secret@h/db", "give memory://"),
+        ("postgresql://me:secret", "no host with a port"),
+        ("postgresql://h/db?schema=", "schema='' is not allowed"),
         (5, "store=5 is not allowed"),
         ("x" * 3_000_000, "give memory://"),
     ],
-    ids=["sqlite in memory", "nul", "surrogate", "no file", "no scheme", "number", "huge"],
+    ids=[
+        "sqlite in memory",
+        "nul",
+        "surrogate",
+        "no file",
+        "no scheme",
+        "one slash",
+        "no host",
+        "no schema",
+        "number",
+        "huge",
+    ],
 )
 def test_a_url_that_names_no_store_is_told(url: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         App(url)
     assert len(str(caught.value)) < 500
+    assert "secret" not in str(caught.value)
 
 
 async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:

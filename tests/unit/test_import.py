@@ -14,9 +14,9 @@ import poolhand
 # asyncio itself brings socket, ssl and subprocess; everything else would be our doing.
 FOREIGN = {
     "aio_pika", "aiohttp", "anthropic", "anyio", "argparse", "asyncpg", "click", "fastapi",
-    "http.client", "http.server", "httpx", "multiprocessing", "openai", "psycopg", "redis",
-    "requests", "rich", "sqlite3", "starlette", "textual", "typer", "urllib.request", "uvicorn",
-    "uvloop", "xml", "yaml",
+    "greenlet", "http.client", "http.server", "httpx", "multiprocessing", "openai", "psycopg",
+    "redis", "requests", "rich", "sqlite3", "starlette", "textual", "typer", "urllib.request",
+    "uvicorn", "uvloop", "xml", "yaml",
 }  # fmt: skip
 
 WORK = """

@@ -1,6 +1,6 @@
-"""A durable pool: a pool of this process whose jobs are kept in a file.
+"""A durable pool: a pool of this process whose jobs are kept in a store.
 
-Registered tasks go on after a crash. A closure cannot be made again from a file: it is reloaded as
+Registered tasks go on after a crash. A closure cannot be made again from bytes: it is reloaded as
 a failed job that says so.
 """
 
@@ -31,8 +31,7 @@ from poolhand.execute.executor import Closure, Executor
 from poolhand.farm.durable_drain import DurableDrain
 from poolhand.farm.durable_submitter import DurableSubmitter
 from poolhand.farm.homes import HOUSEHOLDS
-from poolhand.farm.known import OVER
-from poolhand.farm.lookout import Lookout
+from poolhand.farm.lookout import Lookout, unheard
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
@@ -42,11 +41,12 @@ from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
-from poolhand.pool.config import CHECKS, PoolOptions, configure, spec_of
+from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.health import PoolHealth
 from poolhand.pool.options import Terms, defaults, terms
 from poolhand.pool.pool import Pool, check_parts, default_runtime
+from poolhand.pool.scope import SHARED
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
@@ -56,17 +56,17 @@ from poolhand.rules.sizing import Autoscale
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 
-LAST_LOOK_WITHIN = 2.0
-
 
 class DurablePool(DurableSubmitter, Pool):
-    """`Pool(name, scope="pipeline", scope_id=…)`: what it is given outlives the process.
+    """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
 
-    Made again with the same names it finds what it had. What `snapshot`, `stats` and `dead` tell is
-    what this process knows: they ask nobody.
+    Made again with the same names, here or elsewhere, it finds what it had. What `snapshot`,
+    `stats` and `dead` tell is what this process knows: they ask nobody.
     """
 
     make_store: Callable[[str, Runtime], Store]
+    configured_store: Callable[[], str | None]
+    masked: Callable[[str], str]
 
     def __init__(
         self,
@@ -77,18 +77,15 @@ class DurablePool(DurableSubmitter, Pool):
         **options: Unpack[PoolOptions],
     ) -> None:
         check_parts(runtime, events)
-        if name is None or options.get("autoscale") is not None:
-            raise UsageError("a durable pool needs a name to be found again by, and no autoscale")
         self.runtime = runtime or default_runtime()
-        self._config = configure(name, options)
-        scope = self._config.scope
-        self.id = pool_id(scope.kind, scope.id or "", name)
-        self._terms = terms(defaults(self._config), name, self.id)
+        self._config = config = self._configure(name, options)
+        scope = config.scope
+        self.id = pool_id(scope.kind, scope.id or "", self.name)
+        own = replace(defaults(config), tenant=scope.tenant)
+        self._terms = terms(own, config.kept_as, self.id)
         self._events = EVENTS if events is None else events
         self._created_at = self.runtime.wall()
         self.serial = registry.next_serial()
-        self._url = scope.url(name)
-        self.make_store(self._url, self.runtime)
         self._opening = Opening(self._make_station)
         self._orders = Orders(self.runtime)
         self._executor = Executor(Codes(KNOWN))
@@ -100,14 +97,31 @@ class DurablePool(DurableSubmitter, Pool):
         self._closed = self._gone = False
         self._leaving: DurableDrain | None = None
         self._draining: LoopTask[DrainReport] | None = None
-        self._lookout = Lookout(
-            name, self._config.history, self._executor.closures, self.runtime, self._events
-        )
+        self._lookout = Lookout(config, self._executor.closures, self.runtime, self._events)
         self._known, self._expected = self._lookout.known, self._lookout.expected
-        registry.check_free(name)
+        registry.check_free(self.known_as)
+
+    def _configure(self, name: str | None, options: PoolOptions) -> PoolConfig:
+        """Check all options, and whether there can be such a store, before anything is made."""
+        if options.get("scope") in SHARED and options.get("store") is None:
+            options["store"] = self.configured_store()
+        config = configure(name, options)
+        self._url = config.scope.url(config.name)
+        self.make_store(self._url, self.runtime)
+        store = config.scope.store
+        # Anybody may see it from here on.
+        return replace(config, scope=replace(config.scope, store=store and self.masked(store)))
 
     def __repr__(self) -> str:
-        return f"<Pool {self.name!r} {self.id} in {self._url}>"
+        named = repr(self.name)
+        if self._config.kept_as != self.name:
+            named += f" as {self._config.kept_as!r}"
+        return f"<Pool {named} {self.id} in {self.masked(self._url)}>"
+
+    @property
+    def known_as(self) -> str:
+        # One process may serve many tenants.
+        return self._config.kept_as if self._config.scope.is_shared else self.name
 
     @property
     def is_orphan(self) -> bool:
@@ -138,15 +152,18 @@ class DurablePool(DurableSubmitter, Pool):
         return self
 
     async def _open(self) -> Shift:
-        self._config.scope.make_folder()
+        config, lookout = self._config, self._lookout
+        config.scope.make_folder()
         self._home = self.runtime.identity()
-        self._opening.declare(spec_of(self._config, self.id))
+        first = await self._opening.station()
+        await first.keeper.ask(lambda: lookout.check_ours(first, self.id))
+        self._opening.declare(spec_of(config, self.id))
         station = await self._opening.station()
         loop = asyncio.get_running_loop()
-        await station.keeper.ask(lambda: self._lookout.load(station, loop))
-        configs = {self.name: self._config}
-        slots = self._config.max_concurrent
-        shift = Shift(self, self._executor, slots, (self.name,), configs, heard=self._lookout.hear)
+        await station.keeper.ask(lambda: lookout.load(station, loop))
+        name, slots = config.kept_as, self._known.slots(config)
+        shift = Shift(self, self._executor, slots, (name,), {name: config}, heard=lookout.hear)
+        lookout.resized = shift.grow
         return await shift.start()
 
     async def station(self) -> Station:
@@ -195,7 +212,7 @@ class DurablePool(DurableSubmitter, Pool):
         return ticket
 
     async def drain(self, timeout: float | None = None) -> DrainReport:
-        """Stop within `timeout` seconds: finish what can be finished, keep the rest in the file."""
+        """Stop within `timeout` seconds: finish what can be finished, keep the rest."""
         seconds = self._config.drain_timeout if timeout is None else timeout
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
@@ -210,9 +227,11 @@ class DurablePool(DurableSubmitter, Pool):
         if self._draining is None:
             self._on_shift()
         self._closed = True
-        assert self._shift is not None
-        station = self._opening.current
-        self._leaving = None if station is None else DurableDrain(self._shift, station, seconds)
+        shift, station, lookout = self._shift, self._opening.current, self._lookout
+        assert shift is not None
+        lookout.resized = unheard
+        if station is not None:
+            self._leaving = DurableDrain(shift, station, lookout, seconds)
         loop = asyncio.get_running_loop()
         self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
 
@@ -243,17 +262,20 @@ class DurablePool(DurableSubmitter, Pool):
         await self._opening.redeclare(spec_of(config, self.id))
         self._config = config
         shift.grow(max_concurrent)
+        station = await self._opening.station()
+        with suppress(StoreError):
+            await station.keeper.ask(lambda: self._lookout.look(station))
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
         if settings is not None:
             raise UsageError(f"pool {self.name!r} is durable and does not scale itself; resize it")
 
     def pause(self) -> None:
-        self._act(lambda store: store.pause(self.name, True, "user"))
+        self._act(lambda store: store.pause(self._config.kept_as, True, "user"))
         self._known.row = replace(self._known.row, paused=True)
 
     def resume(self) -> None:
-        self._act(lambda store: store.pause(self.name, False, "user"))
+        self._act(lambda store: store.pause(self._config.kept_as, False, "user"))
         self._known.row = replace(self._known.row, paused=False)
 
     def stats(self) -> PoolStats:
@@ -263,7 +285,7 @@ class DurablePool(DurableSubmitter, Pool):
         return len(self._running()) + self._known.waiting
 
     def health(self) -> PoolHealth:
-        slots = 0 if self._shift is None else self._config.max_concurrent
+        slots = 0 if self._shift is None else self._known.slots(self._config)
         return self._known.health(self._running(), slots, self._config)
 
     def snapshot(self) -> PoolSnapshot:
@@ -283,7 +305,8 @@ class DurablePool(DurableSubmitter, Pool):
         id = job if isinstance(job, str) else job.id
         station = await self.station()
         (stored,), brief = await station.keeper.ask(lambda: _recall(station.store, id))
-        if stored is None or brief is None or not stored.dead:
+        ours = stored is not None and stored.job.pool == self._config.kept_as
+        if stored is None or brief is None or not (ours and stored.dead):
             raise UsageError(f"job {id!r} is no dead job of pool {self.name!r}; see pool.dead()")
         order = self._orders.again(stored.job, brief, "user")
         closures = self._executor.closures
@@ -330,7 +353,7 @@ class DurablePool(DurableSubmitter, Pool):
     def _check_here(self) -> None:
         if self._gone:
             raise Unavailable(
-                f"pool {self.name!r} has let go of its file, where its jobs are kept; make the "
+                f"pool {self.name!r} has let go of its store, where its jobs are kept; make the "
                 "pool again, with the same scope, to go on with them"
             )
 
@@ -350,32 +373,14 @@ class DurablePool(DurableSubmitter, Pool):
             self._move_out()
             with suppress(StoreError):
                 await self._opening.close()
-        completed, failed, cancelled, rejected, expired = (self._known.ended[one] for one in OVER)
-        return DrainReport(
-            self._known.submitted,
-            completed,
-            failed,
-            cancelled,
-            rejected,
-            expired,
-            stuck,
-            self.runtime.monotonic() - began,
-        )
+        return self._known.report(stuck, self.runtime.monotonic() - began)
 
     async def _wind_up(self) -> int:
         """End the shift; return how many slots run code that would not stop."""
         assert self._shift is not None
-        drain, station = self._leaving, self._opening.current
-        if drain is None or station is None:
+        if self._leaving is None:
             return (await self._shift.drain(0.0)).stuck
-        look, look_at_all = self._lookout.look, self._lookout.look_at_all
-        report = await drain.run((self.id, self.name), lambda: look(station))
-        with suppress(StoreError, TimeoutError):
-            # Nobody will look again; what a worker had to tell is told.
-            async with asyncio.timeout(LAST_LOOK_WITHIN):
-                self._lookout.notice(await station.keeper.ask(lambda: look_at_all(station)))
-                self._lookout.notice(())
-        return report.stuck
+        return (await self._leaving.run((self.id, self._config.kept_as))).stuck
 
     def _move_out(self) -> None:
         """Let go of all closures, and be seen to."""

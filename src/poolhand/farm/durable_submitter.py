@@ -7,6 +7,8 @@ from abc import abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from poolhand.context import running
 from poolhand.errors import UsageError
 from poolhand.farm.task import Task
@@ -16,6 +18,7 @@ from poolhand.pool.options import Options, Terms, terms
 from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.backpressure import Bounded, OnFull, Policy, capacity
+from poolhand.rules.checks import shown
 
 
 class DurableSubmitter(Submitter):
@@ -75,7 +78,14 @@ class DurableSubmitter(Submitter):
         return values
 
     def _view(self, options: Options) -> DurableSubmitter:
-        return DurableView(self, options)
+        tenant = self._config.scope.tenant
+        if tenant is not None and options.tenant not in (None, tenant):
+            raise UsageError(
+                f"Pool {self._config.name!r}, with_options: tenant={shown(options.tenant)} is not "
+                f"allowed; the pool is that of tenant {shown(tenant)}, and so are its jobs: leave "
+                "it out"
+            )
+        return DurableView(self, options if tenant is None else replace(options, tenant=tenant))
 
 
 def _window(slots: int, policy: Policy) -> int:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from poolhand.contract import Jobs as JobStore
 from poolhand.contract import Stored
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
 
 LOT = 500
 LOOKS_UNHINTED = 10  # hints may be lost; without one, this many looks pass between two rounds
@@ -36,6 +36,7 @@ class Expected:
         self._round: list[str] = []
         self._hinted = False
         self._unhinted = 0
+        self._open: list[str] | None = None
 
     def __contains__(self, id: str) -> bool:
         return id in self._since
@@ -72,6 +73,24 @@ class Expected:
             gone += await self._look_after(store, ids[start : start + LOT])
         return gone
 
+    async def are_open(self, store: JobStore) -> bool:
+        """Tell whether any of those that are expected now runs, or could: its time has come.
+
+        Meant to be asked again and again, for the same ones: each costs one look, or two.
+        """
+        if self._open is None:
+            self._open = list(self._since)
+        at_once = 1
+        while self._open:
+            ids = self._open[-at_once:]
+            found = zip(ids, await store.get(ids), strict=True)
+            still = [id for id, stored in found if stored is not None and _is_open(stored.job)]
+            self._open[-len(ids) :] = still
+            if still:
+                return True
+            at_once = LOT
+        return False
+
     def _is_due(self) -> bool:
         self._unhinted += 1
         due = self._hinted or self._unhinted >= LOOKS_UNHINTED
@@ -95,3 +114,7 @@ class Expected:
             return stored.job.status.terminal
         # What is not there may still be on its way in.
         return self._now() - self._since.get(id, -inf) >= DOUBT
+
+
+def _is_open(job: Job) -> bool:
+    return not job.status.terminal and job.status is not Status.SCHEDULED

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from poolhand.contract import PoolRow
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.drain import DrainReport
 from poolhand.pool.health import PoolHealth
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.rules.backpressure import capacity
@@ -18,21 +19,36 @@ OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Stat
 
 
 class Known:
-    """The latest row of the pool, how its jobs ended, and those of them that are dead."""
+    """The latest row of the pool, how its jobs ended, and those of them that are dead.
 
-    def __init__(self, name: str) -> None:
+    `counted` is what the store has counted, last when it was looked at, `heard` what this process
+    has heard since it began.
+    """
+
+    def __init__(self, name: str, shared: bool) -> None:
         self.row = PoolRow(undeclared(name))
         self.submitted = 0
-        self.ended: Counter[Status] = Counter()
+        self.counted: Counter[Status] = Counter()
+        self.heard: Counter[Status] = Counter()
         self.dead: dict[str, Job] = {}
+        self._shared = shared
 
     @property
     def waiting(self) -> int:
         return self.row.queued + self.row.blocked + self.row.scheduled
 
+    def slots(self, config: PoolConfig) -> int:
+        """Return the cap in force, which another process or an operator may have set."""
+        return config.max_concurrent if self.row.slots is None else self.row.slots
+
+    @property
+    def ended(self) -> Counter[Status]:
+        """How many jobs have ended how; of a shared pool as many as were when it was looked at."""
+        return self.counted if self._shared else self.counted + self.heard
+
     def hear(self, job: Job, history: int) -> Iterator[str]:
         """Note that a job is over; yield the ids of those that are of no use any more."""
-        self.ended[job.status] += 1
+        self.heard[job.status] += 1
         if job.status is not Status.FAILED:
             yield job.id
             return
@@ -42,8 +58,15 @@ class Known:
             del self.dead[gone]
             yield gone
 
+    def report(self, stuck: int, seconds: float) -> DrainReport:
+        """Return what this process did with the pool."""
+        completed, failed, cancelled, rejected, expired = (self.heard[one] for one in OVER)
+        ends = (completed, failed, cancelled, rejected, expired)
+        return DrainReport(self.submitted, *ends, stuck, seconds)
+
     def stats(self, running: list[Job]) -> PoolStats:
-        completed, failed = self.ended[Status.COMPLETED], self.ended[Status.FAILED]
+        ended = self.ended
+        completed, failed = ended[Status.COMPLETED], ended[Status.FAILED]
         return PoolStats(self.waiting, self.submitted, completed, failed, len(running))
 
     def health(self, running: list[Job], slots: int, config: PoolConfig) -> PoolHealth:
@@ -72,9 +95,9 @@ class Known:
             id=id,
             name=config.name,
             created_at=created_at,
-            max_concurrent=config.max_concurrent,
+            max_concurrent=self.slots(config),
             resizing_to=None,
-            ceiling=config.max_concurrent,
+            ceiling=self.slots(config),
             active=len(running),
             stuck=stuck,
             queued=row.queued,

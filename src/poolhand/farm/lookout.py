@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 
 from poolhand.contract import Filter, PoolRow
+from poolhand.errors import Conflict
 from poolhand.execute.executor import Closure
 from poolhand.farm.expected import Expected, Gone
 from poolhand.farm.known import OVER, Known
@@ -16,35 +17,50 @@ from poolhand.farm.station import Station
 from poolhand.farm.watch import Seen
 from poolhand.farm.why import pool_named
 from poolhand.observe.events import Events, JobEnded
-from poolhand.rules.job import Job
+from poolhand.pool.config import PoolConfig
+from poolhand.rules.job import Job, Status
+from poolhand.rules.spec import undeclared
 from poolhand.runtime import Runtime
 
 LOOK_EVERY = 0.5
+LOOKS_UNCOUNTED = 10  # hints may be lost; without one, this many looks pass between two counts
 MOST_VALUES = 1000
 
 
 class Lookout:
     """Hears from workers and looks into the store; lets go of closures that nobody can need.
 
-    `load`, `look` and `look_at_all` are for the keeper's loop, all else for that of the pool.
+    What awaits is for the keeper's loop, all else for that of the pool.
     """
 
     def __init__(
         self,
-        name: str,
-        history: int,
+        config: PoolConfig,
         closures: MutableMapping[str, Closure],
         runtime: Runtime,
         events: Events,
     ) -> None:
-        self.known = Known(name)
+        self.known = Known(config.kept_as, config.scope.is_shared)
         self.expected = Expected(runtime.monotonic)
-        self._name = name
-        self._history = history
+        self.resized: Callable[[int], None] = unheard
+        self._name = config.kept_as
+        self._shared = config.scope.is_shared
+        self._history = config.history
         self._closures = closures
         self._events = events
         self._noticed: Sequence[Gone] = ()
         self._values: dict[str, Seen] = {}
+        self._looks = self._seen = 0
+        self._uncounted = 0
+
+    async def check_ours(self, station: Station, id: str) -> None:
+        """Raise if the store has another pool by this name."""
+        row = await pool_named(station.store, self._name)
+        if row is not None and row.spec.id != id and row.spec != undeclared(self._name):
+            raise Conflict(
+                f"the store has another pool named {self._name!r} ({row.spec.id}, not {id}); give "
+                "one of the two another name"
+            )
 
     async def load(self, station: Station, loop: AbstractEventLoop) -> None:
         """Learn what an earlier run left, and look on for a pool on that loop."""
@@ -52,16 +68,34 @@ class Lookout:
         if history:
             page = await store.find(Filter(self._name, dead=True), limit=history)
             known.dead = {one.job.id: one.job for one in reversed(page.jobs)}
-        known.ended = Counter(await store.count(Filter(self._name, statuses=OVER)))
+        known.counted = await self._count(station)
         await self.look(station)
-        store.subscribe(self.expected.hint)
+        store.subscribe(self._hint)
         station.keeper.start("facts", lambda: self._look_on(station, loop))
 
     async def look(self, station: Station) -> PoolRow:
         """Learn how the pool stands."""
         known = self.known
-        known.row = await pool_named(station.store, self._name) or known.row
-        return known.row
+        self._looks += 1
+        look = self._looks
+        row = await pool_named(station.store, self._name)
+        if row is not None and look > self._seen:
+            # One that began later may be back earlier, and knows more.
+            self._seen, known.row = look, row
+        return row or known.row
+
+    async def is_busy(self, station: Station) -> bool:
+        """Tell whether anything is left that could run now.
+
+        What others have handed in to a pool that they share is theirs: they go on with it.
+        """
+        row = await self.look(station)
+        if row.paused:
+            # Nothing will be claimed.
+            return row.running > 0 and not self._shared
+        if row.queued + row.blocked + row.running == 0:
+            return False
+        return not self._shared or await self.expected.are_open(station.store)
 
     async def look_at_all(self, station: Station) -> list[Gone]:
         """Look for the last time after all jobs whose end is not known."""
@@ -69,6 +103,8 @@ class Lookout:
 
     def notice(self, gone: Sequence[Gone]) -> None:
         """Note what is over; it is told at the next look, unless a worker has by then."""
+        if self.known.row.slots is not None:
+            self.resized(self.known.row.slots)
         before, self._noticed = self._noticed, gone
         for one in before:
             if one.id not in self.expected:
@@ -103,7 +139,28 @@ class Lookout:
             await asyncio.sleep(LOOK_EVERY)
             await self.look(station)
             gone = await self.expected.look(station.store)
+            if self._shared and self._is_to_count():
+                self.known.counted = await self._count(station)
             with suppress(RuntimeError):
                 # The loop is closed: the pool is an orphan, and nobody wants to know.
                 loop.call_soon_threadsafe(self.notice, gone)
             station.keeper.well("facts")
+
+    def _hint(self, topic: str) -> None:
+        self.expected.hint(topic)
+        if topic == "over":
+            self._uncounted = LOOKS_UNCOUNTED
+
+    def _is_to_count(self) -> bool:
+        self._uncounted += 1
+        is_due = self._uncounted > LOOKS_UNCOUNTED
+        if is_due:
+            self._uncounted = 0
+        return is_due
+
+    async def _count(self, station: Station) -> Counter[Status]:
+        return Counter(await station.store.count(Filter(self._name, statuses=OVER)))
+
+
+def unheard(slots: int) -> None:
+    """Hear nothing: there are no slots that could follow."""

@@ -27,9 +27,7 @@ _NAME_A_SERVER = (
 
 
 class Scope(Struct, frozen=True):
-    """In memory ("session"), kept for one piece of work ("pipeline"), or on a server, for all
-    processes of a tenant or an organisation ("tenant", "org").
-    """
+    """In memory ("session"), kept ("pipeline"), or on a server for many ("tenant", "org")."""
 
     kind: str = SESSION
     id: str | None = None

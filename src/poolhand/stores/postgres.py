@@ -204,6 +204,10 @@ class PostgresStore:
     # Pools
 
     async def declare(self, spec: PoolSpec) -> None:
+        known = await self._read(lambda tables: postgres_needs.named(tables, [spec.name]))
+        if spec.name in known and known[spec.name][1] == spec:
+            # Nearly always: nobody has to be kept from using it.
+            return
         await self._steps(
             lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
         )

@@ -24,7 +24,6 @@ NO_DATABASE = "3D000"
 TOO_LONG_IDLE = "25P03"
 # A parameter that does not exist, has no such value, or cannot be set.
 NO_SETTING = frozenset({"42704", "22023", "55P02"})
-NOT_WHOLE = frozenset({"42P01", "42703", "42883", "42P10", "3F000"})  # tables, columns, functions
 OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -92,7 +91,8 @@ def as_store_error(error: Exception, where: str) -> StoreError | None:
         return ReadOnly(f"{what}: this is a standby, or it was set read-only; name the primary")
     if state == NO_RIGHT:
         return ReadOnly(f"{what}: give this user the right to use and make the tables of poolhand")
-    if state in NOT_WHOLE:
+    if state[:2] in ("42", "3F"):
+        # Tables, columns or types are not what the statements were written for.
         return Corrupt(
             f"{what}: somebody dropped or changed what poolhand keeps there; restore a backup, or"
             " open the store again to make what is missing"

@@ -28,18 +28,15 @@ SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WH
 UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
 WHERE o.id = ?1 AND w.place = 0
 """
-# Who claims; whether somebody is overdue, or buried; then the pools of claims that end, of those
+# Whether somebody is overdue, or buried; then the pools of claims that end, of those
 # that have to do with other jobs, and where there is work. One row at least.
 CHANGING = """
-WITH me AS MATERIALIZED (
-    SELECT no FROM poolhand_owners WHERE id = ?5 AND buried = 0 FOR SHARE
-), settled AS MATERIALIZED (
+WITH settled AS MATERIALIZED (
     SELECT pool, bool_or(token = ANY(?2::bigint[])) AS tied FROM poolhand_claims
     WHERE token = ANY(?1::bigint[]) GROUP BY pool
 )
-SELECT (SELECT no FROM me),
-    EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
-        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()))),
+SELECT EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
+        <= coalesce(?5::double precision, extract(epoch FROM clock_timestamp()))),
     EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), p.*
 FROM (VALUES (1)) AS one LEFT JOIN (
     SELECT no, spec, resized, running, settled.pool IS NOT NULL, coalesce(settled.tied, false),
@@ -152,17 +149,16 @@ def changing(changes: Sequence[Change], wanted: Wanted | None, clock: Clock | No
     """Need the pools of claims that end, and those that may have work."""
     tokens = [change.token for change in changes]
     tied = [change.token for change in changes if not is_plain(change.job)]
-    owner, names = "", None
-    if wanted is not None:
-        owner = sought(wanted.owner)
-        names = None if wanted.pools is None else [sought(name) for name in wanted.pools]
+    names = None
+    if wanted is not None and wanted.pools is not None:
+        names = [sought(name) for name in wanted.pools]
     claims = wanted is not None and bool(wanted.slots)
 
     def look(tables: Tables) -> Need:
         now = None if clock is None else clock()[0]
-        rows = tables.execute(CHANGING, (tokens, tied, claims, names, owner, now)).fetchall()
+        rows = tables.execute(CHANGING, (tokens, tied, claims, names, now)).fetchall()
         pools, busy = {}, []
-        for _, _, _, no, spec, resized, running, settles, alone, served in rows:
+        for _, _, no, spec, resized, running, settles, alone, served in rows:
             if no is None:
                 continue
             rules = spec_of(spec)
@@ -171,8 +167,8 @@ def changing(changes: Sequence[Change], wanted: Wanted | None, clock: Clock | No
                 busy.append(no)
             if settles or no in busy:
                 pools[no] = alone or not is_free(rules, resized)
-        me, overdue, buried, *_ = rows[0]
-        return Need(pools, busy, 0, me, owner, overdue, buried)
+        overdue, buried, *_ = rows[0]
+        return Need(pools, busy, 0, overdue, buried)
 
     return look
 

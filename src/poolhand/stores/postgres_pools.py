@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from poolhand.contract import Wanted
 from poolhand.rules.backpressure import Unbounded
 from poolhand.rules.desk import Verdict
 from poolhand.rules.job import Job
@@ -17,7 +18,7 @@ from poolhand.rules.rank import Fifo, Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import NEW, Columns, Pools, StoredPool, encode_spec
-from poolhand.stores.sql_rows import ENDS, Row
+from poolhand.stores.sql_rows import ENDS, Row, sought
 from poolhand.stores.sql_tables import Insert
 
 ALL = """
@@ -29,12 +30,17 @@ UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waitin
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
 WHERE no = ?
 """
-# With how many jobs could be claimed, as far as that is asked.
+# With how many jobs could be claimed, as far as that is asked, and who would claim them: held, so
+# that nobody is buried in between.
 BUSY = """
-SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
+WITH me AS MATERIALIZED (
+    SELECT no FROM poolhand_owners WHERE id = ? AND buried = 0 FOR SHARE
+)
+SELECT p.no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
     (SELECT count(*) FROM (
-        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?) heads)
-FROM poolhand_pools p WHERE paused = 0 AND no = ANY(?) ORDER BY no
+        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?) heads),
+    (SELECT no FROM me)
+FROM poolhand_pools p WHERE paused = 0 AND p.no = ANY(?) ORDER BY p.no
 """
 RECOUNT = """
 SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
@@ -133,20 +139,22 @@ class PostgresPools(Pools):
         self._held = held
         self._maybe_busy = busy
         self._tallies: dict[int, Counter[int]] = {}
+        self.claimant: tuple[str, int | None] = ("", None)
         books.writers.append(self._write_tallies)
 
-    def busy(self, names: Collection[str] | None, limit: int) -> dict[int, StoredPool]:
+    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
         if not self._maybe_busy:
             return {}
         busy: dict[int, StoredPool] = {}
-        asked = (limit, list(self._maybe_busy))
-        for *columns, heads in self._books.query_waits(BUSY, asked):
+        asked = (sought(wanted.owner), len(wanted.slots), list(self._maybe_busy))
+        for *columns, heads, owner in self._books.query_waits(BUSY, asked):
             pool = self._by_no.get(columns[0]) or self._keep(tuple(columns))
             assert isinstance(pool, PostgresPool)
             if pool.free:
                 pool.queue.size = heads
             if pool.queued > 0:
                 busy[pool.no] = pool
+            self.claimant = wanted.owner, owner
         return busy
 
     def holds(self, no: int) -> bool:

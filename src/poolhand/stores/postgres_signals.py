@@ -1,13 +1,13 @@
 """Hints between all who share a PostgreSQL store: LISTEN on a connection of its own, and NOTIFY.
 
 They are sent after the change is written, by themselves: inside a transaction they would make all
-commits of a server queue behind each other.
+commits of a server queue behind each other. Through a pooler nobody can listen, but all can tell.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 from zlib import crc32
@@ -15,12 +15,13 @@ from zlib import crc32
 from poolhand.contract import Hint
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres_address import Address
-from poolhand.stores.postgres_link import connect
+from poolhand.stores.postgres_link import connect, sever
 
 AGAIN_FIRST, AGAIN_MOST = 0.1, 5.0
+OPEN_SECONDS = 3.0  # after which a store is open though nobody listens yet
 PING_EVERY = 10.0
 PING_SECONDS = 5.0
-LONGEST = 7000  # bytes that a message may have
+LONGEST = 7000  # bytes that a message may have; the server takes some more
 # What may have happened while nobody listened.
 ANYTHING = ("ready", "over", "entered", "wish", "due")
 
@@ -34,8 +35,6 @@ class Listening(Protocol):
 
     def add_termination_listener(self, ended: Callable[..., None]) -> None: ...
 
-    def terminate(self) -> None: ...
-
 
 class PostgresSignals:
     """Tells topics to its own subscribers and to everybody who listens on the schema."""
@@ -45,6 +44,7 @@ class PostgresSignals:
         self._random = runtime.random
         self._name = runtime.salt()
         self.channel = f"poolhand_{crc32(address.schema.encode()):08x}"
+        self._can_hear = not address.pooled or address.listen is not None
         self._hints: dict[object, Hint] = {}
         self._due: dict[str, None] = {}
         self._out: dict[str, None] = {}
@@ -53,21 +53,26 @@ class PostgresSignals:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen, on the running loop; from when this returns on if the server can be reached."""
-        self._loop = asyncio.get_running_loop()
-        if self._address.pooled and self._address.listen is None:
+        """Listen, on the running loop; from when this returns on if the server answers soon."""
+        if self._loop is not None:
             return
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
         listening = asyncio.Event()
         self._task = self._loop.create_task(self._run(listening), name="poolhand-signals")
-        await listening.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPEN_SECONDS):
+                await listening.wait()
+        # Who listens later has missed something.
+        listening.set()
 
     async def close(self) -> None:
         """Hear and tell nothing more."""
         task, self._task, self._loop = self._task, None, None
+        self._due, self._out = {}, {}
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
         """Call `hint` on the loop for every topic told; return what ends that."""
@@ -94,14 +99,13 @@ class PostgresSignals:
             self._out.update(topics)
             self._wake.set()
 
-    def _hint(self, topics: dict[str, None]) -> None:
+    def _hint(self, topics: Iterable[str]) -> None:
         for topic in topics:
             for hint in list(self._hints.values()):
                 try:
                     hint(topic)
                 except Exception as error:
-                    assert self._loop is not None
-                    self._loop.call_exception_handler(
+                    asyncio.get_running_loop().call_exception_handler(
                         {"message": f"a subscriber of {topic!r} raised", "exception": error}
                     )
 
@@ -109,30 +113,32 @@ class PostgresSignals:
         """Be connected, again and again."""
         pause = AGAIN_FIRST
         while True:
-            try:
+            # The poll is what counts; who cannot reach the server hears it from every verb.
+            with suppress(Exception):
                 connection: Any = await connect(self._address, self._address.listen)
                 try:
-                    await self._listen(connection, listening)
+                    await self._begin(connection, listening)
+                    pause = AGAIN_FIRST
+                    await self._go_on(connection)
                 finally:
-                    connection.terminate()
-                pause = AGAIN_FIRST
-            except Exception:
-                # The poll is what counts; who cannot reach the server hears it from every verb.
-                pause = min(AGAIN_MOST, pause * 2)
-            finally:
-                listening.set()
+                    sever(connection)
+            listening.set()
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
+            pause = min(AGAIN_MOST, pause * 2)
 
-    async def _listen(self, connection: Listening, listening: asyncio.Event) -> None:
-        """Hear and tell for as long as the connection lives."""
-        ended = asyncio.Event()
-        connection.add_termination_listener(lambda *_: self._end(ended))
-        async with asyncio.timeout(PING_SECONDS):
-            await connection.add_listener(self.channel, self._hear)
+    async def _begin(self, connection: Listening, listening: asyncio.Event) -> None:
+        """Listen, and say that anything may have happened where nobody listened before."""
+        connection.add_termination_listener(lambda *_: self._wake.set())
+        if self._can_hear:
+            async with asyncio.timeout(PING_SECONDS):
+                await connection.add_listener(self.channel, self._hear)
         if listening.is_set():
-            self._hint(dict.fromkeys(ANYTHING))
+            self._hint(ANYTHING)
         listening.set()
-        while not ended.is_set():
+
+    async def _go_on(self, connection: Any) -> None:
+        """Hear and tell for as long as the connection lives."""
+        while not connection.is_closed():
             with suppress(TimeoutError):
                 async with asyncio.timeout(PING_EVERY):
                     await self._wake.wait()
@@ -141,19 +147,29 @@ class PostgresSignals:
             async with asyncio.timeout(PING_SECONDS):
                 await self._send(connection, topics)
 
-    async def _send(self, connection: Listening, topics: dict[str, None]) -> None:
+    async def _send(self, connection: Listening, topics: Iterable[str]) -> None:
         if not topics:
             await connection.fetch("SELECT 1")
-            return
-        text = "\n".join((self._name, *topics)).replace("\0", "")
-        message = text.encode(errors="replace")[:LONGEST].decode(errors="ignore")
-        await connection.fetch("SELECT pg_notify($1, $2)", self.channel, message)
+        for message in self._messages(topics):
+            await connection.fetch("SELECT pg_notify($1, $2)", self.channel, message)
+
+    def _messages(self, topics: Iterable[str]) -> Iterator[str]:
+        """Yield topics in as many messages as it takes; one that fits into none goes nowhere."""
+        message = self._name
+        for topic in topics:
+            # What cannot be written is told as something else, rather than not at all.
+            writable = topic.replace("\0", "").encode(errors="replace").decode()
+            if len(f"{self._name}\n{writable}".encode()) > LONGEST:
+                continue
+            longer = f"{message}\n{writable}"
+            if len(longer.encode()) > LONGEST:
+                yield message
+                longer = f"{self._name}\n{writable}"
+            message = longer
+        if message != self._name:
+            yield message
 
     def _hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         sender, *topics = str(message).split("\n")
         if sender != self._name:
             self._hint(dict.fromkeys(filter(None, topics)))
-
-    def _end(self, ended: asyncio.Event) -> None:
-        ended.set()
-        self._wake.set()

@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import asyncpg
+from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores import postgres_needs, sql_verbs
 from poolhand.stores.postgres_bridge import run
-from poolhand.stores.postgres_link import Link, Raw
+from poolhand.stores.postgres_link import Link, Raw, sever
 from poolhand.stores.postgres_pools import Unlocked
 from poolhand.stores.postgres_signals import PostgresSignals
 from poolhand.stores.postgres_tables import PostgresTables
@@ -71,7 +72,7 @@ class PostgresTransaction:
 
     async def _add(self, batch: Batch) -> Done[list[tuple[Added, ...] | Refusal]]:
         def act(steps: Steps) -> list[tuple[Added, ...] | Refusal]:
-            return sql_verbs.add(steps, [batch])
+            return sql_verbs.add(steps, [replace(batch, owner=None)])
 
         look = postgres_needs.adding([batch], {})
         async with self._step(self._own_fault) as connection:
@@ -140,7 +141,7 @@ class PostgresTransaction:
         """End what takes too long, whatever it is doing."""
         if self._connection is not None:
             self._late = True
-            self._connection.terminate()
+            sever(self._connection)
 
     async def _end(self) -> None:
         """Let go of everything; what was not committed is gone."""
@@ -153,7 +154,7 @@ class PostgresTransaction:
             if not connection.is_closed() and connection.is_in_transaction():
                 await self._bounded(connection.execute("ROLLBACK"))
         except Exception:
-            connection.terminate()
+            sever(connection)
         finally:
             await self._lent.aclose()
 

@@ -44,15 +44,12 @@ Clock = Callable[[], tuple[float, datetime]]
 class Need(Struct, frozen=True):
     """What a transaction is known to need, and what it need not look for.
 
-    `pools` says whether a pool is needed alone; `busy` are those that may have work. `owner` is the
-    number of whoever claims, held for as long as the transaction lasts.
+    `pools` says whether a pool is needed alone; `busy` are those that may have work.
     """
 
     pools: Mapping[int, bool] = {}
     busy: Collection[int] = ()
     numbers: int = 0
-    owner: int | None = None
-    asked_owner: str | None = None
     may_be_overdue: bool = True
     may_be_buried: bool = True
 
@@ -114,9 +111,8 @@ class PostgresSteps(Steps):
         self._need = need
 
     def owner(self, id: str | None) -> int | None:
-        if id is not None and id == self._need.asked_owner:
-            return self._need.owner
-        return super().owner(id)
+        claimant, no = self.pools.claimant
+        return no if id and id == claimant else super().owner(id)
 
     def forget_owners(self) -> None:
         if self._need.may_be_buried:
@@ -207,7 +203,7 @@ class Turns:
     ) -> T:
         """Do something in one transaction that has to do with no job.
 
-        What is `repeatable` may be done twice; all else is told when nobody knows what became of it.
+        What is `repeatable` may be done twice; of all else it is told when nobody knows.
         """
 
         def do(tables: Tables) -> T:

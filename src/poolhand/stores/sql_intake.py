@@ -8,7 +8,14 @@ from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.backpressure import FailFast, capacity, drop_name, drop_reason
+from poolhand.rules.backpressure import (
+    Bounded,
+    FailFast,
+    OnFull,
+    capacity,
+    drop_name,
+    drop_reason,
+)
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Status
@@ -40,8 +47,8 @@ class Intake:
         self._books = steps.books
         self._revived: set[str] = set()
 
-    def take(self, batch: Batch, owner: int | None) -> tuple[Added, ...] | Refusal:
-        """Take a batch in; where a submitter has to wait, it does so under the lease of `owner`.
+    def take(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+        """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
 
         One order alone is refused before anything is written for it.
         """
@@ -50,6 +57,7 @@ class Intake:
         if free is not None:
             return self._queue(orders, free)
         self._revived.clear()
+        owner = self._parker(batch)
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
         execute = self._books.tables.execute
         told = set(self._books.topics)
@@ -66,6 +74,15 @@ class Intake:
         finally:
             if undo:
                 execute("RELEASE batch")
+
+    def _parker(self, batch: Batch) -> int | None:
+        """Return the number of the owner of a batch, if it may come to wait under its lease."""
+        for order in batch.orders:
+            pool = self._steps.pools.named(order.job.pool)
+            policy = None if pool is None else pool.spec.backpressure
+            if isinstance(policy, Bounded) and policy.on_full is OnFull.BLOCK_SUBMITTER:
+                return self._steps.owner(batch.owner)
+        return None
 
     def arrive(self, row: Row) -> None:
         """Let a job come in that a transaction of the user's has written.

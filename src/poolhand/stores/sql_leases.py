@@ -86,15 +86,17 @@ class Leases:
     # Claiming
 
     def claim(self, wanted: Wanted) -> list[Claim]:
-        owner = self._steps.owner(wanted.owner)
-        if owner is None or not wanted.slots:
+        if not wanted.slots:
             return []
         overdue = self._steps.overdue()
         known = self._steps.pools
         if any(wanted.pools is None or known.no(no).spec.name in wanted.pools for no in overdue):
             # There will be something to claim when somebody has ended the others.
             self._books.topics.add("ready")
-        busy = known.busy(wanted.pools, len(wanted.slots))
+        busy = known.busy(wanted)
+        owner = self._steps.owner(wanted.owner) if busy else None
+        if owner is None:
+            return []
         numbers = sorted(busy)
         turn = bisect_right(numbers, self._books.numbers.last_pool)
         pools = [busy[no] for no in numbers[turn:] + numbers[:turn] if no not in overdue]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Self
 
 import msgspec
 
-from poolhand.contract import PoolRow
+from poolhand.contract import PoolRow, Wanted
 from poolhand.errors import Conflict
 from poolhand.rules.desk import Verdict
 from poolhand.rules.job import Job
@@ -259,13 +258,13 @@ class Pools:
         """Return the names of all pools by their numbers, in their order."""
         return dict(self._books.tables.execute(NAMES).fetchall())
 
-    def busy(self, names: Collection[str] | None, limit: int) -> dict[int, StoredPool]:
-        """Return the pools, all or some, from which up to `limit` jobs could be claimed."""
+    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+        """Return the pools from which something could be claimed of what is wanted."""
         self.save()
         busy = {}
         for columns in self._books.tables.execute(self.BUSY).fetchall():
             pool = self._by_no.get(columns[0]) or self._keep(columns)
-            if names is None or pool.spec.name in names:
+            if wanted.pools is None or pool.spec.name in wanted.pools:
                 busy[pool.no] = pool
         return busy
 

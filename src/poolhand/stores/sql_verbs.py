@@ -50,9 +50,7 @@ def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
 def add(steps: Steps, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
     """Take batches in, each by itself."""
     intake = Intake(steps)
-    owners = {batch.owner for batch in batches}
-    numbers = {owner: steps.owner(owner) for owner in owners}
-    return [intake.take(batch, numbers[batch.owner]) for batch in batches]
+    return [intake.take(batch) for batch in batches]
 
 
 def unpark(steps: Steps, ids: Sequence[str]) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from poolhand.contract import Added, Batch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.runtime import Runtime
@@ -70,7 +72,7 @@ class SqliteTransaction:
             connection.execute("SAVEPOINT added")
             try:
                 steps = steps_on(connection, self._file.now(), self._runtime.wall())
-                answer = Intake(steps).take(batch, None)
+                answer = Intake(steps).take(replace(batch, owner=None))
                 topics = steps.close()
             except BaseException:
                 if connection.in_transaction:

@@ -7,13 +7,23 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new store of each kind."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'jobs.db'}"
+        case _:
+            schema: str = request.getfixturevalue("schema")
+            return schema
 
 
-@pytest.fixture
-def file_url(tmp_path: Path) -> str:
-    """The URL of a new file, which several apps may have open."""
-    return f"sqlite:///{tmp_path / 'jobs.db'}"
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a new store that several apps may have open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema

@@ -144,9 +144,9 @@ async def test_a_job_in_a_thread_is_asked_to_stop(url: str) -> None:
 
 
 async def test_another_app_on_the_same_file_cancels_a_waiting_and_a_running_job(
-    file_url: str,
+    shared_url: str,
 ) -> None:
-    here, there = App(file_url), App(file_url)
+    here, there = App(shared_url), App(shared_url)
     entered = asyncio.Event()
 
     async def work() -> None:

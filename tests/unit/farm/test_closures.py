@@ -84,13 +84,15 @@ def lease(identity: Identity, *, buried: bool = False) -> Lease:
 
 
 async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_holds_them(
-    file_url: str,
+    shared_url: str,
 ) -> None:
     heard = Heard()
-    app = App(file_url, events=heard.events)
+    app = App(shared_url, events=heard.events)
     async with (
         app.worker(slots=5),
-        Pool("kept", scope="pipeline", scope_id="night", store=file_url, max_concurrent=2) as pool,
+        Pool(
+            "kept", scope="pipeline", scope_id="night", store=shared_url, max_concurrent=2
+        ) as pool,
     ):
         assert [await pool.run(lambda: pool) for _ in range(20)] == [pool] * 20
         assert pool.dead() == []

@@ -173,18 +173,18 @@ async def test_a_suspect_that_no_process_can_find_runs_in_company(url: str) -> N
 
 
 async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
-    file_url: str, tmp_path: Path
+    shared_url: str, tmp_path: Path
 ) -> None:
     heard = Heard()
-    app = app_of(file_url, heard)
+    app = app_of(shared_url, heard)
     hang = app.task(farm_tasks.hang.fn)
     async with app:
         path = tmp_path / "runs"
-        with worker(file_url, slots=3) as first:
+        with worker(shared_url, slots=3) as first:
             tickets = await hang.submit_many([(str(path),)] * 3)
             before = await lines(path, 3)
             assert {line.split()[0] for line in before} == {str(first.pid)}
-            with worker(file_url, slots=3) as second:
+            with worker(shared_url, slots=3) as second:
                 first.kill()
                 first.wait()
                 after = (await lines(path, 6))[3:]
@@ -206,13 +206,13 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
 
 @pytest.mark.parametrize(("told", "drain"), [(1, 0.2), (2, 1000.0)], ids=["once", "twice"])
 async def test_a_worker_that_is_told_to_stop_gives_back_and_nothing_is_charged(
-    file_url: str, tmp_path: Path, told: int, drain: float
+    shared_url: str, tmp_path: Path, told: int, drain: float
 ) -> None:
-    app = app_of(file_url)
+    app = app_of(shared_url)
     hang, count = app.task(farm_tasks.hang.fn), app.task(farm_tasks.count.fn)
     async with app:
         path = tmp_path / "runs"
-        with worker(file_url, drain=drain) as process:
+        with worker(shared_url, drain=drain) as process:
             ticket = await hang.submit(str(path))
             await lines(path, 1)
             process.send_signal(signal.SIGINT)
@@ -224,16 +224,16 @@ async def test_a_worker_that_is_told_to_stop_gives_back_and_nothing_is_charged(
         job = await ticket.refresh()
         assert (job.status, job.attempts, job.crashes) == (Status.QUEUED, 0, 0)
         await ticket.cancel()
-        with worker(file_url) as process:
+        with worker(shared_url) as process:
             assert await (await count.submit(str(path))) == process.pid
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_has_a_store_of_its_own(file_url: str, tmp_path: Path) -> None:
+def test_a_fork_has_a_store_of_its_own(shared_url: str, tmp_path: Path) -> None:
     script = f"""
 import asyncio, os
 from poolhand.app import App
-app = App({file_url!r})
+app = App({shared_url!r})
 
 @app.task(name="add")
 async def add(number: int) -> int:

@@ -39,8 +39,8 @@ class Pair:
         return number
 
 
-async def test_a_pool_is_capped_over_both(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=2)
+async def test_a_pool_is_capped_over_both(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=2)
     one, two = pair.apps
     async with one, two, one.worker(4), two.worker(4):
         tickets = [await pair.tasks[number % 2].submit(number) for number in range(8)]
@@ -50,8 +50,8 @@ async def test_a_pool_is_capped_over_both(file_url: str) -> None:
     assert pair.most == 2
 
 
-async def test_a_key_is_one_job_for_both(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=5)
+async def test_a_key_is_one_job_for_both(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=5)
     pair.opened.set()
     one, two = pair.apps
     keyed = [task.with_options(idempotency_key="k") for task in pair.tasks]
@@ -62,8 +62,8 @@ async def test_a_key_is_one_job_for_both(file_url: str) -> None:
     assert len(pair.ran) == 1
 
 
-async def test_a_submitter_of_one_waits_for_a_place_that_the_other_frees(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=1, queue="fifo", backpressure=bounded(1))
+async def test_a_submitter_of_one_waits_for_a_place_that_the_other_frees(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=1, queue="fifo", backpressure=bounded(1))
     one, two = pair.apps
     async with one, two, two.worker(1):
         first = [await pair.tasks[1].submit(0)]
@@ -81,8 +81,8 @@ async def test_a_submitter_of_one_waits_for_a_place_that_the_other_frees(file_ur
     assert pair.ran == [0, 1, 2, 3]
 
 
-async def test_a_parked_submitter_that_leaves_is_forgotten(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=1, backpressure=bounded(1, wait_timeout=0.2))
+async def test_a_parked_submitter_that_leaves_is_forgotten(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=1, backpressure=bounded(1, wait_timeout=0.2))
     one = pair.apps[0]
     async with one:
         await pair.tasks[0].submit(0)
@@ -93,8 +93,8 @@ async def test_a_parked_submitter_that_leaves_is_forgotten(file_url: str) -> Non
         assert (row.queued, row.parked) == (1, 0)
 
 
-async def test_the_other_hears_of_an_end_without_asking_for_long(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=3)
+async def test_the_other_hears_of_an_end_without_asking_for_long(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=3)
     pair.opened.set()
     one, two = pair.apps
     async with one, two, two.worker(3):
@@ -104,8 +104,8 @@ async def test_the_other_hears_of_an_end_without_asking_for_long(file_url: str) 
         assert {job.status for job in jobs} == {Status.COMPLETED}
 
 
-async def test_a_lost_lease_stops_the_job_and_the_other_runs_it(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=1)
+async def test_a_lost_lease_stops_the_job_and_the_other_runs_it(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=1)
     one, two = pair.apps
     async with one, two, one.worker():
         ticket = await pair.tasks[0].submit(7)
@@ -158,8 +158,8 @@ async def test_code_in_a_thread_that_does_not_stop_counts_until_it_ends(url: str
         assert await second is False
 
 
-async def test_what_was_kept_goes_on_with_the_next_app(file_url: str) -> None:
-    pair = Pair(file_url, max_concurrent=2)
+async def test_what_was_kept_goes_on_with_the_next_app(shared_url: str) -> None:
+    pair = Pair(shared_url, max_concurrent=2)
     one, two = pair.apps
     async with one, one.worker(drain_timeout=0):
         tickets = [await pair.tasks[0].submit(number) for number in range(4)]

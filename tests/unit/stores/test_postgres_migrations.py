@@ -1,0 +1,312 @@
+"""The tables of PostgreSQL: made once, by one; changed under those who go on."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from poolhand.contract import Batch, Filter, Wanted
+from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.job import Status
+from poolhand.rules.rank import fair_round_robin
+from poolhand.runtime import Runtime
+from poolhand.stores import migrations
+from poolhand.stores.migrations import Step
+from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_link import Link
+from poolhand.stores.postgres_migrations import compatible, migrate
+from poolhand.testing import PostgresServer
+from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.unit.stores.tables import postgres_faults
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+LIMIT = 50  # seconds after which what should have happened is not waited for any more
+FIRST = Step(1, "first", "CREATE TABLE poolhand_one (a int);\nINSERT INTO poolhand_one VALUES (1);")
+SECOND = Step(2, "second", "ALTER TABLE poolhand_one ADD COLUMN b int DEFAULT 2;")
+BROKEN = Step(2, "broken", "CREATE TABLE poolhand_two (a int); INSERT INTO nowhere VALUES (1);")
+OTHER = Step(1, "first", "CREATE TABLE poolhand_one (a bigint);")
+ADDS = Step(2, "adds", "-- compatible with 1\nCREATE TABLE poolhand_more (a int);")
+ADDS_MORE = Step(3, "more", "-- compatible with 2\nCREATE TABLE poolhand_again (a int);")
+OWN = migrations.steps("postgres")
+
+
+async def take(url: str, *steps: Step) -> int:
+    link = Link(address_of(url))
+    link.open()
+    try:
+        return await migrate(link, link.address, AT, steps)
+    finally:
+        await link.close()
+
+
+async def ask(url: str, text: str, *values: object) -> list[tuple[Any, ...]]:
+    address = address_of(url)
+    connection: Any = await asyncpg.connect(
+        address.dsn, server_settings={"search_path": f'"{address.schema}"'}
+    )
+    try:
+        return [tuple(row) for row in await connection.fetch(text, *values)]
+    finally:
+        await connection.close()
+
+
+async def tables(url: str, schema: str | None = None) -> list[str]:
+    text = "SELECT tablename FROM pg_tables WHERE schemaname = $1"
+    return sorted(name for (name,) in await ask(url, text, schema or address_of(url).schema))
+
+
+async def test_missing_steps_are_taken_in_order_and_noted(schema: str) -> None:
+    assert await take(schema, FIRST) == 1
+    assert await take(schema, FIRST, SECOND) == 1
+    assert await take(schema, FIRST, SECOND) == 0
+    assert await ask(schema, "SELECT * FROM poolhand_one") == [(1, 2)]
+    rows = await ask(schema, "SELECT number, name, applied_at FROM poolhand_schema")
+    assert rows == [(1, "first", AT.isoformat()), (2, "second", AT.isoformat())]
+
+
+async def test_a_step_that_fails_half_way_leaves_nothing_and_can_be_taken_later(
+    schema: str,
+) -> None:
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await take(schema, FIRST, BROKEN)
+    assert await tables(schema) == []
+    assert await take(schema, FIRST, SECOND) == 2
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(schema: str) -> None:
+    await take(schema, FIRST, SECOND)
+    with pytest.raises(SchemaTooNew, match=r"has schema 2, .* up to 1: run the newer version"):
+        await take(schema, FIRST)
+    assert await tables(schema) == ["poolhand_one", "poolhand_schema"]
+    assert len(await ask(schema, "SELECT 1 FROM poolhand_schema")) == 2
+
+
+async def test_a_step_that_was_changed_is_told_of(schema: str) -> None:
+    await take(schema, FIRST)
+    with pytest.raises(Corrupt, match=r"step 1 \(first\) of its schema is not the one"):
+        await take(schema, OTHER, SECOND)
+    assert await tables(schema) == ["poolhand_one", "poolhand_schema"]
+
+
+async def test_a_step_that_is_missing_in_between_is_told_of(schema: str) -> None:
+    await take(schema, FIRST, ADDS)
+    await ask(schema, "DELETE FROM poolhand_schema WHERE number = 1")
+    with pytest.raises(Corrupt, match="lacks step 1"):
+        await take(schema, FIRST, ADDS)
+
+
+async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
+    newer = (*OWN, Step(len(OWN) + 1, "breaks", "ALTER TABLE poolhand_waits RENAME TO poolhand_w;"))
+    await take(schema, *newer)
+    store = PostgresStore(schema, Runtime())
+    with pytest.raises(SchemaTooNew):
+        await store.open()
+    await store.close()
+
+
+# What older code can live with
+
+
+@pytest.mark.parametrize(
+    ("text", "oldest"),
+    [
+        ("CREATE TABLE a (b int);", 5),
+        ("-- compatible with 3\nCREATE TABLE a (b int);", 3),
+        ("-- Some words.\n-- compatible with 3", 5),
+        ("-- compatible with 3 and others", 5),
+    ],
+    ids=["silent", "told", "later", "unclear"],
+)
+def test_a_step_says_in_its_first_line_who_can_go_on(text: str, oldest: int) -> None:
+    assert compatible(Step(5, "name", text)) == oldest
+
+
+async def test_older_code_opens_what_newer_code_has_only_added_to(schema: str) -> None:
+    await take(schema, FIRST, ADDS)
+    assert await take(schema, FIRST) == 0
+    await take(schema, FIRST, ADDS, ADDS_MORE)
+    assert await take(schema, FIRST, ADDS) == 0
+
+
+async def test_every_step_beyond_has_to_allow_it(schema: str) -> None:
+    await take(schema, FIRST, ADDS, ADDS_MORE)
+    with pytest.raises(SchemaTooNew):
+        await take(schema, FIRST)
+
+
+async def test_older_code_still_looks_whether_its_own_steps_are_the_same(schema: str) -> None:
+    await take(schema, FIRST, ADDS)
+    with pytest.raises(Corrupt):
+        await take(schema, OTHER)
+
+
+def additive() -> Step:
+    """Return a step such as the next version might take, on the tables there are."""
+    number = len(OWN) + 1
+    changes = [
+        f"ALTER TABLE {name} ADD COLUMN extra text NOT NULL DEFAULT 'x';"
+        for name in (
+            *("poolhand_jobs", "poolhand_waits", "poolhand_claims", "poolhand_ends"),
+            *("poolhand_pools", "poolhand_tallies", "poolhand_owners", "poolhand_documents"),
+            *("poolhand_log", "poolhand_audit", "poolhand_keys", "poolhand_sessions"),
+        )
+    ]
+    added = "CREATE TABLE poolhand_extra (a int); CREATE INDEX ON poolhand_ends (over_at);"
+    return Step(number, "extra", "\n".join([f"-- compatible with {number - 1}", *changes, added]))
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Hand]:
+    store = PostgresStore(url, Runtime())
+    await store.open()
+    try:
+        await store.enroll(owner("hand"))
+        yield Hand(store, Clock())
+    finally:
+        await store.close()
+
+
+async def work(hand: Hand, name: str, url: str) -> None:
+    """Do a little of everything."""
+    store = hand.store
+    orders = [
+        order(f"{name}-free", "free"),
+        order(f"{name}-turn", "capped", session="s", idempotency_key=name),
+        order(f"{name}-fair", "fair", key=name),
+    ]
+    await store.add([Batch(tuple(orders), "hand")])
+    claims = await hand.claim(10)
+    assert len(claims) == 3
+    await hand.retry(claims[0])
+    replaced = await store.replace([hand.ended(one) for one in claims[1:]], Wanted("hand", (0,)))
+    await hand.finish(*replaced.claims)
+    await store.promote()
+    await store.prune(0.0)
+    await store.read("pool_audit")
+    assert await postgres_faults(url) == []
+
+
+async def declare(hand: Hand) -> None:
+    await hand.store.declare(spec("free"))
+    await hand.store.declare(spec("capped", slots=5, backpressure=bounded(100)))
+    await hand.store.declare(spec("fair", queue=fair_round_robin()))
+
+
+async def test_a_store_that_is_open_goes_on_when_a_newer_version_adds_to_its_tables(
+    schema: str,
+) -> None:
+    async with opened(schema) as hand:
+        await declare(hand)
+        await work(hand, "before", schema)
+        await take(schema, *OWN, additive())
+        for number in range(3):
+            await work(hand, f"after-{number}", schema)
+        async with opened(schema) as another:
+            await work(another, "opened-later", schema)
+
+
+@pytest.mark.slow
+async def test_tables_are_changed_under_load_without_an_error(schema: str) -> None:
+    async with opened(schema) as hand:
+        await declare(hand)
+        changed = asyncio.Event()
+
+        async def submit(who: int) -> int:
+            number = 0
+            while not changed.is_set() or number < 20:
+                await hand.store.add([Batch((order(f"{who}-{number}", "capped", session="s"),))])
+                number += 1
+            return number
+
+        crowd = [asyncio.create_task(submit(who)) for who in range(4)]
+        await take(schema, *OWN, additive())
+        changed.set()
+        total = sum(await asyncio.gather(*crowd))
+        found = await hand.store.count(Filter(pool="capped"))
+        assert sum(found.values()) == total
+        assert set(found) <= {Status.QUEUED, Status.BLOCKED}
+
+
+# Who may, and who is first
+
+
+def open_once(url: str, starts: Any) -> None:
+    async def main() -> None:
+        starts.wait(LIMIT)
+        store = PostgresStore(url, Runtime())
+        await store.open()
+        await store.add([Batch((order(f"job-{multiprocessing.current_process().pid}"),))])
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_many_processes_may_open_an_empty_schema_at_once(schema: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    starts = context.Barrier(8)
+    crew = [context.Process(target=open_once, args=(schema, starts)) for _ in range(8)]
+    for one in crew:
+        one.start()
+    for one in crew:
+        one.join(LIMIT)
+        if one.exitcode is None:
+            one.kill()
+    assert [one.exitcode for one in crew] == [0] * 8
+    assert asyncio.run(ask(schema, "SELECT number FROM poolhand_schema")) == [
+        (step.number,) for step in OWN
+    ]
+    assert len(asyncio.run(ask(schema, "SELECT 1 FROM poolhand_jobs"))) == 8
+
+
+async def test_who_may_not_make_tables_is_told_what_to_do(
+    postgres: PostgresServer, database: str
+) -> None:
+    postgres.query("DROP ROLE IF EXISTS guest; ")
+    postgres.query("CREATE ROLE guest LOGIN")
+    postgres.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database)
+    guest = database.replace("poolhand@", "guest@")
+    for url in (guest, f"{guest}?schema=other"):
+        store = PostgresStore(url, Runtime())
+        with pytest.raises(ReadOnly, match=r"permission denied.*give this user the right"):
+            await store.open()
+    assert await tables(database) == []
+
+
+async def test_who_may_only_use_the_tables_can_open_them(
+    postgres: PostgresServer, database: str
+) -> None:
+    async with opened(database) as hand:
+        await declare(hand)
+    postgres.query("DROP ROLE IF EXISTS user_of_tables")
+    postgres.query("CREATE ROLE user_of_tables LOGIN")
+    postgres.query("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database)
+    for what in ("TABLES", "SEQUENCES"):
+        postgres.query(f"GRANT ALL ON ALL {what} IN SCHEMA public TO user_of_tables", database)
+    async with opened(database.replace("poolhand@", "user_of_tables@")) as hand:
+        await work(hand, "a", database)
+    postgres.query("DROP OWNED BY user_of_tables", database)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Größe", 'with "quotes"', "with space; --", "select", "x" * 63, "poolhand_", "UPPER"],
+    ids=["accents", "quotes", "marks", "keyword", "long", "prefix", "upper"],
+)
+async def test_any_name_of_a_schema_will_do(database: str, name: str) -> None:
+    url = f"{database}?schema={quote(name)}"
+    async with opened(url) as hand:
+        await declare(hand)
+        await work(hand, "a", url)
+    assert await tables(database) == []
+    assert "poolhand_jobs" in await tables(database, name)

@@ -1,0 +1,232 @@
+"""Hints over PostgreSQL: from process to process, through restarts, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_signals import ANYTHING, LONGEST, PostgresSignals
+from poolhand.testing import PostgresServer
+from tests.contract.test_signals import Ear
+from tests.faults.proxy import Proxy
+
+LIMIT = 40  # seconds after which what should have happened is not waited for any more
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[tuple[PostgresSignals, Ear]]:
+    """Give signals that are open, and one who hears them."""
+    signals, ear = PostgresSignals(address_of(url), Runtime()), Ear()
+    signals.subscribe(ear)
+    await signals.open()
+    try:
+        yield signals, ear
+    finally:
+        await signals.close()
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", postgres.port, watches=True) as one:
+        yield one
+
+
+async def hear(ear: Ear, topic: str) -> None:
+    async with asyncio.timeout(LIMIT):
+        while topic not in ear.heard:
+            ear._news.clear()
+            await ear._news.wait()
+
+
+async def test_what_one_tells_all_hear_and_itself_only_once(database: str) -> None:
+    async with opened(database) as (one, own), opened(database) as (_, other):
+        one.publish("word")
+        await hear(other, "word")
+        one.publish("last")
+        await hear(other, "last")
+        assert own.heard == ["word", "last"]
+
+
+async def test_signals_are_heard_from_when_it_is_open(database: str) -> None:
+    async with opened(database) as (_, ear):
+        outside: Any = await asyncpg.connect(database)
+        signals = PostgresSignals(address_of(database), Runtime())
+        await outside.execute(f"NOTIFY {signals.channel}, E'somebody\\nword'")
+        await hear(ear, "word")
+        await outside.close()
+
+
+async def test_schemas_of_one_database_do_not_hear_each_other(database: str) -> None:
+    async with (
+        opened(f"{database}?schema=one") as (one, _),
+        opened(f"{database}?schema=two") as (two, other),
+        opened(f"{database}?schema=two") as (_, third),
+    ):
+        one.publish("secret")
+        two.publish("word")
+        await hear(third, "word")
+        one.publish("secret")
+        two.publish("last")
+        await hear(third, "last")
+        assert other.heard == third.heard == ["word", "last"]
+
+
+async def test_everything_is_told_however_much_it_is(database: str) -> None:
+    topics = [f"{number:05}".ljust(200, "é") for number in range(100)]
+    async with opened(database) as (one, _), opened(database) as (_, other):
+        for topic in topics:
+            one.publish(topic)
+        await hear(other, topics[-1])
+        assert other.heard == topics
+
+
+async def test_what_no_message_can_carry_does_no_harm(database: str) -> None:
+    async with opened(database) as (one, own), opened(database) as (_, other):
+        for topic in ("x" * (LONGEST + 1), "nul\0", "\ud800", ""):
+            one.publish(topic)
+        one.publish("word")
+        await hear(other, "word")
+        assert other.heard == ["nul", "?", "word"]
+        assert len(own.heard) == 5
+
+
+@pytest.mark.parametrize("message", ["", "x", "\\n\\n", "y\\nmark", "{}", "\\n"])
+async def test_what_others_send_does_no_harm(database: str, message: str) -> None:
+    async with opened(database) as (signals, ear), opened(database) as (other, _):
+        outside: Any = await asyncpg.connect(database)
+        await outside.execute(f"NOTIFY {signals.channel}, E'{message}'")
+        await outside.close()
+        other.publish("word")
+        await hear(ear, "word")
+        assert set(ear.heard) <= {"mark", "word"}
+
+
+async def test_a_connection_that_is_ended_is_made_again_and_anything_may_have_happened(
+    database: str,
+) -> None:
+    async with opened(database) as (signals, ear):
+        outside: Any = await asyncpg.connect(database)
+        assert await end_others(outside) == 1
+        await hear(ear, ANYTHING[-1])
+        assert tuple(ear.heard) == ANYTHING
+        await outside.execute(f"NOTIFY {signals.channel}, E'somebody\\nword'")
+        await hear(ear, "word")
+        await outside.close()
+
+
+async def end_others(outside: Any) -> int:
+    found: int = await outside.fetchval(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    return found
+
+
+@pytest.mark.slow
+async def test_after_a_restart_of_the_server_everybody_hears_again(
+    own_postgres: PostgresServer,
+) -> None:
+    url = own_postgres.url
+    async with opened(url) as (one, ear), opened(url) as (_, other):
+        await asyncio.to_thread(own_postgres.restart)
+        for each in (ear, other):
+            await hear(each, "due")
+        one.publish("word")
+        await hear(other, "word")
+
+
+@pytest.mark.slow
+async def test_a_connection_that_died_without_a_word_is_noticed(
+    database: str, proxy: Proxy
+) -> None:
+    async with opened(proxy.through(database)) as (_, ear), opened(database) as (one, _):
+        proxy.half_open()
+        # New ones are served: it has to give up the old one.
+        await hear(ear, ANYTHING[-1])
+        one.publish("word")
+        await hear(ear, "word")
+        proxy.mend()
+
+
+async def test_publishing_waits_for_nobody_and_harms_nobody(database: str, proxy: Proxy) -> None:
+    async with opened(proxy.through(database)) as (signals, ear):
+        proxy.refuse()
+        proxy.cut()
+        for number in range(1000):
+            signals.publish(f"word {number}")
+        await hear(ear, "word 999")
+        assert len([topic for topic in ear.heard if topic.startswith("word")]) == 1000
+
+
+async def test_a_server_that_cannot_be_reached_keeps_nobody_from_opening(
+    database: str, proxy: Proxy
+) -> None:
+    proxy.refuse()
+    async with opened(proxy.through(database)) as (_, ear):
+        proxy.mend()
+        await hear(ear, ANYTHING[-1])
+
+
+@pytest.mark.slow
+async def test_a_server_that_does_not_answer_keeps_nobody_from_opening(
+    database: str, proxy: Proxy
+) -> None:
+    proxy.half_open(new=True)
+    async with asyncio.timeout(LIMIT), opened(proxy.through(database)) as (_, ear):
+        proxy.mend()
+        await hear(ear, ANYTHING[-1])
+
+
+async def test_opening_twice_listens_once_and_closing_twice_is_harmless(database: str) -> None:
+    async with opened(database) as (signals, _), opened(database) as (other, ear):
+        await signals.open()
+        signals.publish("word")
+        await hear(ear, "word")
+        assert ear.heard == ["word"]
+        await other.close()
+        await other.close()
+
+
+def test_signals_can_be_opened_by_one_loop_after_the_other(database: str) -> None:
+    signals = PostgresSignals(address_of(database), Runtime())
+    heard = []
+
+    async def main(word: str) -> None:
+        ear = Ear()
+        end = signals.subscribe(ear)
+        await signals.open()
+        async with opened(database) as (other, _):
+            other.publish(word)
+            await hear(ear, word)
+        await signals.close()
+        end()
+        heard.extend(ear.heard)
+
+    asyncio.run(main("first"))
+    signals.publish("to nobody")
+    asyncio.run(main("second"))
+    assert heard == ["first", "second"]
+
+
+async def test_through_a_pooler_it_tells_and_hears_only_past_it(database: str) -> None:
+    pooled = f"{database}?pooler=transaction"
+    async with (
+        opened(pooled) as (told, deaf),
+        opened(database) as (direct, ear),
+        opened(f"{pooled}&listen={database}") as (past, other),
+    ):
+        told.publish("word")
+        await hear(ear, "word")
+        await hear(other, "word")
+        direct.publish("answer")
+        await hear(other, "answer")
+        past.publish("last")
+        await hear(ear, "last")
+        assert deaf.heard == ["word"]
