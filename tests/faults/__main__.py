@@ -22,12 +22,13 @@ import traceback
 from pathlib import Path
 
 from tests.faults import report
-from tests.faults.checker import Verdict, check
-from tests.faults.crew import REPOSITORY, export
+from tests.faults.checker import Verdict
+from tests.faults.crew import REPOSITORY
 from tests.faults.ground import STORES, Skipped, laid
 from tests.faults.report import Played
 from tests.faults.rows import Settings
 from tests.faults.table import ROWS
+from tests.faults.unfinished import unfinished
 
 MOST_TOLD = 20
 HISTORY = REPOSITORY / "build" / "faults.json"
@@ -59,18 +60,6 @@ def play(name: str, store: str, settings: Settings, keep: bool) -> Played:
     else:
         settings.say(f"its files are in {folder}")
     return played
-
-
-def unfinished(folder: Path, why: str) -> Verdict:
-    """Judge what there is of a row that was not played to its end."""
-    verdict = Verdict()
-    try:
-        export(folder)
-        verdict = check(folder)
-    except Exception:
-        why += traceback.format_exc(limit=-1)
-    verdict.faults.insert(0, f"unfinished: {why}")
-    return verdict
 
 
 def run(options: argparse.Namespace) -> list[Played]:

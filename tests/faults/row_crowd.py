@@ -23,10 +23,10 @@ FIRST = 99  # the lane that is handed in before anybody works
 CHORUS = 100  # turns of one session, each of a lane of its own: all are submitted at once
 
 
-def crowd(ground: Ground, settings: Settings) -> Verdict:
+def crowd(ground: Ground, settings: Settings, chorus: int = CHORUS) -> Verdict:
     """Let four processes submit and work; a fair pool is filled before they begin."""
     plan = standard(settings.seed, settings.jobs, settings.longest)
-    plan = with_chorus(with_turns(plan, settings.jobs // 10))
+    plan = with_chorus(with_turns(plan, settings.jobs // 10), chorus)
     waiting = {item.number for item in plan.items if item.lane == FIRST}
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
@@ -37,7 +37,7 @@ def crowd(ground: Ground, settings: Settings) -> Verdict:
         door.terminate()
         settings.say(f"{len(waiting)} jobs wait in the fair pool")
         for number in range(PROCESSES):
-            singers = range(FIRST + 1 + number, FIRST + 1 + CHORUS, PROCESSES)
+            singers = range(FIRST + 1 + number, FIRST + 1 + chorus, PROCESSES)
             crew.start(f"worker-{number}", lanes=[number, *singers], slots=SLOTS)
         crew.finish()
     verdict = check(ground.folder)
@@ -72,12 +72,12 @@ def with_turns(plan: Plan, per_key: int) -> Plan:
     )
 
 
-def with_chorus(plan: Plan) -> Plan:
+def with_chorus(plan: Plan, count: int) -> Plan:
     """Return a plan with many turns of one session besides, submitted from everywhere at once."""
     start = len(plan.items)
     turns = [
         Item(start + one, "brief", 0.002, "chorus", FIRST + 1 + one, session="chorus")
-        for one in range(CHORUS)
+        for one in range(count)
     ]
     return replace(plan, items=(*plan.items, *turns))
 

@@ -85,6 +85,8 @@ def held(url: str, *statements: str) -> Iterator[int]:
         try:
             yield pid
         finally:
+            # Its end is waited for, which that of a connection is not.
+            runner.run(connection.execute("ROLLBACK"))
             runner.run(connection.close())
 
 

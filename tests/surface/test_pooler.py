@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -39,11 +40,11 @@ def pooler(postgres: PostgresServer) -> Iterator[str]:
         pytest.skip("needs PgBouncer; install it with: apt-get install pgbouncer")
     database, port = postgres.database(), free_port()
     folder = PrivateFolder("poolhand-pooler-", "pgbouncer")
+    settings = folder.path / "pgbouncer.ini"
+    settings.write_text(SETTINGS.format(server=postgres.port, port=port), encoding="utf-8")
+    with (folder.path / "log").open("ab") as log:
+        started = folder.start([Path(program), settings], log)
     try:
-        settings = folder.path / "pgbouncer.ini"
-        settings.write_text(SETTINGS.format(server=postgres.port, port=port), encoding="utf-8")
-        with (folder.path / "log").open("ab") as log:
-            started = folder.start([Path(program), settings], log)
         wait_until("PgBouncer answers", lambda: answers(port))
         yield database.replace(str(postgres.port), str(port)) + "?pooler=transaction"
     finally:
@@ -69,7 +70,7 @@ def test_many_work_side_by_side_behind_a_pooler(
     url = f"{pooler}&listen={past}" if listens else pooler
     done: list[int] = []
 
-    def crew() -> App:
+    def crew() -> tuple[App, Any, Any]:
         app = App(url)
         app.pool("narrow", max_concurrent=3)
 
@@ -81,21 +82,19 @@ def test_many_work_side_by_side_behind_a_pooler(
         async def capped(number: int) -> None:
             done.append(number)
 
-        app.free, app.capped = free, capped  # type: ignore[attr-defined]
-        return app
+        return app, free, capped
 
     async def work() -> None:
-        one, two = crew(), crew()
+        (one, free, _), (two, _, capped) = crew(), crew()
         async with one, two, one.worker(8), two.worker(8):
             tickets = await asyncio.gather(
-                *(one.free.submit(n) for n in range(50)),  # type: ignore[attr-defined]
-                *(two.capped.submit(n) for n in range(50, 100)),  # type: ignore[attr-defined]
+                *(free.submit(n) for n in range(50)), *(capped.submit(n) for n in range(50, 100))
             )
             for ticket in tickets:
                 await ticket
             async with one.transaction() as tx:
                 await tx.execute("CREATE TABLE mine (x int)")
-                id = await one.free.submit_in(tx, 100)  # type: ignore[attr-defined]
+                id = await free.submit_in(tx, 100)
             ticket = await two.get(id)
             assert ticket is not None
             await ticket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from poolhand.contract import (
     Wanted,
     Written,
 )
+from poolhand.errors import ReadOnly
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
@@ -57,9 +58,16 @@ from poolhand.stores.postgres_signals import PostgresSignals
 from poolhand.stores.postgres_survey import Survey
 from poolhand.stores.postgres_together import Together
 from poolhand.stores.postgres_transaction import PostgresTransaction
-from poolhand.stores.postgres_turn import PATIENCE, Clock, Done, Need, Turns, Unsure
+from poolhand.stores.postgres_turn import (
+    PATIENCE,
+    Clock,
+    Done,
+    Need,
+    PostgresSteps,
+    Turns,
+    Unsure,
+)
 from poolhand.stores.sql_leases import Leases, all_leases
-from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
 
 T = TypeVar("T")
@@ -123,7 +131,7 @@ class PostgresStore:
     # How it is done
 
     async def _steps(
-        self, act: Callable[[Steps], T], look: Callable[[Tables], Need] | None = None
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None = None
     ) -> T:
         """Take steps that are written together; tell of them when they are."""
         async with self._wall_between():
@@ -134,7 +142,7 @@ class PostgresStore:
         return done.value
 
     async def _certain(
-        self, act: Callable[[Steps], T], look: Callable[[Tables], Need] | None
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None
     ) -> Done[T]:
         """Do it once: where the word about the commit was lost, find out before doing it again."""
         while True:
@@ -297,9 +305,10 @@ class PostgresStore:
         keys = [put.key for change in changes for put in change.documents]
         tokens = [change.token for change in changes]
 
-        def act(steps: Steps) -> Exchange:
+        def act(steps: PostgresSteps) -> Exchange:
             if keys:
                 self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
+            steps.pools.load(wanted)
             replaced = sql_verbs.replace(steps, changes, wanted)
             settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
             return Exchange(replaced, frozenset(settled))
@@ -413,9 +422,12 @@ class PostgresStore:
     ) -> list[Written]:
         async with self._wall_between():
             if stream == STREAM:
-                await self._change(
-                    lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(), True
-                )
+                # Where nothing can be written, all that has its number can be read.
+                with suppress(ReadOnly):
+                    await self._change(
+                        lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(),
+                        True,
+                    )
             return await self._read(
                 lambda tables: PostgresLog(tables, self._turns.locks).read(
                     stream, after, limit, kind

@@ -17,7 +17,7 @@ ALONE = "SELECT pg_advisory_xact_lock(?::int, no) FROM unnest(?::int[]) AS wante
 HOLD = """
 SELECT count(held), extract(epoch FROM clock_timestamp())::double precision,
     ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?4::int)),
-    ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?5::int))
+    ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?4::int))
 FROM (
     SELECT CASE WHEN alone THEN pg_advisory_xact_lock(?1::int, no)
         ELSE pg_advisory_xact_lock_shared(?1::int, no) END AS held
@@ -49,12 +49,10 @@ class Locks:
         numbers = sorted({_number(name) for name in names})
         tables.execute(ALONE, (self.kind(kind), numbers))
 
-    def hold(
-        self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0, turns: int = 0
-    ) -> Held:
-        """Take pools, each alone or with others."""
+    def hold(self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0) -> Held:
+        """Take pools, each alone or with others, and numbers for so many jobs."""
         numbers = sorted(pools)
-        asked = (self.kind(POOLS), numbers, [pools[no] for no in numbers], jobs, turns)
+        asked = (self.kind(POOLS), numbers, [pools[no] for no in numbers], jobs)
         return Held(*tables.execute(HOLD, asked).fetchone()[1:])
 
 

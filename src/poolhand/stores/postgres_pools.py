@@ -32,7 +32,7 @@ WHERE no = ?
 """
 # With how many jobs could be claimed, as far as that is asked, and who would claim them: held, so
 # that nobody is buried in between.
-BUSY = """
+LOAD = """
 WITH me AS MATERIALIZED (
     SELECT no FROM poolhand_owners WHERE id = ? AND buried = 0 FOR SHARE
 )
@@ -40,7 +40,7 @@ SELECT p.no, spec, paused, resized, running, waiting, queued, scheduled, parked,
     (SELECT count(*) FROM (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?) heads),
     (SELECT no FROM me)
-FROM poolhand_pools p WHERE paused = 0 AND p.no = ANY(?) ORDER BY p.no
+FROM poolhand_pools p WHERE p.no = ANY(?)
 """
 RECOUNT = """
 SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
@@ -142,20 +142,22 @@ class PostgresPools(Pools):
         self.claimant: tuple[str, int | None] = ("", None)
         books.writers.append(self._write_tallies)
 
-    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
-        if not self._maybe_busy:
-            return {}
-        busy: dict[int, StoredPool] = {}
-        asked = (sought(wanted.owner), len(wanted.slots), list(self._maybe_busy))
-        for *columns, heads, owner in self._books.query_waits(BUSY, asked):
-            pool = self._by_no.get(columns[0]) or self._keep(tuple(columns))
+    def load(self, wanted: Wanted | None) -> None:
+        """Look all pools up that are held, with what could be claimed of what is wanted."""
+        if not self._held:
+            return
+        owner, limit = ("", 0) if wanted is None else (wanted.owner, len(wanted.slots))
+        asked = (sought(owner), limit, list(self._held))
+        for *columns, heads, number in self._books.tables.execute(LOAD, asked):
+            pool = self._keep(tuple(columns))
             assert isinstance(pool, PostgresPool)
             if pool.free:
                 pool.queue.size = heads
-            if pool.queued > 0:
-                busy[pool.no] = pool
-            self.claimant = wanted.owner, owner
-        return busy
+            self.claimant = owner, number
+
+    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+        pools = (self._by_no[no] for no in self._maybe_busy if no in self._by_no)
+        return {pool.no: pool for pool in pools if pool.queued > 0 and not pool.paused}
 
     def holds(self, no: int) -> bool:
         """Tell whether a pool is held alone."""
@@ -166,6 +168,7 @@ class PostgresPools(Pools):
         if made is not None:
             # Nobody else can see it yet.
             self._held[made[0]] = True
+        self._missing.discard(spec.name)
         pool = self.named(spec.name)
         assert pool is not None
         return pool

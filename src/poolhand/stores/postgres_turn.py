@@ -155,7 +155,7 @@ class Turns:
 
     async def write(
         self,
-        act: Callable[[Steps], T],
+        act: Callable[[PostgresSteps], T],
         look: Callable[[Tables], Need] | None = None,
         last_pool: int = 0,
     ) -> Done[T]:
@@ -248,7 +248,7 @@ class Turns:
 
     async def _once(
         self,
-        act: Callable[[Steps], T],
+        act: Callable[[PostgresSteps], T],
         look: Callable[[Tables], Need] | None,
         pools: dict[int, bool],
         last_pool: int,
@@ -284,7 +284,7 @@ class Turns:
     def do(
         self,
         tables: PostgresTables,
-        act: Callable[[Steps], T],
+        act: Callable[[PostgresSteps], T],
         look: Callable[[Tables], Need] | None,
         pools: Mapping[int, bool],
         last_pool: int = 0,

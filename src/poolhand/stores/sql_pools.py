@@ -238,6 +238,7 @@ class Pools:
         self._books = books
         self._by_no: dict[int, StoredPool] = {}
         self._by_name: dict[str, StoredPool] = {}
+        self._missing: set[str] = set()
         books.writers.append(self.save)
 
     def no(self, no: int) -> StoredPool:
@@ -249,9 +250,11 @@ class Pools:
 
     def named(self, name: str) -> StoredPool | None:
         pool = self._by_name.get(name)
-        if pool is None:
+        if pool is None and name not in self._missing:
             columns = self._books.tables.execute(self.BY_NAME, (sought(name),)).fetchone()
-            pool = None if columns is None else self._keep(columns)
+            if columns is not None:
+                return self._keep(columns)
+            self._missing.add(name)
         return pool
 
     def names(self) -> dict[int, str]:
@@ -279,6 +282,7 @@ class Pools:
     def open(self, spec: PoolSpec) -> StoredPool:
         """Let a pool come into being."""
         self._books.tables.execute(NEW, (spec.name, encode_spec(spec)))
+        self._missing.discard(spec.name)
         pool = self.named(spec.name)
         assert pool is not None
         return pool

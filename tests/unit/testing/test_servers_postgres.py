@@ -150,7 +150,7 @@ def test_a_setting_that_cannot_be_is_told_in_the_words_of_the_server(
 def test_every_database_is_new_and_empty_and_goes_whoever_is_connected(
     postgres: PostgresServer,
 ) -> None:
-    first, second = postgres.database(), postgres.database('odd "name" / é')
+    first, second = postgres.database(), postgres.database('odd "name" /?#%41 é')
     assert first != second
     postgres.query("CREATE TABLE mine (n int)", first)
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"

@@ -1,0 +1,331 @@
+"""A PostgreSQL that stands still, is locked, full or read-only: every verb answers in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from poolhand.contract import Batch, Change, Claim, Filter, Line, Put, Wanted
+from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
+from poolhand.rules import lifecycle
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_tables import Dialect
+from poolhand.testing import PostgresServer
+from tests.contract.support import Clock, Hand, ids, order, owner, spec
+from tests.faults.proxy import Proxy
+from tests.unit.stores.tables import postgres_faults
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 15  # seconds within which every verb has to answer; promised are 10, machines are busy
+SOURCE = Path(__file__).with_name("full_disk.c")
+
+
+WAITING_FOR = """
+SELECT bool_or(pg_cancel_backend(pid)) FROM pg_locks
+WHERE NOT granted AND relation = to_regclass($1)
+"""
+
+
+def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Return all that can be asked of a store, on a claim."""
+    change = Change(lifecycle.hand_back(claim.job), claim.token)
+    return {
+        "check": store.check,
+        "declare": lambda: store.declare(spec("new", slots=3)),
+        "pools": store.pools,
+        "pause": lambda: store.pause("pool", False, "me"),
+        "resize": lambda: store.resize("pool", 7, "me"),
+        "add": lambda: store.add([Batch((order("added"),))]),
+        "add with a key": lambda: store.add([Batch((order("k", idempotency_key="k"),))]),
+        "begin": store.begin,
+        "unpark": lambda: store.unpark(["a"]),
+        "claim": lambda: store.claim(Wanted("hand", (0,))),
+        "replace": lambda: store.replace([change], Wanted("hand", (0,))),
+        "release": lambda: store.release([claim.token]),
+        "cancel": lambda: store.cancel(["a"], "me"),
+        "enroll": lambda: store.enroll(owner("other")),
+        "extend": lambda: store.extend("hand", [claim.token]),
+        "leases": store.leases,
+        "bury": lambda: store.bury("dead", 0),
+        "get": lambda: store.get(["a"]),
+        "brief": lambda: store.brief("a"),
+        "find": lambda: store.find(Filter()),
+        "count": lambda: store.count(Filter()),
+        "promote": store.promote,
+        "prune": lambda: store.prune(0.0),
+        "get_document": lambda: store.get_document("d"),
+        "put": lambda: store.put([Put("d", b"")]),
+        "delete": lambda: store.delete("d"),
+        "scan": lambda: store.scan("d"),
+        "append": lambda: store.append([Line("s", "kind", b"")]),
+        "read": lambda: store.read("pool_audit"),
+        "trim": lambda: store.trim("s", 5),
+    }
+
+
+async def all_of(store: PostgresStore, claim: Claim) -> dict[str, BaseException | None]:
+    """Ask everything at once; return the error of each, if all have answered in time."""
+    asked = verbs(store, claim)
+    async with asyncio.timeout(LIMIT):
+        ends = await asyncio.gather(*[verb() for verb in asked.values()], return_exceptions=True)
+    for end in ends:
+        if hasattr(end, "roll_back"):
+            await end.roll_back()
+    return {
+        name: end if isinstance(end, BaseException) else None
+        for name, end in zip(asked, ends, strict=True)
+    }
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[tuple[PostgresStore, Claim]]:
+    """Give a store with a claim."""
+    store = PostgresStore(url, Runtime())
+    await store.open()
+    try:
+        await store.enroll(owner("hand"))
+        await store.declare(spec(slots=5))
+        claim = await Hand(store, Clock()).start("a")
+        yield store, claim
+    finally:
+        await store.close()
+
+
+def expect_only(ends: dict[str, BaseException | None], *kinds: type[PoolhandError]) -> None:
+    wrong = {name: end for name, end in ends.items() if not isinstance(end, kinds)}
+    assert wrong == {}
+
+
+def expect_none(ends: dict[str, BaseException | None]) -> None:
+    assert {name: end for name, end in ends.items() if end is not None} == {}
+
+
+async def test_a_server_that_stands_still_is_not_waited_for(own_postgres: PostgresServer) -> None:
+    async with opened(own_postgres.url) as (store, claim):
+        own_postgres.pause()
+        expect_only(await all_of(store, claim), Unavailable)
+        own_postgres.resume()
+        expect_none(await all_of(store, claim))
+    assert await postgres_faults(own_postgres.url) == []
+
+
+async def test_a_line_that_died_without_a_word_is_not_waited_for(
+    postgres: PostgresServer, schema: str
+) -> None:
+    with Proxy("127.0.0.1", postgres.port) as proxy:
+        async with opened(proxy.through(schema)) as (store, claim):
+            proxy.half_open(new=True)
+            expect_only(await all_of(store, claim), Unavailable)
+            proxy.mend()
+            expect_none(await all_of(store, claim))
+
+
+@pytest.mark.parametrize("table", ["poolhand_pools", "poolhand_jobs"])
+async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
+    schema: str, table: str
+) -> None:
+    address = address_of(schema)
+    async with opened(schema) as (store, claim):
+        stranger: Any = await asyncpg.connect(address.dsn)
+        await stranger.execute("BEGIN")
+        await stranger.execute(Dialect(address.schema).text(f"LOCK TABLE {table}"))
+        ends = await all_of(store, claim)
+        assert isinstance(ends["add"], Unavailable)
+        expect_only({name: end for name, end in ends.items() if end is not None}, Unavailable)
+        await stranger.execute("ROLLBACK")
+        await stranger.close()
+        expect_none(await all_of(store, claim))
+    assert await postgres_faults(schema) == []
+
+
+async def test_work_done_while_nobody_answered_is_not_done_twice(
+    own_postgres: PostgresServer,
+) -> None:
+    async with opened(own_postgres.url) as (store, _):
+        own_postgres.pause()
+        async with asyncio.timeout(LIMIT):
+            with pytest.raises(Unavailable):
+                await store.add([Batch((order("b", idempotency_key="b"),))])
+        own_postgres.resume()
+        await store.add([Batch((order("again", idempotency_key="b"),))])
+        found = await store.find(Filter())
+        assert len(found.jobs) == 2
+
+
+async def test_a_server_that_is_read_only_says_so_and_can_be_read(
+    own_postgres: PostgresServer,
+) -> None:
+    url = own_postgres.url
+    async with opened(url) as (store, claim):
+        own_postgres.query("ALTER DATABASE poolhand SET default_transaction_read_only = on")
+        await end_all(url)
+        expect_read_only(await all_of(store, claim))
+        assert ids((await store.find(Filter())).jobs) == ["a"]
+        own_postgres.query("ALTER DATABASE poolhand RESET default_transaction_read_only")
+        await end_all(url)
+        expect_none(await all_of(store, claim))
+
+
+READS = {
+    "pools",
+    "begin",
+    "leases",
+    "get",
+    "brief",
+    "find",
+    "count",
+    "get_document",
+    "scan",
+    "read",
+}
+# With nothing to change nothing is written.
+IDLE = {"unpark", "release", "trim", "bury", "claim", "promote", "delete"}
+
+
+def expect_read_only(ends: dict[str, BaseException | None]) -> None:
+    for name, end in ends.items():
+        if name in READS:
+            assert end is None, name
+        elif name in IDLE:
+            assert end is None or isinstance(end, ReadOnly), name
+        else:
+            assert isinstance(end, ReadOnly), name
+
+
+async def end_all(url: str) -> None:
+    """End all connections to the database, and have the others see the new settings."""
+    outside: Any = await asyncpg.connect(url)
+    await outside.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await outside.close()
+
+
+@pytest.fixture
+def standby(own_postgres: PostgresServer, postgres_binaries: Path) -> Iterator[PostgresServer]:
+    """Give a copy of the server that follows it; what is asked of the first comes to it."""
+    with PostgresServer(binaries=postgres_binaries) as copy:
+        copy.stop()
+        data, ids_of = copy.folder / "data", (copy.folder / "data").stat()
+        shutil.rmtree(data)
+        subprocess.run(
+            [
+                *(postgres_binaries / "pg_basebackup", "-D", data, "-R", "-X", "stream"),
+                *("-c", "fast", "-d", own_postgres.url),
+            ],
+            check=True,
+        )
+        if os.geteuid() == 0:
+            for path in (data, *data.rglob("*")):
+                os.chown(path, ids_of.st_uid, ids_of.st_gid, follow_symlinks=False)
+        copy.start()
+        yield copy
+
+
+async def test_a_standby_says_that_it_is_none_to_write_to(
+    own_postgres: PostgresServer, standby: PostgresServer
+) -> None:
+    async with opened(own_postgres.url) as (_, claim):
+        copied = PostgresStore(standby.url, Runtime())
+        async with asyncio.timeout(LIMIT):
+            while True:
+                try:
+                    await copied.open()
+                    if await copied.get(["a"]) != [None]:
+                        break
+                except StoreError:
+                    continue
+        expect_read_only(await all_of(copied, claim))
+        await copied.close()
+
+
+async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(schema: str) -> None:
+    address = address_of(schema)
+    async with opened(schema) as (store, claim):
+        outside: Any = await asyncpg.connect(address.dsn)
+        await outside.execute("BEGIN")
+        await outside.execute(Dialect(address.schema).text("LOCK TABLE poolhand_waits"))
+        adding = asyncio.create_task(store.add([Batch((order("b"),))]))
+        async with asyncio.timeout(LIMIT):
+            while not await outside.fetchval(WAITING_FOR, f"{address.schema}.poolhand_waits"):
+                pass
+            with pytest.raises(Unavailable, match="canceling statement due to user request"):
+                await adding
+        await outside.execute("ROLLBACK")
+        await outside.close()
+        assert await store.get(["b"]) == [None]
+        expect_none(await all_of(store, claim))
+
+
+async def test_connections_killed_all_the_time_are_not_noticed(
+    own_postgres: PostgresServer,
+) -> None:
+    url = own_postgres.url
+    async with opened(url) as (store, _):
+        for round in range(10):
+            adding = [
+                asyncio.create_task(store.add([Batch((order(f"{round}-{number}"),))]))
+                for number in range(10)
+            ]
+            await end_all(url)
+            await asyncio.gather(*adding)
+        assert sum((await store.count(Filter())).values()) == 101
+    assert await postgres_faults(url) == []
+
+
+@pytest.fixture
+def full_disk(postgres_binaries: Path) -> Iterator[tuple[PostgresServer, Path]]:
+    """Give a server, and a file: while that is there, no table of it can grow."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("NOT TESTED: a disk that is full needs Linux and a C compiler")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # The server runs as another user where this is root.
+        folder.chmod(0o755)
+        library, switch = folder / "full_disk.so", folder / "switch"
+        command = [compiler, "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
+        subprocess.run(command, check=True)
+        for program in ("initdb", "psql"):
+            (folder / program).symlink_to(postgres_binaries / program)
+        wrapped = folder / "postgres"
+        settings = f"LD_PRELOAD={library} FULL_DISK={switch}"
+        wrapped.write_text(f'#!/bin/sh\n{settings} exec {postgres_binaries}/postgres "$@"\n')
+        wrapped.chmod(0o755)
+        with PostgresServer(binaries=folder) as server:
+            yield server, switch
+
+
+async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(
+    full_disk: tuple[PostgresServer, Path],
+) -> None:
+    server, switch = full_disk
+    async with opened(server.url) as (store, claim):
+        switch.touch()
+        with pytest.raises(ReadOnly, match="nothing new is taken until there is space again"):
+            await asyncio.gather(*[store.add([Batch((big(f"b{n}"),))]) for n in range(20)])
+        # What is there can be seen, and work on it may go on.
+        assert ids((await store.find(Filter())).jobs)[-1] == "a"
+        switch.unlink()
+        expect_none(await all_of(store, claim))
+    assert await postgres_faults(server.url) == []
+
+
+def big(id: str) -> Any:
+    made = order(id)
+    return type(made)(made.job, os.urandom(200_000))
