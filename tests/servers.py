@@ -83,4 +83,4 @@ def schema(postgres: PostgresServer) -> Iterator[str]:
     """Give the URL of a new and empty schema, which is quicker made than a database."""
     name = f"test_{next(_numbers)}"
     yield f"{postgres.url}?schema={name}"
-    postgres.query(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    postgres.query(f"DROP SCHEMA IF EXISTS {name} CASCADE", postgres.url)

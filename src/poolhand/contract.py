@@ -240,10 +240,6 @@ class StoreTransaction(Protocol):
 class Insertion(Protocol):
     """Orders made ready to be written by a transaction of the user's own; used from its loop."""
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """The ids of the jobs."""
-
     async def write(self, connection: Any) -> None:
         """Write the jobs in the transaction that is open on a connection of the user's."""
 
@@ -282,8 +278,7 @@ class Jobs(Protocol):
     async def claim(self, wanted: Wanted) -> list[Claim]:
         """Hand out the jobs that are next: the best of each pool first.
 
-        Pools take turns, over all claims of a process. Never one job to two owners, never beyond
-        the cap of a pool, a key or a session.
+        Pools take turns, over all claims of a process. No job goes to two; all caps are kept.
         """
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:

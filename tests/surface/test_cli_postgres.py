@@ -159,13 +159,27 @@ def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
 
 def test_a_newer_schema_is_refused_and_found(postgres: PostgresServer, desk: Desk) -> None:
     table = f"{name_of(desk.url)}.poolhand_schema"
-    postgres.query(f"INSERT INTO {table} VALUES (9999, 'later', '', '')", desk.url)  # noqa: S608
+    postgres.query(f"INSERT INTO {table} VALUES (9999, 'x', '', '', 9999)", desk.url)  # noqa: S608
     error = desk.run("jobs", "list", code=5).stderr
     assert "9999" in error
     assert "[PH-STO-004]" in error
     findings = found(desk, code=1)
     assert wrong(findings) == {"schema"}
     assert "store" not in findings
+    checked = desk.run("migrate", "--check", code=1).stdout
+    assert checked == "the schema is number 9999, newer than this poolhand, which knows 1\n"
+    assert "[PH-STO-004]" in desk.run("migrate", code=5).stderr
+
+
+def test_a_newer_schema_that_older_code_can_go_on_with_is_fine(
+    postgres: PostgresServer, desk: Desk
+) -> None:
+    table = f"{name_of(desk.url)}.poolhand_schema"
+    postgres.query(f"INSERT INTO {table} VALUES (2, 'more', '', '', 1)", desk.url)  # noqa: S608
+    desk.run("jobs", "cancel", desk.add())
+    finding = found(desk)["schema"]
+    assert finding["text"] == "the schema is number 2; this poolhand knows 1, and can go on with it"
+    assert "number 2, newer than" in desk.run("migrate").stdout
 
 
 def test_a_server_that_is_too_old_is_refused_and_found(

@@ -12,7 +12,7 @@ import pytest
 from poolhand.contract import Batch, Change, Claim, Extended, Filter, Line, Put, Wanted
 from poolhand.errors import Unavailable
 from poolhand.rules import lifecycle
-from poolhand.rules.audit import OUTCOME
+from poolhand.rules.audit import OUTCOME, STREAM
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin
@@ -210,7 +210,7 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
             case "prune":
                 assert await store.prune(1000.0) == 0
             case _:
-                assert await store.read("pool_audit") == await store.read("pool_audit")
+                assert await store.read(STREAM) == await store.read(STREAM)
                 assert await store.count(Filter(pool="fair")) == {Status.QUEUED: 3}
 
     assert await at_every_statement(cut, False, act) > 1

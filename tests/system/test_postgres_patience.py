@@ -19,6 +19,7 @@ import pytest
 from poolhand.contract import Batch, Change, Claim, Filter, Line, Put, Wanted
 from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.rules import lifecycle
+from poolhand.rules.audit import STREAM
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
@@ -72,7 +73,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "delete": lambda: store.delete("d"),
         "scan": lambda: store.scan("d"),
         "append": lambda: store.append([Line("s", "kind", b"")]),
-        "read": lambda: store.read("pool_audit"),
+        "read": lambda: store.read(STREAM),
         "trim": lambda: store.trim("s", 5),
     }
 

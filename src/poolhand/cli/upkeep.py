@@ -103,11 +103,16 @@ def migrate(
             screen.as_json({"from": has, "to": now, "newest": knows})
         elif has == now == knows:
             screen.line(f"the schema is number {has}, the newest; nothing to do")
+        elif now > knows:
+            screen.line(
+                f"the schema is number {now}, newer than this poolhand, which knows {knows}"
+            )
         elif has == now:
             screen.line(f"the schema is number {has}; `poolhand migrate` brings it to {knows}")
         else:
             screen.line(f"the schema is number {now} now, from {has}")
-        if now != knows:
+        # One that is newer was opened, unless this is only a check: then it can be used.
+        if now < knows or (now > knows and check):
             raise typer.Exit(exits.WRONG)
 
 

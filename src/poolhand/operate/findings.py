@@ -58,16 +58,19 @@ async def _outside(store: Store) -> AsyncIterator[Finding]:
             survey = await store.survey()
             for finding in server_findings.usable(store.place, survey):
                 yield finding
-            yield _schema(store.place, *await store.schema())
+            yield _schema(store.place, *await store.schema(), survey.since)
             for finding in server_findings.shape(survey):
                 yield finding
     except StoreError as error:
         yield _unusable(error)
 
 
-def _schema(place: str, has: int, knows: int) -> Finding:
+def _schema(place: str, has: int, knows: int, since: int | None = None) -> Finding:
     if has == knows:
         return Finding("schema", Level.OK, f"the schema is number {has}, the newest")
+    if has > knows and since is not None and since <= knows:
+        text = f"the schema is number {has}; this poolhand knows {knows}, and can go on with it"
+        return Finding("schema", Level.OK, text)
     if has == 0:
         text = f"{place} is no store of poolhand yet"
         fix = "check the name, or make one of it with `poolhand migrate`"

@@ -78,6 +78,10 @@ class Survey(Protocol):
     def tables(self) -> Sequence[Table]: ...
 
     @property
+    def since(self) -> int:
+        """The oldest schema whose code can go on with the one that is there."""
+
+    @property
     def snapshot(self) -> Held | None:
         """The oldest one in this database."""
 

@@ -104,7 +104,8 @@ class Survey(Struct, frozen=True):
 
     `ahead` is by how many seconds its clock is ahead of that of this machine; `unsafe` are
     settings that let a crash take back what was committed; `lacking` are tables and sequences
-    that this user may not use; `snapshot` and `writer` are the oldest ones open.
+    that this user may not use; `snapshot` and `writer` are the oldest ones open. `since` is the
+    number of the oldest schema whose code can go on with the one that is there.
     """
 
     version: str
@@ -119,6 +120,7 @@ class Survey(Struct, frozen=True):
     tables: tuple[Table, ...] = ()
     snapshot: Held | None = None
     writer: Held | None = None
+    since: int = 0
 
 
 async def schema_of(address: Address) -> tuple[int, int]:
@@ -139,6 +141,7 @@ async def survey_of(address: Address, runtime: Runtime) -> Survey:
         tables = await connection.fetch(TABLES, schema)
         snapshots = await connection.fetch(SNAPSHOTS)
         writers = await connection.fetch(WRITERS)
+        taken = await applied(connection, Dialect(address.schema))
     facts: dict[str, Any] = dict(server)
     at, unsafe = facts.pop("at"), facts.pop("unsafe")
     return Survey(
@@ -149,6 +152,7 @@ async def survey_of(address: Address, runtime: Runtime) -> Survey:
         tables=tuple(Table(*row) for row in tables),
         snapshot=Held(*snapshots[0]) if snapshots else None,
         writer=Held(*writers[0]) if writers else None,
+        since=max((step.compatible for step in taken.values()), default=0),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from poolhand.errors import StoreError
+from poolhand.errors import Conflict, StoreError, Unavailable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -55,8 +55,7 @@ class Together(Generic[A, B]):
         try:
             answers = iter(await self._act([thing for things, _ in taken for thing in things]))
         except BaseException as error:
-            ours = isinstance(error, StoreError) or not isinstance(error, Exception)
-            if len(taken) > 1 and not ours:
+            if len(taken) > 1 and _is_of_one(error):
                 # The fault of one of them, for which the others must not pay.
                 for asked in taken:
                     await self._pass_on([asked])
@@ -73,8 +72,15 @@ class Together(Generic[A, B]):
                 reply.set_result(own)
 
 
+def _is_of_one(error: BaseException) -> bool:
+    """Tell whether an error is about something that was asked, not about the store."""
+    if isinstance(error, StoreError):
+        return isinstance(error, Conflict)
+    return isinstance(error, Exception)
+
+
 def _as_told(error: BaseException) -> BaseException:
     """Return an error for those who asked: a cancellation was not theirs."""
     if isinstance(error, Exception):
         return error
-    return asyncio.InvalidStateError("the store was closed before it could answer")
+    return Unavailable("the store was closed before it could answer")

@@ -207,10 +207,6 @@ class Books:
         row.where = where
         self.changed[row.seq] = row
 
-    def end_claim(self, token: int) -> None:
-        """Let a claim be over at once; what ends many gathers them in `ended_claims`."""
-        self.tables.delete(END_CLAIM, [token])
-
     def forget(self, row: Row) -> None:
         """Let a job that has not come in leave no trace."""
         self.write()
@@ -225,9 +221,13 @@ class Books:
 
     def query_waits(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Ask about those that wait, when what is known of them is up to date."""
+        self.write_waits()
+        return self.tables.execute(text, values).fetchall()
+
+    def write_waits(self) -> None:
+        """Bring the rows of those that wait up to date."""
         if self.changed or self.new_queued or self.ended_waits or self._new_waits:
             self.write()
-        return self.tables.execute(text, values).fetchall()
 
     # Writing
 

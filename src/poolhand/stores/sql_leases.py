@@ -114,9 +114,24 @@ class Leases:
         for row in self._tables.among(CLAIMED, [change.token for change in changes]):
             self._good[row[0]] = row
         self._steps.freed.update(claim[2] for claim in self._good.values())
+        self._foresee(changes)
         made = tuple([self._change(change) for change in changes])
         self._steps.forget_owners()
         return made
+
+    def _foresee(self, changes: Sequence[Change]) -> None:
+        """Look up at once what will be asked about jobs that have to do with others."""
+        turns: dict[int, list[Job]] = {}
+        rows = []
+        for change in changes:
+            job, claim = change.job, self._good.get(change.token)
+            if claim is not None and (job.session is not None or not job.status.terminal):
+                rows.append(claim[1])
+                turns.setdefault(claim[2], []).append(job)
+        if len(rows) > 1:
+            self._books.load(rows)
+            for no, jobs in turns.items():
+                self._steps.pools.no(no).sessions.foresee(jobs, ending=True)
 
     def _change(self, change: Change) -> bool:
         books, job = self._books, change.job
@@ -158,7 +173,7 @@ class Leases:
             self._execute(STICK, (token,))
         else:
             steps.vacate(pool, key)
-            self._books.end_claim(token)
+            self._books.ended_claims.append(token)
 
     def _give_back(self, pool: StoredPool, row: Row, change: Change) -> None:
         """Let a job wait for its next attempt."""
@@ -171,11 +186,11 @@ class Leases:
 
     def release(self, tokens: Sequence[int]) -> None:
         """Take back the slots of jobs that were stuck."""
-        for token in tokens:
+        for token in dict.fromkeys(tokens):
             claim = self._execute(STUCK, (token,)).fetchone()
             if claim is not None:
                 self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
-                self._books.end_claim(token)
+                self._books.ended_claims.append(token)
         self._steps.forget_owners()
 
     # Owners

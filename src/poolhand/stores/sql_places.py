@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from poolhand.rules.agenda import Agenda
 from poolhand.rules.crowd import Crowd, KeyCrowd, payer
-from poolhand.rules.gates import Gate, KeyGates, Sessions
-from poolhand.rules.job import Job
+from poolhand.rules.gates import Gate, KeyGates
 from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
 from poolhand.rules.terms import seconds
 from poolhand.stores.sql_books import TURNS, Books
 from poolhand.stores.sql_lanes import Lanes
-from poolhand.stores.sql_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, SESSION, Row
+from poolhand.stores.sql_rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, Row
 
 LEVEL_BITS = 22
 TURN_BITS = 40
@@ -52,12 +49,6 @@ ORDER BY rank DESC, seq DESC LIMIT 1
 NEXT_OF_GATE = """
 SELECT seq FROM poolhand_waits WHERE pool = ? AND gate = ? AND place = ? ORDER BY rank, turn LIMIT 1
 """
-HOLDER = "SELECT holder FROM poolhand_sessions WHERE pool = ? AND line = ?"
-HOLD = """
-INSERT INTO poolhand_sessions VALUES (?, ?, ?)
-ON CONFLICT (pool, line) DO UPDATE SET holder = excluded.holder
-"""
-FREE = "DELETE FROM poolhand_sessions WHERE pool = ? AND line = ?"
 OLDEST = "SELECT min(seq) FROM poolhand_waits WHERE pool = ? AND crowd = ?"
 CROWDS = """
 SELECT crowd, count(*), min(seq) FROM poolhand_waits WHERE pool = ? AND crowd IS NOT NULL
@@ -237,56 +228,6 @@ class StoredGates(KeyGates[Row]):
         return bool(self._gates)
 
 
-class StoredSessions(Sessions[Row]):
-    """The turns of the sessions of a pool."""
-
-    def __init__(self, books: Books, pool: int) -> None:
-        super().__init__()
-        self._books = books
-        self._pool = pool
-
-    def holder(self, job: Job) -> Row | None:
-        seq = None if job.session is None else self._holder(_line(job))
-        return None if seq is None else self._books.row(seq)
-
-    def enter(self, entry: Row) -> bool:
-        if entry.job.session is None:
-            return True
-        line = _line(entry.job)
-        holder = self._holder(line)
-        if holder is None:
-            self._books.tables.execute(HOLD, (self._pool, line, entry.seq))
-        elif holder != entry.seq:
-            entry.rank, entry.turn, entry.gate = 0, entry.seq, line
-            self._books.put(entry, SESSION)
-            return False
-        return True
-
-    def leave(self, entry: Row) -> Row | None:
-        if entry.job.session is None:
-            return None
-        line = _line(entry.job)
-        if self._holder(line) != entry.seq:
-            return None
-        rows = self._books.query(NEXT_OF_GATE, (self._pool, line, SESSION))
-        if not rows:
-            self._books.tables.execute(FREE, (self._pool, line))
-            return None
-        heir = self._books.row(rows[0][0])
-        self._books.tables.execute(HOLD, (self._pool, line, heir.seq))
-        self.remove(heir)
-        return heir
-
-    def remove(self, entry: Row) -> None:
-        """Let an entry that waits here leave."""
-        entry.gate = None
-        self._books.put(entry, LIMBO)
-
-    def _holder(self, line: str) -> int | None:
-        row = self._books.tables.execute(HOLDER, (self._pool, line)).fetchone()
-        return None if row is None else row[0]
-
-
 class StoredCrowd(Crowd[Row]):
     """Those of a pool among whom an eviction chooses."""
 
@@ -387,8 +328,3 @@ def _moment(row: Row, opens_at: float) -> float:
     """Return when a row may start, by the clock that it goes by."""
     run_at = row.job.run_at
     return seconds(run_at) if row.by_wall and run_at is not None else opens_at
-
-
-def _line(job: Job) -> str:
-    """Return the name under which a session of a tenant is known."""
-    return msgspec.json.encode((job.tenant, job.session)).decode()

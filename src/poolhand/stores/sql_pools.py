@@ -21,11 +21,11 @@ from poolhand.stores.sql_places import (
     StoredCrowd,
     StoredGates,
     StoredReady,
-    StoredSessions,
     Unkept,
     position,
 )
 from poolhand.stores.sql_rows import SESSION, Row, sought
+from poolhand.stores.sql_sessions import StoredSessions
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -113,7 +113,7 @@ class StoredPool(KeptDesk[Row]):
         self.schedule = Schedule(books, scheduled)
         self._ready, self._due = self.queue, self.schedule
         self._expiries = self._openings = Unkept()
-        self.sessions = StoredSessions(books, no)
+        self.sessions: StoredSessions = StoredSessions(books, no)
         self.parked = Parking(books, no, parked)
         keys.finished = columns[11]
         if self.queue.lanes is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from poolhand import App, JobLost, Pool, Status, Unavailable, wait
-from poolhand.contract import Lease, Owner
+from poolhand.contract import Lease, Owner, PoolRow
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
 from poolhand.farm.homes import AT_ONCE, HOUSEHOLDS, MOST_MET, PASS_ON_FOR, REST_FOR, Homes
@@ -61,6 +61,17 @@ def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
         make_store = staticmethod(lambda url, runtime: store)
 
     return Kept("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+class Unseen(SharedStore):
+    """A store that may not say how its pools stand."""
+
+    unseen = False
+
+    async def pools(self) -> list[PoolRow]:
+        if self.unseen:
+            raise Unavailable("the store is away")
+        return await super().pools()
 
 
 @contextmanager
@@ -129,7 +140,7 @@ async def test_a_closure_is_lost_when_its_process_is_killed(tmp_path: Path) -> N
 async def test_a_closure_is_lost_with_its_host_and_not_before(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
-    store = SharedStore(runtime)
+    store = Unseen(runtime)
     app = StoreApp(store, runtime)
     home = Machine(runtime, "home")
     async with app, app.worker(slots=5):
@@ -144,12 +155,15 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
 
         held = await pool.submit(hold)
         await began.wait()
-        # Its home has no slot free, others may have it: it is passed on, and no attempt counts.
+        # Its home has no slot free and cannot see that it should have; others may have it: it is
+        # passed on, and no attempt counts.
+        store.unseen = True
         await store.resize("kept", 5, "user")
         waiting = await pool.submit(lambda: 2)
         await asyncio.sleep(10)
         job = await waiting.refresh()
         assert (job.status.waiting, job.attempts) == (True, 0)
+        store.unseen = False
         await pool.drain(0)
         for left in (held, waiting):
             lost = await app.get(left.id)

@@ -1,4 +1,4 @@
-"""A pool in a file: the same pool, and it outlives its process."""
+"""A pool in a file or on a server: the same pool, and it outlives its process."""
 
 from __future__ import annotations
 
@@ -45,9 +45,28 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def make(tmp_path: Path, name: str = "kept", **options: Any) -> Pool:
-    options = {"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options}
-    return Pool(name, **options)
+Place = dict[str, Any]  # the options of a pool that say where it is kept
+
+
+def in_file(tmp_path: Path) -> Place:
+    return {"scope": "pipeline", "scope_id": "night", "dir": tmp_path}
+
+
+@pytest.fixture(params=["file", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A file of its own, or a server that others may share."""
+    if request.param == "file":
+        return in_file(tmp_path)
+    return {"scope": "tenant", "scope_id": "night", "store": request.getfixturevalue("schema")}
+
+
+def make(place: Place, name: str = "kept", **options: Any) -> Pool:
+    return Pool(name, **{**place, **options})
+
+
+def reader(place: Place) -> App:
+    """Return an app on the store of the pool."""
+    return App(place.get("store") or f"sqlite:///{place.get('dir')}/night__kept.db")
 
 
 class Shaky(SharedStore):
@@ -95,25 +114,30 @@ async def gate() -> AsyncIterator[asyncio.Event]:
     event.set()
 
 
-async def test_it_runs_closures_and_tasks_like_any_pool(tmp_path: Path) -> None:
-    async with make(tmp_path, max_concurrent=3) as pool:
+async def test_it_runs_closures_and_tasks_like_any_pool(place: Place) -> None:
+    async with make(place, max_concurrent=3) as pool:
         assert isinstance(pool, Pool)
         assert await pool.run(lambda: "closure") == "closure"
         assert await pool.run(double, 21) == 42
         assert await pool.map(double, range(5)) == [0, 2, 4, 6, 8]
         assert get_pool("kept") is pool
     assert list_pools() == []
+
+
+async def test_its_file_is_named_after_its_work_and_itself(tmp_path: Path) -> None:
+    async with make(in_file(tmp_path)) as pool:
+        await pool.run(double, 1)
     assert (tmp_path / "night__kept.db").exists()
 
 
-async def test_a_value_that_no_file_could_hold_comes_back_from_a_closure(tmp_path: Path) -> None:
+async def test_a_value_that_no_file_could_hold_comes_back_from_a_closure(place: Place) -> None:
     thing = object()
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         assert await pool.run(lambda: thing) is thing
 
 
-async def test_a_job_raises_its_own_error_to_its_callers(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_a_job_raises_its_own_error_to_its_callers(place: Place) -> None:
+    async with make(place) as pool:
         ticket = await pool.submit(int, "no number")
         with pytest.raises(ValueError, match="no number"):
             await ticket
@@ -121,7 +145,7 @@ async def test_a_job_raises_its_own_error_to_its_callers(tmp_path: Path) -> None
         assert (dead.id, dead.status) == (ticket.id, Status.FAILED)
 
 
-async def test_a_dead_job_can_run_again_once(tmp_path: Path) -> None:
+async def test_a_dead_job_can_run_again_once(place: Place) -> None:
     ways = iter([KeyError("first"), None])
 
     def once_bad() -> str:
@@ -130,7 +154,7 @@ async def test_a_dead_job_can_run_again_once(tmp_path: Path) -> None:
             raise way
         return "well"
 
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         ticket = await pool.submit(once_bad)
         await wait(ticket)
         again = await pool.rerun(ticket.snapshot())
@@ -140,19 +164,19 @@ async def test_a_dead_job_can_run_again_once(tmp_path: Path) -> None:
             await pool.rerun(ticket.id)
 
 
-async def test_what_waits_outlives_the_pool_and_goes_on(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_what_waits_outlives_the_pool_and_goes_on(place: Place) -> None:
+    async with make(place) as pool:
         ticket = await pool.with_options(delay=3600).submit(double, 4)
         assert ticket.status is Status.SCHEDULED
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         assert pool.snapshot().scheduled == 1
         assert pool.id == pool.snapshot().id
 
 
 async def test_a_task_goes_on_after_a_crash_and_a_closure_fails_and_says_so(
-    tmp_path: Path, gate: asyncio.Event
+    place: Place, gate: asyncio.Event
 ) -> None:
-    pool = await make(tmp_path, max_concurrent=1).start()
+    pool = await make(place, max_concurrent=1).start()
     began = asyncio.Event()
 
     async def hold() -> None:
@@ -165,7 +189,7 @@ async def test_a_task_goes_on_after_a_crash_and_a_closure_fails_and_says_so(
     closure = await pool.submit(lambda: 1)
     simulate_restart()
     assert get_pool("kept") is None
-    async with make(tmp_path, max_concurrent=1) as again:
+    async with make(place, max_concurrent=1) as again:
         joined = await again.with_options(idempotency_key="x").run(double, 1)
         assert joined == 2
         ids = [held.id, closure.id]
@@ -176,16 +200,16 @@ async def test_a_task_goes_on_after_a_crash_and_a_closure_fails_and_says_so(
             assert error is not None
             assert error.type == "poolhand.errors.JobLost"
             assert "no task is" in error.message
-        assert again.snapshot().completed == 2
+        await until(lambda: again.snapshot().completed == 2)
     assert task.id not in ids
 
 
-async def test_a_lost_closure_raises_job_lost_to_whoever_asks(tmp_path: Path) -> None:
-    pool = await make(tmp_path, max_concurrent=1).start()
+async def test_a_lost_closure_raises_job_lost_to_whoever_asks(place: Place) -> None:
+    pool = await make(place, max_concurrent=1).start()
     pool.pause()
     ticket = await pool.with_options(idempotency_key="k").submit(lambda: 1)
     simulate_restart()
-    async with make(tmp_path, max_concurrent=1) as again:
+    async with make(place, max_concurrent=1) as again:
         again.resume()
         same = await again.with_options(idempotency_key="k").submit(lambda: 2)
         assert same.id == ticket.id
@@ -193,9 +217,9 @@ async def test_a_lost_closure_raises_job_lost_to_whoever_asks(tmp_path: Path) ->
             await same
 
 
-async def test_keys_sessions_and_bounds_hold(tmp_path: Path, gate: asyncio.Event) -> None:
+async def test_keys_sessions_and_bounds_hold(place: Place, gate: asyncio.Event) -> None:
     policy = bounded(1, on_full="fail_submitter")
-    async with make(tmp_path, max_concurrent=1, backpressure=policy) as pool:
+    async with make(place, max_concurrent=1, backpressure=policy) as pool:
         began = asyncio.Event()
 
         async def hold() -> int:
@@ -214,16 +238,16 @@ async def test_keys_sessions_and_bounds_hold(tmp_path: Path, gate: asyncio.Event
         assert [await running, await waiting] == [1, 2]
 
 
-async def test_what_a_store_cannot_do_at_once_is_refused(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_what_a_store_cannot_do_at_once_is_refused(place: Place) -> None:
+    async with make(place) as pool:
         with pytest.raises(UsageError, match=r"await pool\.submit"):
             pool.submit_nowait(double, 1)
         with pytest.raises(UsageError, match="does not scale itself"):
             pool.set_autoscale(Autoscale())
 
 
-async def test_a_drained_pool_takes_nothing_new(tmp_path: Path) -> None:
-    pool = await make(tmp_path).start()
+async def test_a_drained_pool_takes_nothing_new(place: Place) -> None:
+    pool = await make(place).start()
     await pool.run(double, 1)
     report = await pool.drain()
     assert (report.submitted, report.completed) == (1, 1)
@@ -234,7 +258,7 @@ async def test_a_drained_pool_takes_nothing_new(tmp_path: Path) -> None:
 
 
 async def test_a_drain_gives_back_what_does_not_end_in_time(
-    tmp_path: Path, gate: asyncio.Event
+    place: Place, gate: asyncio.Event
 ) -> None:
     began = asyncio.Event()
 
@@ -244,24 +268,24 @@ async def test_a_drain_gives_back_what_does_not_end_in_time(
         await gate.wait()
         return "done"
 
-    pool = await make(tmp_path).start()
+    pool = await make(place).start()
     ticket = await pool.submit(slow)
     await began.wait()
     report = await pool.drain(0)
     assert report.completed == 0
     gate.set()
-    async with make(tmp_path) as again:
+    async with make(place) as again:
         job = await wait(await again.with_options(idempotency_key="after").submit(double, 1))
         assert job.status is Status.COMPLETED
-        assert again.snapshot().completed == 2
+        await until(lambda: again.snapshot().completed == 2)
     assert ticket.id
 
 
-async def test_jobs_see_their_token_and_the_context_of_their_submitter(tmp_path: Path) -> None:
+async def test_jobs_see_their_token_and_the_context_of_their_submitter(place: Place) -> None:
     from contextvars import ContextVar
 
     who: ContextVar[str] = ContextVar("who", default="nobody")
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         who.set("me")
         first = await pool.run(lambda: (who.get(), fencing_token()))
         second = await pool.run(lambda: (who.get(), fencing_token()))
@@ -272,13 +296,13 @@ async def test_jobs_see_their_token_and_the_context_of_their_submitter(tmp_path:
 
 
 async def test_a_name_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
-    async with make(tmp_path / "in", name="../../out", scope_id="a/b") as pool:
+    async with make(in_file(tmp_path / "in"), name="../../out", scope_id="a/b") as pool:
         assert await pool.run(double, 1) == 2
     assert os.listdir(tmp_path) == ["in"]
 
 
-async def test_resize_pause_and_resume(tmp_path: Path) -> None:
-    async with make(tmp_path, max_concurrent=1) as pool:
+async def test_resize_pause_and_resume(place: Place) -> None:
+    async with make(place, max_concurrent=1) as pool:
         await pool.resize(2)
         barrier = asyncio.Barrier(2)
         assert sorted(await pool.map(lambda n: _meet(barrier, n), range(2))) == [0, 1]
@@ -294,9 +318,9 @@ async def _meet(barrier: asyncio.Barrier, number: int) -> int:
     return number
 
 
-async def test_every_job_is_counted_once_however_soon_it_is_over(tmp_path: Path) -> None:
+async def test_every_job_is_counted_once_however_soon_it_is_over(place: Place) -> None:
     policy = bounded(1, on_full="drop_newest")
-    async with make(tmp_path, max_concurrent=5, backpressure=policy) as pool:
+    async with make(place, max_concurrent=5, backpressure=policy) as pool:
         tickets = [await pool.submit(double, number) for number in range(40)]
         jobs = await wait(tickets)
         kept = sum(job.status is Status.COMPLETED for job in jobs)
@@ -305,19 +329,20 @@ async def test_every_job_is_counted_once_however_soon_it_is_over(tmp_path: Path)
     assert report.rejected == 40 - kept
 
 
-async def test_a_drain_leaves_its_audit_record(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_a_drain_leaves_its_audit_record(place: Place) -> None:
+    async with make(place) as pool:
         await pool.run(double, 1)
-    async with App(f"sqlite:///{tmp_path}/night__kept.db") as reader:
-        lines = await reader.operator().audit(0, kind="pool_drain")
-    assert [line.pool for line in lines] == ["kept"]
+    async with reader(place) as other:
+        lines = await other.operator().audit(0, kind="pool_drain")
+    names = {"pipeline": "kept", "tenant": "tenant/night/kept"}
+    assert [line.pool for line in lines] == [names[place["scope"]]]
 
 
 async def test_what_a_pool_refuses_to_run_again_stays_dead(
-    tmp_path: Path, gate: asyncio.Event
+    place: Place, gate: asyncio.Event
 ) -> None:
     policy = bounded(1, on_full="fail_submitter")
-    async with make(tmp_path, max_concurrent=1, backpressure=policy) as pool:
+    async with make(place, max_concurrent=1, backpressure=policy) as pool:
         dead = await pool.submit(int, "no number")
         await wait(dead)
         began = asyncio.Event()
@@ -335,7 +360,7 @@ async def test_what_a_pool_refuses_to_run_again_stays_dead(
         gate.set()
 
 
-async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(tmp_path: Path) -> None:
+async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(place: Place) -> None:
     def one() -> str:
         return "one"
 
@@ -343,17 +368,17 @@ async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(tmp_pa
         return "two"
 
     tasks = [App("memory://").task(name="fetch")(fn) for fn in (one, two)]
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         assert await pool.run(tasks[0]) == "one"
         with pytest.raises(UsageError, match="give one of the two another name="):
             await pool.submit(tasks[1])
         assert await pool.run(tasks[0]) == "one"
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         assert await pool.run(tasks[1]) == "two"
 
 
-async def test_a_map_with_a_key_is_refused_as_in_memory(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_a_map_with_a_key_is_refused_as_in_memory(place: Place) -> None:
+    async with make(place) as pool:
         keyed = pool.with_options(idempotency_key="k")
         with pytest.raises(UsageError, match=r"'kept', map: idempotency_key='k' is not allowed"):
             await keyed.map(double, [1, 2])
@@ -363,7 +388,7 @@ async def test_a_map_with_a_key_is_refused_as_in_memory(tmp_path: Path) -> None:
 
 
 async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
-    tmp_path: Path, gate: asyncio.Event
+    place: Place, gate: asyncio.Event
 ) -> None:
     began: list[int] = []
     taken: list[int] = []
@@ -379,7 +404,7 @@ async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
             taken.append(number)
             yield number
 
-    async with make(tmp_path, max_concurrent=2) as pool:
+    async with make(place, max_concurrent=2) as pool:
         with pytest.raises(KeyError):
             await pool.map(one, items())
         assert (pool.snapshot().active, 0 in began) == (0, True)
@@ -394,18 +419,16 @@ async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
     [bounded(1, on_full="fail_submitter"), ring_buffer(2), fail_fast(), bounded(1)],
     ids=str,
 )
-async def test_a_map_meets_no_policy_that_is_meant_for_others(
-    tmp_path: Path, policy: Policy
-) -> None:
-    async with make(tmp_path, max_concurrent=2, backpressure=policy) as pool:
+async def test_a_map_meets_no_policy_that_is_meant_for_others(place: Place, policy: Policy) -> None:
+    async with make(place, max_concurrent=2, backpressure=policy) as pool:
         assert await pool.map(double, range(20)) == [2 * number for number in range(20)]
 
 
-async def test_the_jobs_of_a_map_are_submitted_by_whoever_maps(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_the_jobs_of_a_map_are_submitted_by_whoever_maps(place: Place) -> None:
+    async with make(place) as pool:
         await pool.map(double, [1])
-        async with App(f"sqlite:///{tmp_path}/night__kept.db") as reader:
-            (line,) = await reader.operator().audit(0, kind="pool_submit")
+        async with reader(place) as other:
+            (line,) = await other.operator().audit(0, kind="pool_submit")
     assert line.by == "user"
 
 
@@ -513,7 +536,7 @@ async def test_of_two_that_start_under_one_name_one_is_told_and_nothing_is_left(
     tmp_path: Path,
 ) -> None:
     before = keepers()
-    pools = [make(tmp_path, scope_id=scope) for scope in ("day", "night", "night")]
+    pools = [make(in_file(tmp_path), scope_id=scope) for scope in ("day", "night", "night")]
     starts = [pools[0].start(), pools[1].start(), pools[0].start()]
     first, *others = await asyncio.gather(*starts, return_exceptions=True)
     assert first is pools[0]
@@ -556,10 +579,10 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(tmp_path: Path)
 
 
 async def test_a_ticket_of_a_drained_pool_tells_what_is_known_and_opens_nothing(
-    tmp_path: Path,
+    place: Place,
 ) -> None:
     before = keepers()
-    async with make(tmp_path) as pool:
+    async with make(place) as pool:
         done = await pool.submit(double, 1)
         await wait(done)
         waiting = await pool.with_options(delay=3600).submit(double, 2)
@@ -572,13 +595,13 @@ async def test_a_ticket_of_a_drained_pool_tells_what_is_known_and_opens_nothing(
     await until(lambda: keepers() <= before)
 
 
-async def test_a_pool_that_remembers_no_dead_jobs_loads_none(tmp_path: Path) -> None:
-    async with make(tmp_path) as pool:
+async def test_a_pool_that_remembers_no_dead_jobs_loads_none(place: Place) -> None:
+    async with make(place) as pool:
         await wait(await pool.submit(int, "no number"))
         assert len(pool.dead()) == 1
-    async with make(tmp_path, history=0) as pool:
+    async with make(place, history=0) as pool:
         assert pool.dead() == []
-        assert pool.snapshot().failed == 1
+        await until(lambda: pool.snapshot().failed == 1)
 
 
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -589,8 +612,8 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert "kept" not in {one.name for one in list_pools()}
 
 
-async def test_a_pool_that_was_let_go_of_says_so_whatever_is_asked_of_it(tmp_path: Path) -> None:
-    pool = await make(tmp_path).start()
+async def test_a_pool_that_was_let_go_of_says_so_whatever_is_asked_of_it(place: Place) -> None:
+    pool = await make(place).start()
     simulate_restart()
     with pytest.raises(Unavailable, match="make the pool again"):
         await pool.submit(double, 1)

@@ -15,6 +15,7 @@ import pytest
 
 from poolhand.contract import Batch, Filter, Wanted
 from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew
+from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import fair_round_robin
@@ -192,7 +193,7 @@ async def work(hand: Hand, name: str, url: str) -> None:
     await hand.finish(*replaced.claims)
     await store.promote()
     await store.prune(0.0)
-    await store.read("pool_audit")
+    await store.read(STREAM)
     assert await postgres_faults(url) == []
 
 

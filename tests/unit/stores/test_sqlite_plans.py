@@ -18,6 +18,7 @@ from poolhand.stores import (
     sql_places,
     sql_pools,
     sql_rows,
+    sql_sessions,
     sql_steps,
     sql_upkeep,
 )
@@ -29,7 +30,8 @@ HOT = {
     "the next of a lane": sql_places.NEXT_OF_LANE,
     "the permits of a key": sql_places.HELD,
     "the next of a gate": sql_places.NEXT_OF_GATE,
-    "the holder of a session": sql_places.HOLDER,
+    "the holders of sessions": for_lot(sql_sessions.HOLDERS, 10),
+    "who is next in sessions": for_lot(sql_sessions.HEIRS, 10),
     "the oldest of a crowd": sql_places.OLDEST,
     "the first of the parked": sql_places.FIRST_PARKED,
     "the best lanes": sql_lanes.BEST,

@@ -1,0 +1,127 @@
+"""Tables that many jobs pass through stay small, whatever their number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from poolhand.contract import Batch, Filter, Wanted
+from poolhand.rules.audit import STREAM
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.testing import PostgresServer
+from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.unit.stores.tables import postgres_faults
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+BATCH = 250
+PASSING = ("poolhand_waits", "poolhand_claims", "poolhand_pools", "poolhand_tallies")
+MEGABYTE = 1 << 20
+MOST = 4 * MEGABYTE  # of a table through which jobs only pass, with its indexes
+SIZES = """
+SELECT relname::text, pg_total_relation_size(relid)::bigint, n_dead_tup FROM pg_stat_user_tables
+WHERE relname LIKE 'poolhand\\_%'
+"""
+
+
+@pytest.fixture
+def url(own_postgres: PostgresServer) -> str:
+    """Give a server that cleans up as it does by itself, only that it looks more often.
+
+    A minute between two looks is a minute of a test.
+    """
+    own_postgres.query("ALTER SYSTEM SET autovacuum_naptime = '1s'")
+    own_postgres.query("SELECT pg_reload_conf()")
+    return own_postgres.url
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Hand]:
+    store = PostgresStore(url, Runtime())
+    await store.open()
+    try:
+        await store.enroll(owner("hand"))
+        await store.declare(spec("free"))
+        await store.declare(spec("capped", slots=BATCH, backpressure=bounded(100_000)))
+        yield Hand(store, Clock())
+    finally:
+        await store.close()
+
+
+async def churn(hand: Hand, first: int, last: int) -> None:
+    """Let jobs come, run and go; what is over is forgotten, what was told is trimmed."""
+    store, wanted = hand.store, Wanted("hand", tuple(range(BATCH)))
+    for start in range(first, last, BATCH):
+        pool = ("free", "capped")[start // BATCH % 2]
+        orders = [order(f"job-{start + number}", pool) for number in range(BATCH)]
+        await store.add([Batch(tuple(orders))])
+        claims = (await store.replace((), wanted)).claims
+        assert len(claims) == BATCH
+        assert all((await store.replace([hand.ended(claim) for claim in claims])).made)
+        if start // BATCH % 10 == 9:
+            await store.extend("hand", [])
+            await store.prune(0.0, limit=10 * BATCH)
+            lines = await store.read(STREAM, limit=1)
+            await store.trim(STREAM, lines[0].number + 100_000)
+
+
+async def sizes(url: str) -> dict[str, int]:
+    connection: Any = await asyncpg.connect(url)
+    try:
+        return {name: size for name, size, _ in await connection.fetch(SIZES)}
+    finally:
+        await connection.close()
+
+
+async def settled(url: str) -> dict[str, int]:
+    """Wait until the server has cleaned up what can be cleaned up; return the sizes then."""
+    connection: Any = await asyncpg.connect(url)
+    try:
+        while True:
+            found = await connection.fetch(SIZES)
+            if all(dead < 5_000 for name, _, dead in found if name in PASSING):
+                return {name: size for name, size, _ in found}
+    finally:
+        await connection.close()
+
+
+async def test_fifty_thousand_jobs_leave_the_tables_they_passed_through_small(url: str) -> None:
+    async with opened(url) as hand:
+        await churn(hand, 0, 10_000)
+        early = await sizes(url)
+        await churn(hand, 10_000, 50_000)
+        late = await sizes(url)
+        for name in (*PASSING, "poolhand_audit"):
+            assert late[name] <= MOST, name
+        # Not five times as much for five times as many.
+        assert sum(late.values()) <= 2 * sum(early.values()) + MOST
+        assert await hand.store.count(Filter()) in ({}, {Status.COMPLETED: BATCH})
+    assert await postgres_faults(url) == []
+
+
+async def test_an_old_snapshot_breaks_nothing_and_is_recovered_from(url: str) -> None:
+    async with opened(url) as hand:
+        await churn(hand, 0, BATCH)
+        old: Any = await asyncpg.connect(url)
+        await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await old.fetch("SELECT * FROM poolhand_waits")
+        await churn(hand, BATCH, 15_000)
+        swollen = await sizes(url)
+        await old.execute("COMMIT")
+        await old.close()
+        async with asyncio.timeout(60):
+            await settled(url)
+        await churn(hand, 15_000, 30_000)
+        after = await sizes(url)
+        for name in PASSING:
+            # The space is used again: as much work as before makes nothing larger.
+            assert after[name] <= swollen[name] + MEGABYTE, name
+    assert await postgres_faults(url) == []

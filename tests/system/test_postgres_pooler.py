@@ -1,0 +1,220 @@
+"""A store behind a pooler that lends connections for a transaction at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from urllib.parse import urlsplit
+
+import pytest
+
+from poolhand.contract import Batch, Claim, Filter, Store
+from poolhand.errors import StoreError
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.testing import PostgresServer, ServerMissing
+from poolhand.testing.servers import PrivateFolder, find_programs, free_port, on_path, wait_until
+from tests.contract.conftest import another, clock, hand, store  # noqa: F401 - fixtures
+from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.servers import do_without
+from tests.unit.stores.tables import postgres_faults
+
+pytestmark = pytest.mark.slow
+
+CORE = ("test_add", "test_claims", "test_documents", "test_keys", "test_log", "test_transaction")
+LIMIT = 50  # seconds after which what should have happened is not waited for any more
+SETTINGS = """
+[databases]
+* = host=127.0.0.1 port={server}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = trust
+auth_file = {users}
+pool_mode = transaction
+default_pool_size = 2
+max_client_conn = 60
+"""
+
+
+class Pooler:
+    """A running PgBouncer with two connections to the server."""
+
+    def __init__(self, program: Path, server: PostgresServer) -> None:
+        self.port = free_port()
+        self._place = PrivateFolder("poolhand-pooler-", "pgbouncer")
+        users, settings = self._place.path / "users", self._place.path / "pgbouncer.ini"
+        users.write_text('"poolhand" ""\n')
+        settings.write_text(SETTINGS.format(server=server.port, port=self.port, users=users))
+        self._place.path.chmod(0o755)
+        with (self._place.path / "log").open("wb") as log:
+            self._process = self._place.start([program, settings], log)
+        wait_until("the pooler listens", self._listens, then=self._said)
+
+    def through(self, url: str) -> str:
+        return url.replace(f":{urlsplit(url).port}/", f":{self.port}/") + "&pooler=transaction"
+
+    def close(self) -> None:
+        self._place.clear()
+        self._process.wait()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _said(self) -> str:
+        return (self._place.path / "log").read_text()
+
+
+def find_pooler() -> Path:
+    folders = [*on_path("pgbouncer"), Path("/usr/sbin"), Path("/usr/bin")]
+    how = "apt-get install pgbouncer"
+    return find_programs("PgBouncer", ["pgbouncer"], folders, how)["pgbouncer"]
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres: PostgresServer) -> Iterator[Pooler]:
+    try:
+        program = find_pooler()
+    except ServerMissing as missing:
+        do_without(missing)
+    running = Pooler(program, postgres)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def pooled(schema: str, pooler: Pooler) -> str:
+    return pooler.through(schema)
+
+
+@pytest.fixture
+def make_store(pooled: str, clock: Clock) -> Callable[[], Store]:  # noqa: F811
+    return lambda: PostgresStore(pooled, clock, lambda: (clock.now, clock.date))
+
+
+def take_over(name: str) -> None:
+    """Let what holds for every store be tested of this one."""
+    module = importlib.import_module(f"tests.contract.{name}")
+    tests = {one: test for one, test in vars(module).items() if one.startswith("test_")}
+    assert tests
+    globals().update(tests)
+
+
+for name in CORE:
+    take_over(name)
+
+
+@asynccontextmanager
+async def crew(url: str, count: int) -> AsyncIterator[list[Hand]]:
+    """Give hands, each with a store of its own."""
+    async with AsyncExitStack() as stack:
+        hands = []
+        for number in range(count):
+            one = PostgresStore(url, Runtime())
+            await one.open()
+            stack.push_async_callback(one.close)
+            await one.enroll(owner(f"hand-{number}"))
+            hands.append(Hand(one, Clock()))
+        yield hands
+
+
+class Load:
+    """What many hands do at once, and what of it must hold."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.done: list[str] = []
+
+    async def submit(self, one: Hand, who: int) -> None:
+        random = Random(who)
+        for number in range(self.total):
+            pool = random.choice(["free", "capped"])
+            session = random.choice([None, "s1", "s2"])
+            job = order(f"{who}-{number}", pool, session=session)
+            await one.store.add([Batch((job,), f"hand-{who}")])
+
+    async def work(self, one: Hand, who: int, total: int) -> None:
+        while len(self.done) < total:
+            claims = await one.claim(3, owner=f"hand-{who}")
+            self.count(claims, 1)
+            await asyncio.sleep(0)
+            self.count(claims, -1)
+            await one.finish(*claims)
+            self.done += [claim.job.id for claim in claims]
+
+    def count(self, claims: list[Claim], by: int) -> None:
+        for claim in claims:
+            for name in (claim.job.pool, f"{claim.job.pool} {claim.job.session}"):
+                self.running[name] += by
+                self.most[name] = max(self.most[name], self.running[name])
+
+
+async def test_four_stores_share_two_connections(schema: str, pooled: str) -> None:
+    async with asyncio.timeout(LIMIT), crew(pooled, 4) as hands:
+        await hands[0].store.declare(spec("free"))
+        await hands[0].store.declare(spec("capped", slots=3, backpressure=bounded(10_000)))
+        load = Load(50)
+        async with asyncio.TaskGroup() as group:
+            for who, one in enumerate(hands):
+                group.create_task(load.submit(one, who))
+                group.create_task(load.work(one, who, 200))
+        assert len(load.done) == len(set(load.done)) == 200
+        assert load.most["capped"] <= 3
+        assert max(load.most[f"{pool} s{n}"] for pool in ("free", "capped") for n in (1, 2)) == 1
+        found = await hands[0].store.count(Filter())
+        assert found == {Status.COMPLETED: 200}
+    assert await postgres_faults(schema) == []
+
+
+async def test_what_is_found_by_polling_needs_no_signals(pooled: str) -> None:
+    async with crew(pooled, 2) as (one, other):
+        await one.take_in("a")
+        assert [claim.job.id for claim in await other.claim(owner="hand-1")] == ["a"]
+
+
+async def test_a_word_past_the_pooler_is_heard(schema: str, pooled: str) -> None:
+    heard = asyncio.Event()
+    direct = schema.partition("?")[0]
+    async with crew(pooled, 1) as (one,), crew(f"{pooled}&listen={direct}", 1) as (other,):
+        other.store.subscribe(lambda topic: heard.set())
+        await one.take_in("a")
+        async with asyncio.timeout(LIMIT):
+            await heard.wait()
+
+
+async def test_nothing_is_left_on_a_connection_of_the_pooler(
+    postgres: PostgresServer, schema: str, pooled: str
+) -> None:
+    async with crew(pooled, 1) as (one,):
+        await one.take_in("a")
+        await one.claim(1, owner="hand-0")
+        (held,) = postgres.query(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", schema.partition("?")[0]
+        ).splitlines()
+        assert held == "0"
+
+
+async def test_more_stores_than_the_pooler_takes_are_told_so(pooled: str) -> None:
+    async with AsyncExitStack() as stack:
+        stores = [PostgresStore(pooled, Runtime()) for _ in range(70)]
+        refused: list[str] = []
+        for one in stores:
+            stack.push_async_callback(one.close)
+            try:
+                await one.open()
+            except StoreError as error:
+                refused.append(str(error))
+                break
+        assert "no more connections allowed" in refused[0]

@@ -1,0 +1,124 @@
+"""Four processes on one schema: what holds within one process holds over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import pytest
+
+from poolhand.contract import Filter
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.testing import PostgresServer
+from tests.system.postgres_crew import COUNTER, PER_KEY, SLOTS, STREAM, pools, take_part
+from tests.unit.stores.tables import postgres_faults
+
+T = TypeVar("T")
+
+HANDS = 4
+ROUNDS = 120
+LIMIT = 55  # seconds after which what should have happened is not waited for any more
+
+pytestmark = pytest.mark.slow
+
+
+async def ask(url: str, verb: Callable[[PostgresStore], Awaitable[T]]) -> T:
+    store = PostgresStore(url, Runtime())
+    await store.open()
+    try:
+        return await verb(store)
+    finally:
+        await store.close()
+
+
+async def declare_all(store: PostgresStore) -> None:
+    for one in pools():
+        await store.declare(one)
+
+
+def work(url: str, story: Path, seed: int) -> list[list[str]]:
+    """Let all do their share and return what they tell."""
+    context = multiprocessing.get_context("spawn")
+    crew = [
+        context.Process(target=take_part, args=(url, story, f"hand-{n}", seed * 10 + n, ROUNDS))
+        for n in range(HANDS)
+    ]
+    for one in crew:
+        one.start()
+    for one in crew:
+        one.join(LIMIT)
+        if one.exitcode is None:
+            one.kill()
+    assert [one.exitcode for one in crew] == [0] * HANDS
+    return [line.split(" ") for line in story.read_text().splitlines()]
+
+
+def most_at_once(story: list[list[str]], alike: Callable[[list[str]], str]) -> Counter[str]:
+    """Return how many ran at once, at most, of all that are alike."""
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for words in story:
+        if words[0] in ("begin", "end"):
+            which = alike(words)
+            now[which] += 1 if words[0] == "begin" else -1
+            most[which] = max(most[which], now[which])
+    return most
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_everything_at_once_from_many_processes_holds(
+    postgres: PostgresServer, database: str, tmp_path: Path, seed: int
+) -> None:
+    asyncio.run(ask(database, declare_all))
+    story = work(database, tmp_path / "story", seed)
+    assert asyncio.run(postgres_faults(database)) == []
+    # One owner at a time for each job, one turn at a time for each session, and the caps.
+    assert max(most_at_once(story, lambda words: words[1]).values()) == 1
+    sessions = most_at_once(story, lambda words: f"{words[3]} {words[5]}")
+    assert {many for name, many in sessions.items() if not name.endswith(" -")} == {1}
+    of_pool = most_at_once(story, lambda words: words[3])
+    assert of_pool["capped"] <= SLOTS
+    assert of_pool["tight"] <= 2
+    of_key = most_at_once(story, lambda words: f"{words[3]} {words[4]}")
+    assert max(many for name, many in of_key.items() if name.startswith("fair ")) <= PER_KEY
+    expect_one_job_for_a_key(story)
+    expect_all_over(database, story)
+    name = urlsplit(database).path[1:]
+    text = f"SELECT deadlocks FROM pg_stat_database WHERE datname = '{name}'"  # noqa: S608
+    # They are survived, but each costs a second: there are hardly any.
+    assert int(postgres.query(text)) <= 2
+
+
+def expect_one_job_for_a_key(story: list[list[str]]) -> None:
+    """Who joined got a job that was taken in."""
+    added = [words for words in story if words[0] == "added"]
+    taken = {words[1] for words in added if words[2] == "taken"}
+    joined = [words for words in added if words[2] == "joined"]
+    assert len(taken) == len([words for words in added if words[2] == "taken"])
+    assert joined
+    assert {words[1] for words in joined} <= taken
+
+
+def expect_all_over(url: str, story: list[list[str]]) -> None:
+    """What was taken in is over, and what was written with its end is there."""
+    taken = {words[1] for words in story if words[0] == "added" and words[2] == "taken"}
+
+    async def look(store: PostgresStore) -> None:
+        counts = await store.count(Filter())
+        assert sum(counts.values()) == len(taken)
+        assert set(counts) <= {Status.COMPLETED, Status.CANCELLED}
+        found = await store.get_document(COUNTER)
+        assert found is not None
+        assert int(found[0]) == found[1] == len([1 for words in story if words[0] == "counted"])
+        lines = await store.read(STREAM, limit=100_000)
+        assert len(lines) == counts[Status.COMPLETED]
+        assert [line.number for line in lines] == list(range(1, len(lines) + 1))
+
+    asyncio.run(ask(url, look))

@@ -1,0 +1,112 @@
+"""Things that go together: each caller gets its own answers, and pays for its own faults alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from poolhand.errors import Conflict, Unavailable
+from poolhand.stores.postgres_together import MOST, Together
+
+
+class Slow:
+    """Answers with the double of every number, a lot at a time, when it is let."""
+
+    def __init__(self) -> None:
+        self.lots: list[list[int]] = []
+        self.begun, self.let = asyncio.Event(), asyncio.Event()
+        self.let.set()
+        self.together = Together(self.act)
+
+    async def act(self, things: Sequence[int]) -> Sequence[int]:
+        self.lots.append(list(things))
+        self.begun.set()
+        await self.let.wait()
+        if -1 in things:
+            raise ValueError("one of them")
+        if -2 in things:
+            raise Conflict("an id is that of another job")
+        if -3 in things:
+            raise Unavailable("nobody answers")
+        return [2 * thing for thing in things]
+
+    async def ask(self, *lots: Sequence[int]) -> list[object]:
+        """Ask for lots, one on its way while the others come."""
+        return await asyncio.gather(*map(self.together.ask, lots), return_exceptions=True)
+
+
+async def test_what_comes_while_one_is_on_its_way_goes_together() -> None:
+    slow = Slow()
+    slow.let.clear()
+    first = asyncio.create_task(slow.together.ask([1]))
+    await slow.begun.wait()
+    others = [asyncio.create_task(slow.together.ask(lot)) for lot in ([2, 3], [], [4])]
+    await asyncio.sleep(0)
+    slow.let.set()
+    assert await first == [2]
+    assert [await other for other in others] == [[4, 6], [], [8]]
+    assert slow.lots == [[1], [2, 3, 4]]
+
+
+async def test_never_too_many_go_at_once() -> None:
+    slow = Slow()
+    lots = [[number] * 1000 for number in range(12)]
+    answers = await slow.ask(*lots)
+    assert answers == [[2 * number] * 1000 for number in range(12)]
+    assert max(map(len, slow.lots)) <= MOST
+
+
+@pytest.mark.parametrize(("bad", "kind"), [(-1, ValueError), (-2, Conflict)])
+async def test_the_fault_of_one_is_not_that_of_others(bad: int, kind: type[Exception]) -> None:
+    slow = Slow()
+    one, two, three = await slow.ask([1], [2, bad], [3])
+    assert (one, three) == ([2], [6])
+    assert isinstance(two, kind)
+
+
+async def test_a_store_that_does_not_answer_is_told_to_all_and_not_asked_again() -> None:
+    slow = Slow()
+    answers = await slow.ask([1], [-3], [3])
+    assert [type(answer) for answer in answers] == [Unavailable] * 3
+    assert len(slow.lots) == 1
+    assert await slow.ask([5]) == [[10]]
+
+
+async def test_who_leaves_before_it_went_takes_its_things_along() -> None:
+    slow = Slow()
+    slow.let.clear()
+    first = asyncio.create_task(slow.together.ask([1]))
+    await slow.begun.wait()
+    leaving = asyncio.create_task(slow.together.ask([2]))
+    staying = asyncio.create_task(slow.together.ask([3]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    slow.let.set()
+    assert await first == [2]
+    assert await staying == [6]
+    assert slow.lots == [[1], [3]]
+
+
+async def test_who_leaves_while_it_goes_disturbs_nobody() -> None:
+    slow = Slow()
+    slow.let.clear()
+    callers = [asyncio.create_task(slow.together.ask([number])) for number in range(3)]
+    await slow.begun.wait()
+    callers[1].cancel()
+    await asyncio.gather(callers[1], return_exceptions=True)
+    slow.let.set()
+    assert await callers[0] == [0]
+    assert await callers[2] == [4]
+
+
+def test_it_can_be_used_by_one_loop_after_the_other() -> None:
+    slow: list[Slow] = []
+
+    async def main() -> list[int]:
+        slow.append(slow[0] if slow else Slow())
+        return list(await slow[0].together.ask([1]))
+
+    assert asyncio.run(main()) == asyncio.run(main()) == [2]
