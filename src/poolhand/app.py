@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
@@ -49,6 +50,7 @@ KINDS = (
 )
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 SCOPE = "app"
+READY_WITHIN = 4.5
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
@@ -168,11 +170,12 @@ class App:
         return Shift(self, self._executor, slots, names, self._configs, drain_timeout)
 
     async def ready(self) -> bool:
-        """Tell whether a job could be accepted now."""
+        """Tell whether a job could be accepted now; a store that does not say so soon is away."""
         try:
-            station = await self.station()
-            await station.keeper.ask(station.store.check)
-        except StoreError:
+            async with asyncio.timeout(READY_WITHIN):
+                station = await self.station()
+                await station.keeper.ask(station.store.check)
+        except (StoreError, TimeoutError):
             return False
         return True
 

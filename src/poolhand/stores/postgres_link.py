@@ -24,6 +24,13 @@ TRUSTED_SECONDS = 1.0  # for which a connection that was just used is taken to b
 PING_SECONDS = 2.5
 END_SECONDS = 1.0
 NAME = "poolhand"
+# How long a lock is waited for, and how long a transaction may be left alone.
+LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s"}
+BEGIN = "BEGIN"
+# A pooler lends another connection each time, on which nothing is set.
+BEGIN_POOLED = "; ".join(
+    [BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in LIMITS.items())]
+)
 OLDEST = (13,)  # pg_current_xact_id
 
 
@@ -53,7 +60,7 @@ async def connect(address: Address, dsn: str | None = None) -> Raw:
             dsn or address.dsn,
             timeout=CONNECT_SECONDS,
             statement_cache_size=0 if pooled else 500,
-            server_settings={} if pooled else {"application_name": NAME},
+            server_settings={} if pooled else {"application_name": NAME, **LIMITS},
         )
     except Exception as error:
         raise faults.on_the_way(error, address.shown, CONNECT_SECONDS) from error
@@ -80,6 +87,7 @@ class Link:
     """Lends connections, at most so many at a time, to the process and the loop that opened it."""
 
     def __init__(self, address: Address) -> None:
+        self.begin = BEGIN_POOLED if address.pooled else BEGIN
         self.address = address
         self.closed = True
         self._process = 0

@@ -19,6 +19,7 @@ from poolhand.stores.postgres_link import connect, sever
 
 AGAIN_FIRST, AGAIN_MOST = 0.1, 5.0
 OPEN_SECONDS = 3.0  # after which a store is open though nobody listens yet
+APART = 0.01  # seconds between two messages: what comes in between goes together
 PING_EVERY = 10.0
 PING_SECONDS = 5.0
 LONGEST = 7000  # bytes that a message may have; the server takes some more
@@ -146,6 +147,7 @@ class PostgresSignals:
             topics, self._out = self._out, {}
             async with asyncio.timeout(PING_SECONDS):
                 await self._send(connection, topics)
+            await asyncio.sleep(APART)
 
     async def _send(self, connection: Listening, topics: Iterable[str]) -> None:
         if not topics:

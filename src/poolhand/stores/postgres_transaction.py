@@ -19,7 +19,7 @@ from poolhand.stores.postgres_link import Link, Raw, sever
 from poolhand.stores.postgres_pools import Unlocked
 from poolhand.stores.postgres_signals import PostgresSignals
 from poolhand.stores.postgres_tables import PostgresTables
-from poolhand.stores.postgres_turn import ANEW, BEGIN, Done, Turns
+from poolhand.stores.postgres_turn import ANEW, Done, Turns
 from poolhand.stores.sql_steps import Steps
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class PostgresTransaction:
     async def begin(self) -> None:
         self._connection = await self._lent.enter_async_context(self._link.lend())
         try:
-            await self._connection.execute(BEGIN)
+            await self._connection.execute(self._link.begin)
         except BaseException:
             await self._end()
             raise

@@ -28,9 +28,6 @@ PATIENCE = 9.0  # within which a verb is done, or refused
 ANEW = 20  # times that a transaction is begun, as others are in its way or it needs more
 CUTS = 3  # times that it is begun as the connection broke
 AT_LEAST = 4  # numbers drawn at once where nobody said how many
-BEGIN = (
-    "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '10s'"
-)
 MORE = tuple(
     f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
     for kind in ("job", "turn", "token")
@@ -211,7 +208,7 @@ class Turns:
 
         async def once() -> T:
             async with self._link.lend() as connection:
-                await connection.execute(BEGIN)
+                await connection.execute(self._link.begin)
                 try:
                     value = await run(lambda: do(PostgresTables(connection, self.dialect)))
                 except Exception:
@@ -254,7 +251,7 @@ class Turns:
         last_pool: int,
     ) -> Done[T]:
         async with self._link.lend() as connection:
-            await connection.execute(BEGIN)
+            await connection.execute(self._link.begin)
             try:
                 tables = PostgresTables(connection, self.dialect)
                 done = await run(lambda: self.do(tables, act, look, pools, last_pool))

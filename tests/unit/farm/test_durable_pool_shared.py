@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from poolhand import App, Conflict, Pool, PoolFull, Status, UsageError, bounded, get_pool, wait
+from poolhand.contract import PoolRow
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.expected import LOT, Expected
 from poolhand.observe.events import JobEnded
@@ -149,6 +150,29 @@ async def test_a_resize_holds_for_all_and_all_follow_it(runtime: SeededRuntime) 
         # As an operator does it.
         await processes.store.resize("tenant/acme/research", 5, "operator")
         await until_later(lambda: one.snapshot().max_concurrent == 5, runtime)
+
+
+@seeded
+async def test_what_is_seen_late_does_not_undo_what_is_known_since(runtime: SeededRuntime) -> None:
+    class Slow(SharedStore):
+        slow = False
+
+        async def pools(self) -> list[PoolRow]:
+            rows = await super().pools()
+            if self.slow:
+                self.slow = False
+                await asyncio.sleep(5)
+            return rows
+
+    processes = Processes(runtime)
+    processes.store = store = Slow(runtime)
+    async with processes.pool(max_concurrent=1) as pool:
+        store.slow = True
+        await until_later(lambda: not store.slow, runtime)
+        await pool.resize(3)
+        for _ in range(100):
+            assert pool.snapshot().max_concurrent == 3
+            await asyncio.sleep(0.1)
 
 
 @seeded
