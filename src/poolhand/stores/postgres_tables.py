@@ -15,6 +15,9 @@ _VALUE = re.compile(r"\?(\d*)")
 _FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
 
 
+Part = tuple[Insert | Delete, tuple[bool, ...]]  # and which columns are the same in all rows
+
+
 class Connection(Protocol):
     """What is used of a connection of asyncpg."""
 
@@ -29,7 +32,7 @@ class Dialect:
     def __init__(self, schema: str) -> None:
         self.schema = '"{}"'.format(schema.replace('"', '""'))
         self._texts: dict[str, str] = {}
-        self._writes: dict[tuple[Insert | Delete, ...], str] = {}
+        self._writes: dict[tuple[Part, ...], str] = {}
 
     def text(self, shared: str) -> str:
         """Return a statement with numbered values, its tables named with their schema."""
@@ -38,13 +41,13 @@ class Dialect:
             text = self._texts[shared] = self._translated(shared)
         return text
 
-    def writing(self, whats: tuple[Insert | Delete, ...]) -> str:
-        """Return one statement that takes an array for each column, and tells its transaction."""
-        text = self._writes.get(whats)
+    def writing(self, parts: tuple[Part, ...]) -> str:
+        """Return one statement that takes a value for each column, and tells its transaction."""
+        text = self._writes.get(parts)
         if text is None:
-            parts = ", ".join(f"w{n} AS ({_writing(what)})" for n, what in enumerate(whats))
-            shared = f"WITH {parts} SELECT pg_current_xact_id()::text"
-            text = self._writes[whats] = self._translated(shared)
+            named = ", ".join(f"w{n} AS ({_writing(*part)})" for n, part in enumerate(parts))
+            shared = f"WITH {named} SELECT pg_current_xact_id()::text"
+            text = self._writes[parts] = self._translated(shared)
         return text
 
     def _translated(self, shared: str) -> str:
@@ -61,12 +64,26 @@ class Dialect:
         return _VALUE.sub(number, text).replace("poolhand_", f"{self.schema}.poolhand_")
 
 
-def _writing(what: Insert | Delete) -> str:
+def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
+    """Return how rows of a kind are written: of a column that is the same in all, one value."""
     if isinstance(what, Delete):
         return f"{what.where} = ANY(?::bigint[])"
-    arrays = ", ".join(f"?::{type}[]" for type in what.types)
-    values = ", ".join(("given.*", *what.fixed))
-    return f"{what.into} SELECT {values} FROM unnest({arrays}) AS given{what.conflict}"  # noqa: S608
+    columns = list(enumerate(zip(what.types, alike, strict=True)))
+    values = [f"?::{type}" if same else f"c{n}" for n, (type, same) in columns]
+    arrays = [f"?::{type}[]" for type, same in zip(what.types, alike, strict=True) if not same]
+    names = [f"c{n}" for n, (_, same) in columns if not same]
+    given = f" FROM unnest({', '.join(arrays)}) AS given({', '.join(names)})" if arrays else ""
+    return f"{what.into} SELECT {', '.join((*values, *what.fixed))}{given}{what.conflict}"
+
+
+def _alike(what: Insert, columns: list[tuple[Any, ...]]) -> tuple[bool, ...]:
+    """Tell of which columns all values are the same; of those that never are, nobody asks."""
+    if len(columns[0]) == 1:
+        return (True,) * len(columns)
+    return tuple(
+        type != "bytea" and column.count(column[0]) == len(column)
+        for type, column in zip(what.types, columns, strict=True)
+    )
 
 
 class Found:
@@ -110,12 +127,21 @@ class PostgresTables:
         self.write([(what, numbers)])
 
     def write(self, changes: Sequence[Written]) -> None:
-        whats: list[Insert | Delete] = []
-        values: list[Sequence[Any]] = []
+        parts: list[Part] = []
+        values: list[Any] = []
         for what, rows in changes:
-            if rows:
-                whats.append(what)
-                values += zip(*rows, strict=True) if isinstance(what, Insert) else [list(rows)]
-        if whats:
-            text = self._dialect.writing(tuple(whats))
+            if not rows:
+                continue
+            if isinstance(what, Delete):
+                parts.append((what, ()))
+                values.append(list(rows))
+                continue
+            columns = list(zip(*rows, strict=True))
+            alike = _alike(what, columns)
+            parts.append((what, alike))
+            both = list(zip(columns, alike, strict=True))
+            values += [column[0] for column, same in both if same]
+            values += [column for column, same in both if not same]
+        if parts:
+            text = self._dialect.writing(tuple(parts))
             self.xid = wait(self._fetch(text, *values))[0][0]
