@@ -80,6 +80,7 @@ class Life:
         self._crew = crew
         self._log = crew.folder / f"log-{name}.txt"
         self.marks = Marks(crew.folder / f"marks-{name}")
+        self._seen_off = False  # whether it is known how it ended
         about = {"FAULTS_LIFE": name, "FAULTS_URL": url}
         environment = {**os.environ, **crew.environment, **about}
         crew.blows.write("started", life=name)
@@ -109,6 +110,7 @@ class Life:
         at = time.monotonic()
         self._process.kill()
         code = self._process.wait(LIMIT)
+        self._seen_off = True
         phases = self.marks.now()
         if code != -signal.SIGKILL:
             self._note_end()
@@ -150,8 +152,9 @@ class Life:
             code = self._process.wait(limit)
         except subprocess.TimeoutExpired:
             raise RunFailed(f"{self.name} has not come to an end in {limit:g} s") from None
-        if code:
+        if code and not self._seen_off:
             self._note_end()
+        self._seen_off = True
         return code
 
     def _note_end(self) -> None:
@@ -211,8 +214,8 @@ class Crew:
         """Let the living do what is left, see them end, and have what they left written down."""
         self.allow_end()
         for life in self.lives:
-            if life.alive:
-                life.wait(limit)
+            # Also those that are gone: nobody may have looked how they ended.
+            life.wait(limit)
         try:
             until("all processes are gone", lambda: not self._strays(), STRAY_SECONDS, 0.1)
         except RunFailed:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import Verdict
+from tests.faults.checker import Verdict, check
+from tests.faults.crew import begin, until
 from tests.faults.ground import POSTGRES, SQLITE, STORES, Ground, Skipped, laid
+from tests.faults.load import Item, Plan
 from tests.faults.planted import PLANTED
 from tests.faults.row_clock import clock
 from tests.faults.row_crowd import crowd
@@ -131,6 +133,18 @@ def test_a_process_out_of_descriptors_says_so_and_goes_on(ground: Ground) -> Non
 @pytest.mark.parametrize("bug", ["starts-without-looking", "counts-late-results"])
 def test_a_bug_planted_on_purpose_is_found(ground: Ground, bug: str) -> None:
     assert find(ground, SHORT, bug)
+
+
+@on_sqlite
+def test_a_process_that_ends_by_itself_before_anybody_looks_is_told(ground: Ground) -> None:
+    with begin(ground, Plan((Item(0),))) as crew:
+        broken = crew.start("broken", slots=-1)
+        until("it has ended", lambda: not broken.alive)
+        crew.start("sound", lanes=[0])
+        crew.finish()
+    (fault,) = check(ground.folder).faults
+    assert fault.startswith("died: broken-0 ended by itself with 1: ")
+    assert "slots=-1 is not allowed" in fault
 
 
 def test_every_planted_bug_has_a_row_that_is_played_short() -> None:

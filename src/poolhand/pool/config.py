@@ -19,6 +19,7 @@ from poolhand.rules.checks import (
     is_count,
     is_name,
     is_seconds,
+    is_short,
     is_whole,
     optional,
     shown,
@@ -188,10 +189,10 @@ def _clashes(config: PoolConfig) -> list[str]:
         )
     if scale is not None and config.scope.kind != SESSION:
         faults.append(f"autoscale={scale} goes with a pool in memory; leave it out, and resize it")
-    if len(config.kept_as) > LONGEST_NAME:
+    if not is_short(config.kept_as):
         faults.append(
             f"name={shown(config.name)} is not allowed; the pool is kept as "
-            f"{shown(config.kept_as)}, and that has at most {LONGEST_NAME:,} characters"
+            f"{shown(config.kept_as)}, and that has at most {LONGEST_NAME:,} bytes in UTF-8"
         )
     return faults
 

@@ -170,14 +170,14 @@ def _is_label(value: Any) -> bool:
     return is_text(value) and is_short(value)
 
 
-_LABEL = (optional(_is_label), f"a non-blank text of at most {LONGEST_NAME:,} characters, or None")
+_LABEL = (optional(_is_label), f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, or None")
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "priority": (
         lambda value: is_int(value) and abs(value) < 2**53,
         "an int between -2**53 and 2**53",
     ),
-    "key": (optional(is_short), f"a text of at most {LONGEST_NAME:,} characters, or None"),
+    "key": (optional(is_short), f"a text of at most {LONGEST_NAME:,} bytes in UTF-8, or None"),
     "idempotency_key": _LABEL,
     "rerun_failed": (lambda value: isinstance(value, bool), "True or False"),
     "session": _LABEL,

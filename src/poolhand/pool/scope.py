@@ -119,7 +119,7 @@ def _faults_of_id(kind: str, chosen: Any, ids: list[Any]) -> list[str]:
     if not is_name(chosen) or (None not in ids and ids[0] != ids[1]):
         return [
             f"scope_id={shown(chosen)} is not allowed; give one non-blank text of at most "
-            f"{LONGEST_NAME:,} characters, all of them UTF-8"
+            f"{LONGEST_NAME:,} bytes in UTF-8, without NUL"
         ]
     return []
 

@@ -8,9 +8,9 @@ from typing import Any
 Predicate = Callable[[Any], bool]
 
 LARGEST = 1e18
-LONGEST_NAME = 1_000  # room for any id or path, none for a document: names stand in every index
+LONGEST_NAME = 1_000  # bytes: room for any id or path; two of them fit into any index
 LONGEST_SHOWN = 200
-NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} characters, all UTF-8 and none NUL"
+NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, without NUL"
 
 
 def shown(value: object) -> str:
@@ -35,7 +35,9 @@ def is_text(value: object) -> bool:
 
 def is_short(value: object) -> bool:
     """Tell whether a value is a text, blank or not, that is no longer than a name may be."""
-    return isinstance(value, str) and len(value) <= LONGEST_NAME
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        return False
+    return value.isascii() or len(value.encode(errors="surrogatepass")) <= LONGEST_NAME
 
 
 def is_name(value: Any) -> bool:

@@ -13,6 +13,7 @@ from poolhand.contract import Batch, Change, PoolRow, Wanted
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import seconds
 from poolhand.stores.postgres_pools import is_free, is_plain
+from poolhand.stores.postgres_tables import numbers
 from poolhand.stores.postgres_turn import Clock, Need
 from poolhand.stores.sql_pools import spec_of
 from poolhand.stores.sql_rows import sought
@@ -32,8 +33,8 @@ WHERE o.id = ?1 AND w.place = 0
 # that have to do with other jobs, and where there is work. One row at least.
 CHANGING = """
 WITH settled AS MATERIALIZED (
-    SELECT pool, bool_or(token = ANY(?2::bigint[])) AS tied FROM poolhand_claims
-    WHERE token = ANY(?1::bigint[]) GROUP BY pool
+    SELECT pool, bool_or(token = ANY(?2::text::bigint[])) AS tied FROM poolhand_claims
+    WHERE token = ANY(?1::text::bigint[]) GROUP BY pool
 )
 SELECT EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
         <= coalesce(?5::double precision, extract(epoch FROM clock_timestamp()))),
@@ -147,8 +148,8 @@ def burying(owner: str) -> Look:
 
 def changing(changes: Sequence[Change], wanted: Wanted | None, clock: Clock | None) -> Look:
     """Need the pools of claims that end, and those that may have work."""
-    tokens = [change.token for change in changes]
-    tied = [change.token for change in changes if not is_plain(change.job)]
+    tokens = numbers([change.token for change in changes])
+    tied = numbers([change.token for change in changes if not is_plain(change.job)])
     names = None
     if wanted is not None and wanted.pools is not None:
         names = [sought(name) for name in wanted.pools]

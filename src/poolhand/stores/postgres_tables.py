@@ -10,6 +10,8 @@ from poolhand.stores.postgres_bridge import wait
 from poolhand.stores.sql_tables import Delete, Insert, Values, Written
 
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
+NUMBERS = frozenset({"bigint", "smallint", "double precision"})
+_NAMED = (("None", "NULL"), ("True", "1"), ("False", "0"))
 _VALUE = re.compile(r"\?(\d*)")
 # SQLite is told by these words where to begin, and which index not to take.
 _FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
@@ -41,6 +43,12 @@ class Dialect:
             text = self._texts[shared] = self._translated(shared)
         return text
 
+    def about(self, shared: str, many: Values) -> str:
+        """Return a statement about many values, which are all numbers or all texts."""
+        if not isinstance(many[0], int):
+            return self.text(shared)
+        return self.text(shared.replace("IN (?*)", "= ANY(?::text::bigint[])"))
+
     def writing(self, parts: tuple[Part, ...]) -> str:
         """Return one statement that takes a value for each column, and tells its transaction."""
         text = self._writes.get(parts)
@@ -64,13 +72,25 @@ class Dialect:
         return _VALUE.sub(number, text).replace("poolhand_", f"{self.schema}.poolhand_")
 
 
+def numbers(values: Values) -> str:
+    """Return an array of numbers as a text: asyncpg takes long over every element of another."""
+    text = str(list(values))[1:-1]
+    for name, number in _NAMED:
+        text = text.replace(name, number)
+    return f"{{{text}}}"
+
+
 def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
     """Return how rows of a kind are written: of a column that is the same in all, one value."""
     if isinstance(what, Delete):
-        return f"{what.where} = ANY(?::bigint[])"
+        return f"{what.where} = ANY(?::text::bigint[])"
     columns = list(enumerate(zip(what.types, alike, strict=True)))
     values = [f"?::{type}" if same else f"c{n}" for n, (type, same) in columns]
-    arrays = [f"?::{type}[]" for type, same in zip(what.types, alike, strict=True) if not same]
+    arrays = [
+        f"?::text::{type}[]" if type in NUMBERS else f"?::{type}[]"
+        for type, same in zip(what.types, alike, strict=True)
+        if not same
+    ]
     names = [f"c{n}" for n, (_, same) in columns if not same]
     given = f" FROM unnest({', '.join(arrays)}) AS given({', '.join(names)})" if arrays else ""
     return f"{what.into} SELECT {', '.join((*values, *what.fixed))}{given}{what.conflict}"
@@ -118,7 +138,8 @@ class PostgresTables:
     def among(self, text: str, many: Values, first: Values = ()) -> Iterator[Any]:
         if not many:
             return iter(())
-        return iter(wait(self._fetch(self._dialect.text(text), *first, list(many))))
+        asked = numbers(many) if isinstance(many[0], int) else list(many)
+        return iter(wait(self._fetch(self._dialect.about(text, many), *first, asked)))
 
     def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
         self.write([(what, rows)])
@@ -134,14 +155,18 @@ class PostgresTables:
                 continue
             if isinstance(what, Delete):
                 parts.append((what, ()))
-                values.append(list(rows))
+                values.append(numbers(rows))
                 continue
             columns = list(zip(*rows, strict=True))
             alike = _alike(what, columns)
             parts.append((what, alike))
-            both = list(zip(columns, alike, strict=True))
-            values += [column[0] for column, same in both if same]
-            values += [column for column, same in both if not same]
+            three = list(zip(what.types, columns, alike, strict=True))
+            values += [column[0] for _, column, same in three if same]
+            values += [
+                numbers(column) if type in NUMBERS else column
+                for type, column, same in three
+                if not same
+            ]
         if parts:
             text = self._dialect.writing(tuple(parts))
             self.xid = wait(self._fetch(text, *values))[0][0]

@@ -489,7 +489,7 @@ async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
     async with app, app.worker():
         assert await (await call.with_options(**wide).submit()) == 1
         for label in labels:
-            with pytest.raises(UsageError, match=f"{label}='xx.*at most 1,000 characters"):
+            with pytest.raises(UsageError, match=f"{label}='xx.*at most 1,000 bytes in UTF-8"):
                 call.with_options(**{**wide, label: "x" * 1001})
 
 

@@ -69,7 +69,7 @@ AMOUNT = ("seconds above 0", [0, 0.0, -1, NAN, INF, -INF, True, "5", [1], HUGE])
 
 BAD: dict[str, tuple[str, list[Any]]] = {
     "name": (
-        "a non-blank text of at most 1,000 characters",
+        "a non-blank text of at most 1,000 bytes in UTF-8",
         ["", " ", "\t\n", 5, b"name", ["name"], True, "x" * 1001, "\ud800"],
     ),
     "max_concurrent": (COUNT[0], [*COUNT[1], None]),

@@ -46,7 +46,7 @@ def nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 # Bad values
 
 TEXT = (
-    "a non-blank text of at most 1,000 characters",
+    "a non-blank text of at most 1,000 bytes in UTF-8",
     ["", " ", 5, b"x", True, ["x"], "x" * 1001, "x" * 3_000_000],
 )
 FLAG = ("True or False", [0, 1, "yes", None, []])
@@ -54,7 +54,7 @@ AMOUNT = ("seconds above 0", [0, -1, NAN, INF, True, "5", [1], HUGE])
 
 BAD: dict[str, tuple[str, list[Any]]] = {
     "priority": ("an int", [1.0, "5", None, True, NAN, [1], INF]),
-    "key": ("a text of at most 1,000 characters", [5, b"x", True, ["x"], 1.5, "x" * 1001]),
+    "key": ("a text of at most 1,000 bytes in UTF-8", [5, b"x", True, ["x"], 1.5, "x" * 1001]),
     "idempotency_key": TEXT,
     "rerun_failed": FLAG,
     "session": TEXT,

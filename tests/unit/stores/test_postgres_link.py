@@ -128,6 +128,7 @@ async def test_one_that_the_server_ended_while_it_was_idle_is_replaced_unseen(
         first = await pid(link)
         await outside.ask("SELECT pg_terminate_backend($1)", first)
         await outside.wait_for(0)
+        age(link)
         assert await pid(link) != first
 
 

@@ -1,0 +1,113 @@
+"""A PostgreSQL store that is closed, forked, moved to another loop, or loses its tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from poolhand.contract import Batch, Filter
+from poolhand.errors import Conflict, Corrupt, Unavailable
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres_address import address_of
+from poolhand.testing import PostgresServer
+from tests.contract.support import entries, order
+from tests.unit.stores.test_postgres_link import in_a_fork
+
+
+@pytest.fixture
+async def store(schema: str) -> AsyncIterator[PostgresStore]:
+    made = PostgresStore(schema, Runtime())
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def add(store: PostgresStore, id: str) -> list[str]:
+    (answer,) = await store.add([Batch((order(id),))])
+    return entries(answer)
+
+
+async def test_a_store_that_is_not_open_says_so(schema: str) -> None:
+    store = PostgresStore(schema, Runtime())
+    with pytest.raises(Unavailable, match="not open"):
+        await add(store, "a")
+    await store.open()
+    await add(store, "a")
+    await store.close()
+    with pytest.raises(Unavailable, match="not open"):
+        await add(store, "b")
+    with pytest.raises(Unavailable, match="not open"):
+        await store.find(Filter())
+    store.publish("word")
+
+
+def test_a_store_can_be_opened_by_one_loop_after_the_other(schema: str) -> None:
+    store = PostgresStore(schema, Runtime())
+
+    async def main(first: str) -> list[list[str]]:
+        await store.open()
+        try:
+            return await asyncio.gather(*[add(store, f"{first}{n}") for n in range(10)])
+        finally:
+            await store.close()
+
+    assert asyncio.run(main("a")) == asyncio.run(main("b")) == [["taken"]] * 10
+
+
+async def test_a_fork_is_told_to_open_a_store_of_its_own(store: PostgresStore) -> None:
+    await add(store, "a")
+    told = in_a_fork(lambda: add(store, "b"))
+    assert told.startswith("UsageError")
+    assert "open a store of its own after the fork" in told
+    assert in_a_fork(store.close) == ""
+    assert await add(store, "c") == ["taken"]
+    found = await store.find(Filter())
+    assert [one.job.id for one in found.jobs] == ["c", "a"]
+
+
+async def test_an_id_that_is_known_harms_nobody_who_submits_at_the_same_time(
+    store: PostgresStore,
+) -> None:
+    await add(store, "a")
+    ends = await asyncio.gather(*[add(store, id) for id in ("b", "a", "c")], return_exceptions=True)
+    assert ends[0] == ends[2] == ["taken"]
+    assert isinstance(ends[1], Conflict)
+
+
+async def test_tables_that_somebody_dropped_are_told_of(store: PostgresStore, schema: str) -> None:
+    address = address_of(schema)
+    outside: Any = await asyncpg.connect(address.dsn)
+    await outside.execute(f'DROP TABLE "{address.schema}".poolhand_waits')
+    await outside.close()
+    with pytest.raises(Corrupt, match="somebody dropped or changed"):
+        await add(store, "a")
+
+
+async def test_closing_leaves_no_connection_and_no_task(
+    postgres: PostgresServer, database: str
+) -> None:
+    before = asyncio.all_tasks()
+    store = PostgresStore(database, Runtime())
+    await store.open()
+    await asyncio.gather(*[store.get([f"{number}"]) for number in range(50)])
+    await store.close()
+    assert asyncio.all_tasks() == before
+    name = urlsplit(database).path[1:]
+    text = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+    while await asyncio.to_thread(postgres.query, text) != "0":
+        pass
+
+
+async def test_a_store_that_could_not_be_opened_leaves_nothing_behind(schema: str) -> None:
+    before = asyncio.all_tasks()
+    nowhere = schema.replace("/poolhand?", "/nowhere?")
+    store = PostgresStore(nowhere, Runtime())
+    with pytest.raises(Unavailable, match="createdb"):
+        await store.open()
+    assert asyncio.all_tasks() == before
