@@ -170,7 +170,10 @@ def _is_label(value: Any) -> bool:
     return is_text(value) and is_short(value)
 
 
-_LABEL = (optional(_is_label), f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, or None")
+_LABEL = (
+    optional(_is_label),
+    f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, or None",
+)
 
 CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "priority": (

@@ -13,6 +13,7 @@ from poolhand.errors import Corrupt, PoolhandError, ReadOnly, StoreError, Unavai
 from poolhand.stores import bounds
 
 KNOWN_ID = "poolhand_jobs_by_id"
+UNFIT = ("22", "54")  # values that are none, or exceed what can be kept
 AGAIN = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, waited for a lock
 FULL = frozenset({"53100", "53200"})  # disk, memory
 CONNECTIONS = "53300"
@@ -74,7 +75,7 @@ def at_the_wall(error: Exception, where: str) -> Exception:
             f"{where}: a row holds no record that could be read ({error}); somebody else wrote to"
             " its tables, or they are damaged"
         )
-    if isinstance(error, OverflowError | ValueError) or state_of(error)[:2] == "22":
+    if isinstance(error, OverflowError | ValueError) or state_of(error)[:2] in UNFIT:
         return bounds.cannot_be_kept(error)
     if isinstance(error, OF_DRIVER):
         return Unavailable(f"{where}: {_words(error)} ({state_of(error) or 'driver'}): try again")
