@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.pooler"]
 
 # No deadline and no complaint about slow data: a busy machine is not a failure of the code.
 settings.register_profile(

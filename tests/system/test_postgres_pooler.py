@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from random import Random
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,81 +17,15 @@ from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
-from poolhand.testing import PostgresServer, ServerMissing
-from poolhand.testing.servers import PrivateFolder, find_programs, free_port, on_path, wait_until
+from poolhand.testing import PostgresServer
 from tests.contract.conftest import another, clock, hand, store  # noqa: F401 - fixtures
 from tests.contract.support import Clock, Hand, order, owner, spec
-from tests.servers import do_without
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
 
 CORE = ("test_add", "test_claims", "test_documents", "test_keys", "test_log", "test_transaction")
 LIMIT = 50  # seconds after which what should have happened is not waited for any more
-SETTINGS = """
-[databases]
-* = host=127.0.0.1 port={server}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = trust
-auth_file = {users}
-pool_mode = transaction
-default_pool_size = 2
-max_client_conn = 60
-"""
-
-
-class Pooler:
-    """A running PgBouncer with two connections to the server."""
-
-    def __init__(self, program: Path, server: PostgresServer) -> None:
-        self.port = free_port()
-        self._place = PrivateFolder("poolhand-pooler-", "pgbouncer")
-        users, settings = self._place.path / "users", self._place.path / "pgbouncer.ini"
-        users.write_text('"poolhand" ""\n')
-        settings.write_text(SETTINGS.format(server=server.port, port=self.port, users=users))
-        self._place.path.chmod(0o755)
-        with (self._place.path / "log").open("wb") as log:
-            self._process = self._place.start([program, settings], log)
-        wait_until("the pooler listens", self._listens, then=self._said)
-
-    def through(self, url: str) -> str:
-        return url.replace(f":{urlsplit(url).port}/", f":{self.port}/") + "&pooler=transaction"
-
-    def close(self) -> None:
-        self._place.clear()
-        self._process.wait()
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def _said(self) -> str:
-        return (self._place.path / "log").read_text()
-
-
-def find_pooler() -> Path:
-    folders = [*on_path("pgbouncer"), Path("/usr/sbin"), Path("/usr/bin")]
-    how = "apt-get install pgbouncer"
-    return find_programs("PgBouncer", ["pgbouncer"], folders, how)["pgbouncer"]
-
-
-@pytest.fixture(scope="session")
-def pooler(postgres: PostgresServer) -> Iterator[Pooler]:
-    try:
-        program = find_pooler()
-    except ServerMissing as missing:
-        do_without(missing)
-    running = Pooler(program, postgres)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def pooled(schema: str, pooler: Pooler) -> str:
-    return pooler.through(schema)
 
 
 @pytest.fixture

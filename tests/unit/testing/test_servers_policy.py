@@ -93,9 +93,13 @@ for name in initdb postgres psql; do
     : >"$SERVERS_ROOT/usr/lib/postgresql/15/bin/$name"
     chmod +x "$SERVERS_ROOT/usr/lib/postgresql/15/bin/$name"
 done
+[ -x "$SERVERS_ROOT/usr/sbin/policy-rc.d" ] && : >"$FAKES/forbidden"
+: >"$SERVERS_ROOT/usr/sbin/pgbouncer"
+chmod +x "$SERVERS_ROOT/usr/sbin/pgbouncer"
 """
 INSTALL = (
     "noninteractive install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 postgresql"
+    " pgbouncer"
 )
 NO_CLUSTER = "etc/postgresql-common/createcluster.d/none-at-install.conf"
 
@@ -144,13 +148,15 @@ def _real(name: str) -> Path:
     return next(p for p in (Path("/bin") / name, Path("/usr/bin") / name) if p.exists())
 
 
-def test_root_gets_what_is_missing_once_and_no_cluster(tmp_path: Path) -> None:
+def test_root_gets_what_is_missing_once_and_nothing_is_started(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     said = machine.run()
-    assert said.startswith("servers: installing postgresql")
+    assert said.startswith("servers: installing postgresql pgbouncer")
     assert said.count("\n") == 1
     assert machine.asked() == [" update -qq", INSTALL]
     assert (machine.root / NO_CLUSTER).read_text() == "create_main_cluster = false\n"
+    assert (machine.fakes / "forbidden").exists()
+    assert not (machine.root / "usr/sbin/policy-rc.d").exists()
     assert machine.run() == ""
     assert len(machine.asked()) == 2
 
@@ -170,8 +176,8 @@ def test_lists_that_are_there_are_not_fetched_unless_they_are_old(tmp_path: Path
 def test_who_may_not_install_is_told_how_and_goes_on(tmp_path: Path, user: int, apt: bool) -> None:
     machine = Machine(tmp_path, user, apt)
     said = machine.run()
-    assert said.startswith("servers: not installed: postgresql.")
-    assert said.endswith("as root: apt-get install --no-install-recommends postgresql\n")
+    assert said.startswith("servers: not installed: postgresql pgbouncer.")
+    assert said.endswith("as root: apt-get install --no-install-recommends postgresql pgbouncer\n")
     assert not machine.asked()
     assert not list(machine.root.iterdir())
 
