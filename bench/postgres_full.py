@@ -18,8 +18,8 @@ NAME = "million"
 LOG, AUDIT = "poolhand_log", "poolhand_audit"
 # Columns that have to differ in a copy: numbers go on, ids get another beginning. Those that the
 # server counts itself are left to it.
-NUMBERS = {JOBS: ("seq",), ENDS: ("no", "seq"), LOG: ("first", "last"), AUDIT: ()}
-SEQUENCES = {"poolhand_job_numbers": (JOBS, "seq"), "poolhand_end_numbers": (ENDS, "no")}
+NUMBERS = {JOBS: ("seq",), ENDS: ("seq",), LOG: ("first", "last"), AUDIT: ()}
+SEQUENCES = {"poolhand_job_numbers": (JOBS, "seq")}
 COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = ''

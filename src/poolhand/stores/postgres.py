@@ -72,6 +72,7 @@ from poolhand.stores.sql_tables import Tables
 
 T = TypeVar("T")
 
+MOST_EXPECTED = 16  # pools
 GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0 FOR SHARE"
 
 
@@ -95,6 +96,7 @@ class PostgresStore:
         self._last_pool = 0
         self._made: set[int] = set()
         self._known: dict[str, tuple[int, bool]] = {}
+        self._busy: dict[int, bool] = {}
 
     async def open(self) -> None:
         async with self._wall_between():
@@ -184,7 +186,7 @@ class PostgresStore:
             changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
             await self._certain(
                 lambda steps: sql_verbs.replace(steps, changes, None),
-                postgres_needs.changing(changes, None, self._turns.clock),
+                postgres_needs.changing(changes, self._known, {}),
             )
 
     async def _change(
@@ -240,9 +242,12 @@ class PostgresStore:
             return await self._adds.ask(batches)
 
     async def _add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
-        return await self._steps(
-            lambda steps: sql_verbs.add(steps, batches), postgres_needs.adding(batches, self._known)
-        )
+        def act(steps: PostgresSteps) -> list[tuple[Added, ...] | Refusal]:
+            answers = sql_verbs.add(steps, batches)
+            self._known.update(steps.pools.met())
+            return answers
+
+        return await self._steps(act, postgres_needs.adding(batches, self._known))
 
     async def begin(self) -> PostgresTransaction:
         transaction = PostgresTransaction(self._link, self._turns, self._signals)
@@ -309,13 +314,23 @@ class PostgresStore:
             if keys:
                 self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
             steps.pools.load(wanted)
+            self._known.update(steps.pools.met())
+            self._expect(steps.pools.with_work())
             replaced = sql_verbs.replace(steps, changes, wanted)
             settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
             return Exchange(replaced, frozenset(settled))
 
-        return (
-            await self._steps(act, postgres_needs.changing(changes, wanted, self._turns.clock))
-        ).replaced
+        busy = self._busy if wanted is not None else {}
+        look = postgres_needs.changing(changes, self._known, busy)
+        return (await self._steps(act, look)).replaced
+
+    def _expect(self, pools: Mapping[int, bool]) -> None:
+        """Remember where there was work of late: there may be more."""
+        for no in pools:
+            self._busy.pop(no, None)
+        self._busy.update(pools)
+        for no in list(self._busy)[:-MOST_EXPECTED]:
+            del self._busy[no]
 
     async def release(self, tokens: Sequence[int]) -> None:
         await self._steps(

@@ -6,14 +6,13 @@ it was missing. So nothing here has to be more than a good guess.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from poolhand.contract import Batch, Change, PoolRow, Wanted
+from poolhand.contract import Batch, Change, PoolRow
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import seconds
 from poolhand.stores.postgres_pools import is_free, is_plain
-from poolhand.stores.postgres_tables import numbers
 from poolhand.stores.postgres_turn import Clock, Need
 from poolhand.stores.sql_pools import spec_of
 from poolhand.stores.sql_rows import sought
@@ -28,25 +27,6 @@ OF_OWNER = """
 SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WHERE o.id = ?1
 UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
 WHERE o.id = ?1 AND w.place = 0
-"""
-# Whether somebody is overdue, or buried; then the pools of claims that end, of those
-# that have to do with other jobs, and where there is work. One row at least.
-CHANGING = """
-WITH settled AS MATERIALIZED (
-    SELECT pool, bool_or(token = ANY(?2::text::bigint[])) AS tied FROM poolhand_claims
-    WHERE token = ANY(?1::text::bigint[]) GROUP BY pool
-)
-SELECT EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
-        <= coalesce(?5::double precision, extract(epoch FROM clock_timestamp()))),
-    EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), p.*
-FROM (VALUES (1)) AS one LEFT JOIN (
-    SELECT no, spec, resized, running, settled.pool IS NOT NULL, coalesce(settled.tied, false),
-        ?3 AND paused = 0 AND (?4::text[] IS NULL OR name = ANY(?4)) AS served
-    FROM poolhand_pools LEFT JOIN settled ON settled.pool = no
-    WHERE settled.pool IS NOT NULL OR (
-        ?3 AND paused = 0 AND (?4::text[] IS NULL OR name = ANY(?4)) AND EXISTS (
-            SELECT 1 FROM poolhand_waits w WHERE w.pool = no AND w.place = 4))
-) p ON true
 """
 NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
 PROMOTING = """
@@ -125,7 +105,7 @@ def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look
         pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Need(pools, (), len(orders))
+        return Need(pools, len(orders))
 
     return look
 
@@ -146,32 +126,16 @@ def burying(owner: str) -> Look:
     return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
 
 
-def changing(changes: Sequence[Change], wanted: Wanted | None, clock: Clock | None) -> Look:
-    """Need the pools of claims that end, and those that may have work."""
-    tokens = numbers([change.token for change in changes])
-    tied = numbers([change.token for change in changes if not is_plain(change.job)])
-    names = None
-    if wanted is not None and wanted.pools is not None:
-        names = [sought(name) for name in wanted.pools]
-    claims = wanted is not None and bool(wanted.slots)
-
-    def look(tables: Tables) -> Need:
-        now = None if clock is None else clock()[0]
-        rows = tables.execute(CHANGING, (tokens, tied, claims, names, now)).fetchall()
-        pools, busy = {}, []
-        for _, _, no, spec, resized, running, settles, alone, served in rows:
-            if no is None:
-                continue
-            rules = spec_of(spec)
-            if served and (settles or _has_room(rules, resized, running)):
-                # What settles may bring new work: a job given back, the next turn of a session.
-                busy.append(no)
-            if settles or no in busy:
-                pools[no] = alone or not is_free(rules, resized)
-        overdue, buried, *_ = rows[0]
-        return Need(pools, busy, 0, overdue, buried)
-
-    return look
+def changing(
+    changes: Sequence[Change], known: Mapping[str, tuple[int, bool]], busy: Mapping[int, bool]
+) -> Look:
+    """Need the pools of claims that end, as far as they are known, and those that were `busy`."""
+    pools = dict(busy)
+    for change in changes:
+        no, free = known.get(change.job.pool, (None, False))
+        if no is not None:
+            pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
+    return lambda tables: Need(pools)
 
 
 def promoting(limit: int, clock: Clock | None) -> Look:
@@ -205,11 +169,6 @@ def pool_rows(tables: Tables) -> list[PoolRow]:
         PoolRow(spec_of(spec), bool(paused), *counts)
         for spec, paused, *counts in tables.execute(POOLS)
     ]
-
-
-def _has_room(rules: PoolSpec, resized: int | None, running: int) -> bool:
-    slots = rules.slots if resized is None else resized
-    return slots is None or running < slots
 
 
 def _numbers(tables: Tables, text: str, about: object) -> list[int]:

@@ -7,7 +7,7 @@ and ended by many at once. Every other one belongs to one transaction at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 from poolhand.contract import Wanted
@@ -17,7 +17,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.rank import Fifo, Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sql_books import Books
-from poolhand.stores.sql_pools import NEW, Columns, Pools, StoredPool, encode_spec
+from poolhand.stores.sql_pools import NEW, Columns, Pools, StoredPool, encode_spec, spec_of
 from poolhand.stores.sql_rows import ENDS, Row, sought
 from poolhand.stores.sql_tables import Insert
 
@@ -30,17 +30,25 @@ UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waitin
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
 WHERE no = ?
 """
-# With how many jobs could be claimed, as far as that is asked, and who would claim them: held, so
-# that nobody is buried in between.
+# Whether somebody is overdue, or buried; who would claim, held so that nobody is buried in between;
+# then the pools that are held and those with work, and how much, as far as that is asked. One row
+# at least.
 LOAD = """
 WITH me AS MATERIALIZED (
-    SELECT no FROM poolhand_owners WHERE id = ? AND buried = 0 FOR SHARE
+    SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
 )
-SELECT p.no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
-    (SELECT count(*) FROM (
-        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?) heads),
-    (SELECT no FROM me)
-FROM poolhand_pools p WHERE p.no = ANY(?)
+SELECT EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?6),
+    EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), (SELECT no FROM me), found.*
+FROM (VALUES (1)) AS one LEFT JOIN (
+    SELECT p.*, (SELECT count(*) FROM (
+        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
+    FROM (
+        SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes,
+            keys, ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
+        FROM poolhand_pools) p
+    WHERE p.no = ANY(?3) OR (served AND EXISTS (
+        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4))
+) found ON true
 """
 RECOUNT = """
 SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
@@ -50,15 +58,16 @@ FROM (SELECT place, count(*) AS many FROM poolhand_waits
     WHERE pool = ?1 AND place > 0 AND (due_at IS NULL OR due_at >= 0) GROUP BY place) places
 """
 OPEN = f"{NEW} RETURNING no"
+NOTHING_WANTED = Wanted("", ())
 TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})
 
 
 class Unlocked(Exception):
     """A pool is needed that is not held, or not alone: the transaction has to begin anew."""
 
-    def __init__(self, *numbers: int) -> None:
-        super().__init__(*numbers)
-        self.numbers = numbers
+    def __init__(self, pools: Mapping[int, bool]) -> None:
+        super().__init__(pools)
+        self.pools = pools
 
 
 class PostgresPool(StoredPool):
@@ -80,7 +89,7 @@ class PostgresPool(StoredPool):
     def own(self) -> None:
         """Make sure that nobody else uses the pool."""
         if not self.alone:
-            raise Unlocked(self.no)
+            raise Unlocked({self.no: True})
 
     def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
         job = entry.job
@@ -134,30 +143,57 @@ class PostgresPools(Pools):
     BY_NO = f"{ALL} WHERE no = ?"
     KIND = PostgresPool
 
-    def __init__(self, books: Books, held: dict[int, bool], busy: Collection[int] = ()) -> None:
+    def __init__(self, books: Books, held: dict[int, bool]) -> None:
         super().__init__(books)
         self._held = held
-        self._maybe_busy = busy
+        self._served: list[int] = []
         self._tallies: dict[int, Counter[int]] = {}
         self.claimant: tuple[str, int | None] = ("", None)
+        self.may_be_overdue = self.may_be_buried = True
         books.writers.append(self._write_tallies)
 
     def load(self, wanted: Wanted | None) -> None:
-        """Look all pools up that are held, with what could be claimed of what is wanted."""
-        if not self._held:
-            return
-        owner, limit = ("", 0) if wanted is None else (wanted.owner, len(wanted.slots))
-        asked = (sought(owner), limit, list(self._held))
-        for *columns, heads, number in self._books.tables.execute(LOAD, asked):
-            pool = self._keep(tuple(columns))
-            assert isinstance(pool, PostgresPool)
-            if pool.free:
-                pool.queue.size = heads
-            self.claimant = owner, number
+        """Look up the pools that are held, and those with something of what is wanted."""
+        wanted = wanted or NOTHING_WANTED
+        names = None if wanted.pools is None else [sought(name) for name in wanted.pools]
+        many, held = len(wanted.slots), list(self._held)
+        asked = (sought(wanted.owner), many, held, many > 0, names, self._books.now)
+        missing = {}
+        for overdue, buried, owner, *found, heads in self._books.tables.execute(LOAD, asked):
+            self.may_be_overdue, self.may_be_buried = overdue, buried
+            self.claimant = wanted.owner, owner
+            *columns, served = found
+            no, spec, _, resized, running, *_ = columns
+            if no in self._held:
+                self._take(tuple(columns), heads)
+                if served:
+                    self._served.append(no)
+            elif no is not None and has_room(rules := spec_of(spec), resized, running):
+                missing[no] = not is_free(rules, resized)
+        if missing:
+            raise Unlocked(missing)
+
+    def _take(self, columns: Columns, heads: int) -> None:
+        pool = self._keep(columns)
+        assert isinstance(pool, PostgresPool)
+        if pool.free:
+            pool.queue.size = heads
+
+    def met(self) -> dict[str, tuple[int, bool]]:
+        """Return the numbers of all pools looked up, by their names, and whether they are free."""
+        return {
+            name: (pool.no, is_free(pool.spec, pool.resized))
+            for name, pool in self._by_name.items()
+        }
+
+    def with_work(self) -> dict[int, bool]:
+        """Return the pools where there is work, and whether they are needed alone for it."""
+        pools = (self._by_no[no] for no in self._served)
+        return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.queued > 0}
 
     def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
-        pools = (self._by_no[no] for no in self._maybe_busy if no in self._by_no)
-        return {pool.no: pool for pool in pools if pool.queued > 0 and not pool.paused}
+        pools = (self._by_no[no] for no in self._served)
+        return {pool.no: pool for pool in pools if pool.queued > 0}
 
     def holds(self, no: int) -> bool:
         """Tell whether a pool is held alone."""
@@ -192,7 +228,7 @@ class PostgresPools(Pools):
         self._tallies.setdefault(no, Counter())[end] += count
 
     def anew(self) -> PostgresPools:
-        return type(self)(self._books, self._held, self._maybe_busy)
+        return type(self)(self._books, self._held)
 
     def _own(self, pool: StoredPool) -> PostgresPool:
         assert isinstance(pool, PostgresPool)
@@ -211,7 +247,7 @@ class PostgresPools(Pools):
         no = columns[0]
         alone = self._held.get(no)
         if alone is None:
-            raise Unlocked(no)
+            raise Unlocked({no: True})
         pool = super()._keep(columns)
         assert isinstance(pool, PostgresPool)
         pool.alone = alone
@@ -228,6 +264,12 @@ def is_free(spec: PoolSpec, resized: int | None) -> bool:
         and isinstance(spec.backpressure, Unbounded)
         and isinstance(spec.queue, Fifo | Priority)
     )
+
+
+def has_room(spec: PoolSpec, resized: int | None, running: int) -> bool:
+    """Tell whether a job of a pool could start."""
+    slots = spec.slots if resized is None else resized
+    return slots is None or running < slots
 
 
 def is_plain(job: Job) -> bool:

@@ -64,7 +64,7 @@ class PostgresTransaction:
             try:
                 done = await self._add(batch)
             except Unlocked as unlocked:
-                self._pools.update(dict.fromkeys(unlocked.numbers, True))
+                self._pools.update(unlocked.pools)
             else:
                 self._topics |= set(done.topics)
                 return done.value[0]

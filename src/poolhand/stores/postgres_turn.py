@@ -39,16 +39,10 @@ Clock = Callable[[], tuple[float, datetime]]
 
 
 class Need(Struct, frozen=True):
-    """What a transaction is known to need, and what it need not look for.
-
-    `pools` says whether a pool is needed alone; `busy` are those that may have work.
-    """
+    """What a transaction is known to need: pools, whether alone, and numbers for so many jobs."""
 
     pools: Mapping[int, bool] = {}
-    busy: Collection[int] = ()
     numbers: int = 0
-    may_be_overdue: bool = True
-    may_be_buried: bool = True
 
 
 NOTHING = Need()
@@ -103,26 +97,22 @@ class PostgresSteps(Steps):
 
     pools: PostgresPools
 
-    def __init__(self, books: Books, pools: PostgresPools, need: Need) -> None:
-        super().__init__(books, pools)
-        self._need = need
-
     def owner(self, id: str | None) -> int | None:
         claimant, no = self.pools.claimant
         return no if id and id == claimant else super().owner(id)
 
     def forget_owners(self) -> None:
-        if self._need.may_be_buried:
+        if self.pools.may_be_buried:
             super().forget_owners()
 
     def overdue(self) -> set[int]:
-        return super().overdue() if self._need.may_be_overdue else set()
+        return super().overdue() if self.pools.may_be_overdue else set()
 
     def expire(self, limit: int) -> int:
         overdue = [no for (no,) in self.books.query(OVERDUE, (self.books.now,))]
         missing = [no for no in overdue if not self.pools.holds(no)]
         if missing:
-            raise Unlocked(*missing)
+            raise Unlocked(dict.fromkeys(missing, True))
         return super().expire(limit) if overdue else 0
 
 
@@ -163,7 +153,7 @@ class Turns:
             try:
                 return await self._once(act, look, pools, last_pool)
             except Unlocked as unlocked:
-                pools.update(dict.fromkeys(unlocked.numbers, True))
+                pools.update(unlocked.pools)
                 raise
 
         return await self._anew(once)
@@ -293,7 +283,7 @@ class Turns:
         numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
         books = Books(tables, numbers, log, *self._clocks(held))
-        steps = PostgresSteps(books, PostgresPools(books, mine, need.busy), need)
+        steps = PostgresSteps(books, PostgresPools(books, mine))
         value = act(steps)
         topics = steps.close()
         return Done(value, topics, numbers.last_pool, tables.xid, log.mark)
