@@ -186,7 +186,7 @@ class PostgresStore:
             changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
             await self._certain(
                 lambda steps: sql_verbs.replace(steps, changes, None),
-                postgres_needs.changing(changes, self._known, {}),
+                postgres_needs.changing(changes, None, self._known, {}),
             )
 
     async def _change(
@@ -313,7 +313,6 @@ class PostgresStore:
         def act(steps: PostgresSteps) -> Exchange:
             if keys:
                 self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
-            steps.pools.load(wanted)
             self._known.update(steps.pools.met())
             self._expect(steps.pools.with_work())
             replaced = sql_verbs.replace(steps, changes, wanted)
@@ -321,7 +320,7 @@ class PostgresStore:
             return Exchange(replaced, frozenset(settled))
 
         busy = self._busy if wanted is not None else {}
-        look = postgres_needs.changing(changes, self._known, busy)
+        look = postgres_needs.changing(changes, wanted, self._known, busy)
         return (await self._steps(act, look)).replaced
 
     def _expect(self, pools: Mapping[int, bool]) -> None:

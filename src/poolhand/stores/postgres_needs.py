@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from poolhand.contract import Batch, Change, PoolRow
+from poolhand.contract import Batch, Change, PoolRow, Wanted
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import seconds
 from poolhand.stores.postgres_pools import is_free, is_plain
@@ -105,7 +105,7 @@ def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look
         pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Need(pools, len(orders))
+        return Need(pools, len(orders), loads=True)
 
     return look
 
@@ -127,7 +127,10 @@ def burying(owner: str) -> Look:
 
 
 def changing(
-    changes: Sequence[Change], known: Mapping[str, tuple[int, bool]], busy: Mapping[int, bool]
+    changes: Sequence[Change],
+    wanted: Wanted | None,
+    known: Mapping[str, tuple[int, bool]],
+    busy: Mapping[int, bool],
 ) -> Look:
     """Need the pools of claims that end, as far as they are known, and those that were `busy`."""
     pools = dict(busy)
@@ -135,7 +138,7 @@ def changing(
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
             pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
-    return lambda tables: Need(pools)
+    return lambda tables: Need(pools, 0, True, wanted)
 
 
 def promoting(limit: int, clock: Clock | None) -> Look:

@@ -7,7 +7,7 @@ and ended by many at once. Every other one belongs to one transaction at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poolhand.contract import Wanted
@@ -18,7 +18,7 @@ from poolhand.rules.rank import Fifo, Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import NEW, Columns, Pools, StoredPool, encode_spec, spec_of
-from poolhand.stores.sql_rows import ENDS, Row, sought
+from poolhand.stores.sql_rows import ENDS, Row
 from poolhand.stores.sql_tables import Insert
 
 ALL = """
@@ -30,26 +30,39 @@ UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waitin
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
 WHERE no = ?
 """
-# Whether somebody is overdue, or buried; who would claim, held so that nobody is buried in between;
-# then the pools that are held and those with work, and how much, as far as that is asked. One row
-# at least.
+# The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
+# nobody is buried in between; then the pools that are held and those with work, how much as far as
+# that is asked, and in which version. One row at least. What is held with others is taken by the
+# same statement: where it had to wait, it has seen what was before, and the versions tell.
 LOAD = """
-WITH me AS MATERIALIZED (
+WITH {held}me AS MATERIALIZED (
     SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
 )
-SELECT EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?6),
+SELECT {count}extract(epoch FROM clock_timestamp())::double precision,
+    ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?7::int)),
+    ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?7::int)),
+    EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
+        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()))),
     EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), (SELECT no FROM me), found.*
 FROM (VALUES (1)) AS one LEFT JOIN (
     SELECT p.*, (SELECT count(*) FROM (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
     FROM (
         SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes,
-            keys, ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
+            keys, xmin::text AS version,
+            ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
         FROM poolhand_pools) p
-    WHERE p.no = ANY(?3) OR (served AND EXISTS (
+    WHERE p.no = ANY(?3::int[]) OR (served AND EXISTS (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4))
 ) found ON true
 """
+TAKE_AND_LOAD = LOAD.format(
+    held="""held AS MATERIALIZED (
+    SELECT count(pg_advisory_xact_lock_shared(?8::int, no)) AS many FROM unnest(?3::int[]) AS w(no)
+), """,
+    count="(SELECT many FROM held), ",
+)
+LOAD = LOAD.format(held="", count="")
 RECOUNT = """
 SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
     coalesce(sum(many) FILTER (WHERE place = 4), 0)::bigint,
@@ -58,7 +71,6 @@ FROM (SELECT place, count(*) AS many FROM poolhand_waits
     WHERE pool = ?1 AND place > 0 AND (due_at IS NULL OR due_at >= 0) GROUP BY place) places
 """
 OPEN = f"{NEW} RETURNING no"
-NOTHING_WANTED = Wanted("", ())
 TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})
 
 
@@ -147,25 +159,22 @@ class PostgresPools(Pools):
         super().__init__(books)
         self._held = held
         self._served: list[int] = []
+        self.versions: dict[int, str] = {}
         self._tallies: dict[int, Counter[int]] = {}
         self.claimant: tuple[str, int | None] = ("", None)
         self.may_be_overdue = self.may_be_buried = True
         books.writers.append(self._write_tallies)
 
-    def load(self, wanted: Wanted | None) -> None:
-        """Look up the pools that are held, and those with something of what is wanted."""
-        wanted = wanted or NOTHING_WANTED
-        names = None if wanted.pools is None else [sought(name) for name in wanted.pools]
-        many, held = len(wanted.slots), list(self._held)
-        asked = (sought(wanted.owner), many, held, many > 0, names, self._books.now)
+    def load(self, rows: Sequence[Any], owner: str) -> None:
+        """Look at the pools that are held, and at those with something of what is wanted."""
         missing = {}
-        for overdue, buried, owner, *found, heads in self._books.tables.execute(LOAD, asked):
+        for overdue, buried, number, *columns, version, served, heads in rows:
             self.may_be_overdue, self.may_be_buried = overdue, buried
-            self.claimant = wanted.owner, owner
-            *columns, served = found
+            self.claimant = owner, number
             no, spec, _, resized, running, *_ = columns
             if no in self._held:
                 self._take(tuple(columns), heads)
+                self.versions[no] = version
                 if served:
                     self._served.append(no)
             elif no is not None and has_room(rules := spec_of(spec), resized, running):

@@ -10,6 +10,11 @@ from poolhand.stores.postgres_bridge import wait
 from poolhand.stores.sql_tables import Delete, Insert, Values, Written
 
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
+# Which transaction it was, and in which versions it has met the pools that it has to prove.
+WRITTEN = """
+SELECT pg_current_xact_id()::text,
+    ARRAY(SELECT xmin::text FROM poolhand_pools WHERE no = ANY(?::text::bigint[]) ORDER BY no)
+"""
 NUMBERS = frozenset({"bigint", "smallint", "double precision"})
 _NAMED = (("None", "NULL"), ("True", "1"), ("False", "0"))
 _VALUE = re.compile(r"\?(\d*)")
@@ -18,6 +23,10 @@ _FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
 
 
 Part = tuple[Insert | Delete, tuple[bool, ...]]  # and which columns are the same in all rows
+
+
+class Outdated(Exception):
+    """Something was looked at before a lock was got, and changed until then: begin anew."""
 
 
 class Connection(Protocol):
@@ -54,7 +63,7 @@ class Dialect:
         text = self._writes.get(parts)
         if text is None:
             named = ", ".join(f"w{n} AS ({_writing(*part)})" for n, part in enumerate(parts))
-            shared = f"WITH {named} SELECT pg_current_xact_id()::text"
+            shared = f"WITH {named} {WRITTEN}"
             text = self._writes[parts] = self._translated(shared)
         return text
 
@@ -125,10 +134,14 @@ class Found:
 
 
 class PostgresTables:
-    """The tables within one transaction, `xid` once it has written; each statement waits."""
+    """The tables within one transaction; each statement waits.
+
+    `xid` is known once it has written. What it `proves` with every write are versions of pools.
+    """
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self.xid: str | None = None
+        self.proves: dict[int, str] = {}
         self._fetch = connection.fetch
         self._dialect = dialect
 
@@ -169,4 +182,7 @@ class PostgresTables:
             ]
         if parts:
             text = self._dialect.writing(tuple(parts))
-            self.xid = wait(self._fetch(text, *values))[0][0]
+            values.append(numbers(sorted(self.proves)))
+            self.xid, versions = wait(self._fetch(text, *values))[0]
+            if versions != [self.proves[no] for no in sorted(self.proves)]:
+                raise Outdated

@@ -18,7 +18,7 @@ from poolhand.stores.postgres_bridge import run
 from poolhand.stores.postgres_link import Link, Raw, sever
 from poolhand.stores.postgres_pools import Unlocked
 from poolhand.stores.postgres_signals import PostgresSignals
-from poolhand.stores.postgres_tables import PostgresTables
+from poolhand.stores.postgres_tables import Outdated, PostgresTables
 from poolhand.stores.postgres_turn import ANEW, Done, Turns
 from poolhand.stores.sql_steps import Steps
 
@@ -63,6 +63,8 @@ class PostgresTransaction:
         for _ in range(ANEW):
             try:
                 done = await self._add(batch)
+            except Outdated:
+                continue
             except Unlocked as unlocked:
                 self._pools.update(unlocked.pools)
             else:
@@ -109,7 +111,7 @@ class PostgresTransaction:
                     await self._bounded(connection.execute("ROLLBACK TO SAVEPOINT poolhand_step"))
                 raise
             await self._bounded(connection.execute("RELEASE SAVEPOINT poolhand_step"))
-        except Unlocked:
+        except (Unlocked, Outdated):
             raise
         except Exception as error:
             if connection.is_closed() or not connection.is_in_transaction():

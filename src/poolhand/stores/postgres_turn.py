@@ -9,16 +9,17 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from poolhand.contract import Wanted
 from poolhand.errors import Unavailable
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_bridge import run
 from poolhand.stores.postgres_link import Link, Raw
-from poolhand.stores.postgres_locks import Held, Locks
+from poolhand.stores.postgres_locks import POOLS, Held, Locks
 from poolhand.stores.postgres_log import Mark, PostgresLog, is_marked
-from poolhand.stores.postgres_pools import PostgresPools, Unlocked
-from poolhand.stores.postgres_tables import Dialect, PostgresTables
+from poolhand.stores.postgres_pools import LOAD, TAKE_AND_LOAD, PostgresPools, Unlocked
+from poolhand.stores.postgres_tables import Dialect, Outdated, PostgresTables
 from poolhand.stores.sql_books import JOBS, TOKENS, TURNS, Books
-from poolhand.stores.sql_rows import moment
+from poolhand.stores.sql_rows import moment, sought
 from poolhand.stores.sql_steps import OVERDUE, Steps
 from poolhand.stores.sql_tables import Tables
 
@@ -39,10 +40,15 @@ Clock = Callable[[], tuple[float, datetime]]
 
 
 class Need(Struct, frozen=True):
-    """What a transaction is known to need: pools, whether alone, and numbers for so many jobs."""
+    """What a transaction is known to need: pools, whether alone, and numbers for so many jobs.
+
+    Where `loads`, the pools are looked up, with those that have something of what is `wanted`.
+    """
 
     pools: Mapping[int, bool] = {}
     numbers: int = 0
+    loads: bool = False
+    wanted: Wanted | None = None
 
 
 NOTHING = Need()
@@ -177,7 +183,7 @@ class Turns:
         for _ in range(ANEW):
             try:
                 return await once()
-            except Unlocked:
+            except (Unlocked, Outdated):
                 continue
             except Exception as error:
                 cuts += faults.is_cut(error)
@@ -279,14 +285,39 @@ class Turns:
         """Take steps in a transaction that has been begun; below `run`."""
         need = NOTHING if look is None else look(tables)
         mine = {**need.pools, **pools}
-        held = self.locks.hold(tables, mine, need.numbers)
+        held, rows = self._held(tables, mine, need)
         numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
         books = Books(tables, numbers, log, *self._clocks(held))
         steps = PostgresSteps(books, PostgresPools(books, mine))
+        if rows:
+            steps.pools.load(rows, "" if need.wanted is None else need.wanted.owner)
+            if not any(mine.values()):
+                tables.proves = steps.pools.versions
         value = act(steps)
         topics = steps.close()
         return Done(value, topics, numbers.last_pool, tables.xid, log.mark)
+
+    def _held(
+        self, tables: PostgresTables, pools: Mapping[int, bool], need: Need
+    ) -> tuple[Held, list[Any]]:
+        """Take pools, and look them up if that is wanted."""
+        if not need.loads:
+            return self.locks.hold(tables, pools, need.numbers), []
+        wanted = need.wanted
+        many, names = 0 if wanted is None else len(wanted.slots), None
+        if wanted is not None and wanted.pools is not None:
+            names = [sought(name) for name in wanted.pools]
+        owner = "" if wanted is None else sought(wanted.owner)
+        now = None if self.clock is None else self.clock()[0]
+        asked = (owner, many, list(pools), many > 0, names, now, need.numbers)
+        if any(pools.values()):
+            self.locks.hold(tables, pools)
+            rows = tables.execute(LOAD, asked).fetchall()
+        else:
+            taken = tables.execute(TAKE_AND_LOAD, (*asked, self.locks.kind(POOLS)))
+            rows = [row[1:] for row in taken]
+        return Held(*rows[0][:3]), [row[3:] for row in rows]
 
     def _clocks(self, held: Held) -> tuple[float, datetime]:
         return (held.time, moment(held.time)) if self.clock is None else self.clock()

@@ -10,13 +10,16 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Filter
+from poolhand.contract import Batch, Filter, Refusal
 from poolhand.errors import Conflict, Corrupt, Unavailable
+from poolhand.rules.backpressure import OnFull, bounded
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
+from poolhand.stores.postgres_locks import POOLS, Locks
+from poolhand.stores.sql_pools import encode_spec
 from poolhand.testing import PostgresServer
-from tests.contract.support import entries, order
+from tests.contract.support import entries, order, spec
 from tests.unit.stores.test_postgres_link import in_a_fork
 
 
@@ -111,3 +114,31 @@ async def test_a_store_that_could_not_be_opened_leaves_nothing_behind(schema: st
     with pytest.raises(Unavailable, match="createdb"):
         await store.open()
     assert asyncio.all_tasks() == before
+
+
+async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
+    store: PostgresStore, schema: str
+) -> None:
+    """A pool that takes everything is read and locked by one statement, which may have to wait."""
+    await add(store, "first")
+    await add(store, "second")
+    url, _, name = schema.partition("?schema=")
+    full = spec(backpressure=bounded(1, OnFull.FAIL_SUBMITTER), slots=1)
+    somebody = await asyncpg.connect(url, server_settings={"search_path": name})
+    try:
+        async with somebody.transaction():
+            no = await somebody.fetchval("SELECT no FROM poolhand_pools")
+            kind = Locks(name).kind(POOLS)
+            await somebody.execute(f"SELECT pg_advisory_xact_lock({kind}, {no})")
+            adding = asyncio.create_task(store.add([Batch((order("late"),))]))
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            while not await somebody.fetchval(waiting):
+                assert not adding.done()
+            await somebody.execute(
+                "UPDATE poolhand_pools SET spec = $1, queued = 2, waiting = 2", encode_spec(full)
+            )
+        (answer,) = await adding
+    finally:
+        await somebody.close()
+    assert isinstance(answer, Refusal)
+    assert (answer.reason, answer.waiting) == ("full", 2)
