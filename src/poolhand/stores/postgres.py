@@ -40,9 +40,11 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores import (
     postgres_faults,
+    postgres_find,
     postgres_insertion,
     postgres_needs,
     postgres_survey,
+    postgres_upkeep,
     sql_documents,
     sql_find,
     sql_upkeep,
@@ -223,7 +225,7 @@ class PostgresStore:
         )
 
     async def pools(self) -> list[PoolRow]:
-        return await self._read(postgres_needs.pool_rows)
+        return await self._read(postgres_find.pool_rows)
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         await self._steps(
@@ -371,9 +373,7 @@ class PostgresStore:
         return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
-        return await self._read(
-            lambda tables: sql_find.count(tables, which, postgres_needs.TALLIED)
-        )
+        return await self._read(lambda tables: sql_find.count(tables, which, postgres_find.TALLIED))
 
     # Time
 
@@ -386,8 +386,8 @@ class PostgresStore:
     async def prune(self, keep: float, limit: int = 1000) -> int:
         async with self._wall_between():
             await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
-            await self._change(postgres_needs.fold_tallies, True)
-            for no in await self._read(postgres_needs.with_remains):
+            await self._change(postgres_upkeep.fold_tallies, True)
+            for no in await self._read(postgres_upkeep.with_remains):
                 await self._sweep(no)
             return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
 

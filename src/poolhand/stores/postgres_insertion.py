@@ -52,7 +52,6 @@ class Insertion:
     """Orders made ready to be written on whatever connection of this database."""
 
     def __init__(self, statement: str, head: tuple[str, str], where: str) -> None:
-        self.ids: list[str] = []
         self._statement = statement
         self._head = head
         self._where = where
@@ -71,7 +70,6 @@ class Insertion:
         terms = (job.id, no, job.name, job.key, job.session, job.tenant, closes_at)
         how = (opens_at, float(order.rerun_failed), int(by_wall))
         self._rows.append((*terms, encode(job), order.brief, *how))
-        self.ids.append(job.id)
 
     async def write(self, connection: Any) -> None:
         """Write the jobs in the transaction that is open on a connection; from its loop."""

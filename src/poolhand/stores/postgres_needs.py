@@ -7,9 +7,8 @@ it was missing. So nothing here has to be more than a good guess.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 
-from poolhand.contract import Batch, Change, PoolRow, Wanted
+from poolhand.contract import Batch, Change, Wanted
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import seconds
 from poolhand.stores.postgres_pools import is_free, is_plain
@@ -36,41 +35,6 @@ UNION (SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 1 AND due_a
     ORDER BY due_at LIMIT ?3)
 UNION SELECT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?1
 UNION SELECT no FROM poolhand_pools WHERE parked > 0
-"""
-WITH_REMAINS = "SELECT no FROM poolhand_pools WHERE keys > 0 OR lanes > 0 ORDER BY no"
-POOLS = """
-SELECT spec, paused, resized, coalesce(running, 0), coalesce(queued, 0), coalesce(blocked, 0),
-    coalesce(scheduled, 0), coalesce(parked, 0)
-FROM (SELECT no, spec, paused, resized FROM poolhand_pools) p
-LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims GROUP BY pool) c ON c.pool = p.no
-LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
-        count(*) FILTER (WHERE place IN (2, 3)) AS blocked,
-        count(*) FILTER (WHERE place = 1) AS scheduled, count(*) FILTER (WHERE place = 0) AS parked
-    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
-ORDER BY p.no
-"""
-TALLIED = """
-SELECT coalesce(queued, 0), coalesce(scheduled, 0), coalesce(blocked, 0), coalesce(running, 0),
-    coalesce(completed, 0), coalesce(failed, 0), coalesce(cancelled, 0), coalesce(expired, 0),
-    coalesce(rejected, 0)
-FROM (SELECT no, name FROM poolhand_pools) p
-LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims WHERE stuck = 0 GROUP BY pool) c
-    ON c.pool = p.no
-LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
-        count(*) FILTER (WHERE place = 1) AS scheduled,
-        count(*) FILTER (WHERE place IN (2, 3)) AS blocked
-    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
-LEFT JOIN (SELECT pool, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
-        sum(cancelled)::bigint AS cancelled, sum(expired)::bigint AS expired,
-        sum(rejected)::bigint AS rejected
-    FROM poolhand_tallies GROUP BY pool) t ON t.pool = p.no
-WHERE ?1::text IS NULL OR p.name = ?1
-"""
-FOLD = """
-WITH gone AS (DELETE FROM poolhand_tallies RETURNING *)
-INSERT INTO poolhand_tallies
-SELECT pool, sum(completed), sum(failed), sum(cancelled), sum(expired), sum(rejected)
-FROM gone GROUP BY pool
 """
 
 
@@ -154,24 +118,6 @@ def promoting(limit: int, clock: Clock | None) -> Look:
         return Need({no: True for (no,) in found})
 
     return look
-
-
-def with_remains(tables: Tables) -> list[int]:
-    """Return the pools where keys or lanes may have outlived their time."""
-    return [no for (no,) in tables.execute(WITH_REMAINS)]
-
-
-def fold_tallies(tables: Tables, now: float, at: datetime) -> None:
-    """Add up what was counted."""
-    tables.execute(FOLD)
-
-
-def pool_rows(tables: Tables) -> list[PoolRow]:
-    """Return all pools as everybody may see them."""
-    return [
-        PoolRow(spec_of(spec), bool(paused), *counts)
-        for spec, paused, *counts in tables.execute(POOLS)
-    ]
 
 
 def _numbers(tables: Tables, text: str, about: object) -> list[int]:

@@ -1,0 +1,44 @@
+"""How many jobs of a PostgreSQL store are where: counted when asked, as free pools count none."""
+
+from __future__ import annotations
+
+from poolhand.contract import PoolRow
+from poolhand.stores.sql_pools import spec_of
+from poolhand.stores.sql_tables import Tables
+
+POOLS = """
+SELECT spec, paused, resized, coalesce(running, 0), coalesce(queued, 0), coalesce(blocked, 0),
+    coalesce(scheduled, 0), coalesce(parked, 0)
+FROM (SELECT no, spec, paused, resized FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims GROUP BY pool) c ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked,
+        count(*) FILTER (WHERE place = 1) AS scheduled, count(*) FILTER (WHERE place = 0) AS parked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+ORDER BY p.no
+"""
+TALLIED = """
+SELECT coalesce(queued, 0), coalesce(scheduled, 0), coalesce(blocked, 0), coalesce(running, 0),
+    coalesce(completed, 0), coalesce(failed, 0), coalesce(cancelled, 0), coalesce(expired, 0),
+    coalesce(rejected, 0)
+FROM (SELECT no, name FROM poolhand_pools) p
+LEFT JOIN (SELECT pool, count(*) AS running FROM poolhand_claims WHERE stuck = 0 GROUP BY pool) c
+    ON c.pool = p.no
+LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
+        count(*) FILTER (WHERE place = 1) AS scheduled,
+        count(*) FILTER (WHERE place IN (2, 3)) AS blocked
+    FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
+LEFT JOIN (SELECT pool, sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+        sum(cancelled)::bigint AS cancelled, sum(expired)::bigint AS expired,
+        sum(rejected)::bigint AS rejected
+    FROM poolhand_tallies GROUP BY pool) t ON t.pool = p.no
+WHERE ?1::text IS NULL OR p.name = ?1
+"""
+
+
+def pool_rows(tables: Tables) -> list[PoolRow]:
+    """Return all pools as everybody may see them."""
+    return [
+        PoolRow(spec_of(spec), bool(paused), *counts)
+        for spec, paused, *counts in tables.execute(POOLS)
+    ]
