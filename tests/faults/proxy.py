@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 BOTH = (Way.UP, Way.DOWN)
 LIMIT = 10.0  # seconds that a call may take to be done
+ROUNDS = 3  # of the loop until a connection that was accepted is a link
 _AT_ONCE = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
 
 
@@ -224,8 +225,14 @@ class Proxy:
 
     async def _deafen(self) -> None:
         listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+        if listener is None:
+            return
+        for one in listener.sockets:
+            self._loop.remove_reader(one.fileno())
+        # Who was accepted at this moment is let in first: a closed listener would lose its socket.
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+        listener.close()
 
     async def _close(self) -> None:
         await self._deafen()

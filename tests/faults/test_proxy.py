@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Iterator
@@ -311,3 +312,24 @@ async def test_a_prepared_statement_is_cut_after_it_has_run(
     assert trap.tag == "INSERT 0 1"
     assert connection.is_closed()
     assert await rows(server) == [1, 2]
+
+
+def test_who_comes_while_the_door_is_closed_is_not_left_open(echo: Echo) -> None:
+    """A socket that was accepted and forgotten is a warning, which is an error here."""
+    for _ in range(20):
+        with Proxy("127.0.0.1", echo.port) as proxy:
+            crowd = Thread(target=knock, args=(proxy.port, 20))
+            crowd.start()
+            for _ in range(5):
+                proxy.refuse()
+                proxy.mend()
+            crowd.join(LIMIT)
+    gc.collect()
+
+
+def knock(port: int, times: int) -> None:
+    for _ in range(times):
+        try:
+            socket.create_connection(("127.0.0.1", port), LIMIT).close()
+        except OSError:
+            continue
