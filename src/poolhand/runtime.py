@@ -36,6 +36,11 @@ class Runtime:
     # The bare function: every job asks for the time several times.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
+    def since_boot(self) -> float:
+        """Return a time that nobody can set, and that goes on while the machine sleeps."""
+        boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+        return self.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+
     def wall(self) -> datetime:
         return datetime.now(UTC)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from poolhand.testing import ServerMissing
 from poolhand.testing.postgres_server import find_postgres
 from tests.faults.ground import Skipped
+from tests.preload import preload
 
 SOURCE = Path(__file__).with_name("clock.c")
 SHIFT = "shift"
@@ -23,15 +23,11 @@ _SECONDS = struct.Struct("d")
 @contextmanager
 def movable_programs() -> Iterator[Path]:
     """Have a folder with the programs of PostgreSQL in a block, whose clock `move` sets."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        raise Skipped("to set the clock of a server takes Linux and a C compiler")
     folder = Path(tempfile.mkdtemp(prefix="faults-clock-"))
     try:
         # Servers run as another user, who has to get in here.
         folder.chmod(0o755)
-        library = folder / "clock.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+        library = preload(SOURCE, folder)
         move(folder, 0.0)
         for name, real in find_postgres().items():
             program = folder / name
@@ -41,6 +37,8 @@ def movable_programs() -> Iterator[Path]:
             )
             program.chmod(0o755)
         yield folder
+    except ServerMissing as missing:
+        raise Skipped(str(missing)) from missing
     finally:
         shutil.rmtree(folder)
 

@@ -9,7 +9,7 @@ from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check
 from tests.faults.crew import LIMIT, Life, RunFailed, begin, pass_time, until
 from tests.faults.figures import rerun_seconds
-from tests.faults.ground import Ground
+from tests.faults.ground import SQLITE, Ground
 from tests.faults.history import History
 from tests.faults.load import Item, Plan
 from tests.faults.outside import Line
@@ -22,6 +22,7 @@ REFUSED_SECONDS = 11.0
 ANSWERED_SECONDS = 0.05
 SLOTS = 5
 LONG = 6.0
+OPEN = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
 LATER = 1  # the lane that is handed in when the stopped process is back
 
 
@@ -141,6 +142,19 @@ def stop_inside(life: Life, proxy: Proxy) -> float:
             return time.monotonic()
         life.let_go()
     raise RunFailed(f"{life.name} was never found inside a transaction")
+
+
+def stop_between(life: Life, ground: Ground) -> float:
+    """Stop a process while it holds no lock and is in no transaction; return when."""
+    if ground.store == SQLITE:
+        return stop_in(life, wants_lock=False)
+    while True:
+        life.hold()
+        Event().wait(ANSWERED_SECONDS)
+        if ground.server.query(OPEN) == "0":
+            life.stop()
+            return time.monotonic()
+        life.let_go()
 
 
 def is_refusal(line: Line, life: Life) -> bool:

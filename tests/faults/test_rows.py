@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,15 @@ on_postgres = pytest.mark.parametrize("ground", [POSTGRES], indirect=True)
 
 @pytest.fixture
 def ground(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ground]:
-    """A store to play on; one that cannot be had here is not tested, and in CI that is a fault."""
+    with to_play_on(tmp_path, request.param) as made:
+        yield made
+
+
+@contextmanager
+def to_play_on(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground]:
+    """Have a store; one that cannot be had here is not tested, and in CI that is a fault."""
     try:
-        with laid(tmp_path, request.param) as made:
+        with laid(folder, store, moves_clock) as made:
             yield made
     except Skipped as reason:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"NOT TESTED: {reason}")
@@ -94,9 +101,12 @@ def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
     expect(fence(ground, SHORT), late_results=4, recovered=4, duplicated=0)
 
 
-@on_sqlite
-def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(ground: Ground) -> None:
-    expect(clock(ground, SHORT), duplicated=0, recovered=0)
+@pytest.mark.parametrize("store", STORES)
+def test_a_moved_wall_clock_moves_no_lease_and_no_delay_only_appointments(
+    tmp_path: Path, store: str
+) -> None:
+    with to_play_on(tmp_path, store, moves_clock=True) as ground:
+        expect(clock(ground, SHORT), duplicated=0, recovered=0)
 
 
 @on_postgres

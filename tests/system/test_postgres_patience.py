@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -24,9 +23,11 @@ from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_tables import Dialect
-from poolhand.testing import PostgresServer
+from poolhand.testing import PostgresServer, ServerMissing
 from tests.contract.support import Clock, Hand, ids, order, owner, spec
 from tests.faults.proxy import Proxy
+from tests.preload import preload
+from tests.servers import do_without
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
@@ -292,16 +293,15 @@ async def test_connections_killed_all_the_time_are_not_noticed(
 @pytest.fixture
 def full_disk(postgres_binaries: Path) -> Iterator[tuple[PostgresServer, Path]]:
     """Give a server, and a file: while that is there, no table of it can grow."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("NOT TESTED: a disk that is full needs Linux and a C compiler")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # The server runs as another user where this is root.
         folder.chmod(0o755)
-        library, switch = folder / "full_disk.so", folder / "switch"
-        command = [compiler, "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
-        subprocess.run(command, check=True)
+        switch = folder / "switch"
+        try:
+            library = preload(SOURCE, folder)
+        except ServerMissing as missing:
+            do_without(missing)
         for program in ("initdb", "psql"):
             (folder / program).symlink_to(postgres_binaries / program)
         wrapped = folder / "postgres"

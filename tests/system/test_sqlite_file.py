@@ -19,6 +19,9 @@ import pytest
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
 from poolhand.stores.file import StoreFile
+from poolhand.testing import ServerMissing
+from tests.preload import preload
+from tests.servers import do_without
 
 HERE = Path(__file__).parent
 WRITER = (sys.executable, str(HERE / "sqlite_writer.py"))
@@ -30,15 +33,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def disk() -> Iterator[str]:
     """The library that puts faults before the disk."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("NOT TESTED: faults of a disk need Linux and a C compiler")
     with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/disk.so"
-        source = str(HERE / "disk.c")
-        command = [compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"]
-        subprocess.run(command, check=True)
-        yield library
+        try:
+            library = preload(HERE / "disk.c", Path(folder))
+        except ServerMissing as missing:
+            do_without(missing)
+        yield str(library)
 
 
 def write(

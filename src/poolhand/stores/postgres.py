@@ -92,7 +92,7 @@ class PostgresStore:
         self._address = address_of(url)
         self._runtime = runtime
         self._link = Link(self._address)
-        self._turns = Turns(self._link, clock)
+        self._turns = Turns(self._link, runtime.since_boot, clock)
         self._signals = PostgresSignals(self._address, runtime)
         self._adds = Together(self._add)
         self._last_pool = 0

@@ -39,8 +39,9 @@ WITH given AS MATERIALIZED (
     SELECT seq, id, pool, name, key, session, tenant, closes_at, ordered, brief FROM given
 ), waits AS (
     INSERT INTO poolhand_waits (seq, pool, place, rank, turn, since, ready_at, due_at, by_wall)
-    SELECT seq, pool, 1, again, by_wall, extract(epoch FROM clock_timestamp()), opens_at, -1, 0
-    FROM given
+    SELECT seq, pool, 1, again, by_wall, extract(epoch FROM clock_timestamp()) - skew, opens_at,
+        -1, 0
+    FROM given, poolhand_counters
 ), told AS (
     SELECT pg_notify(?2, E'\\ndue')
 )

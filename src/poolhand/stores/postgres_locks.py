@@ -16,6 +16,7 @@ ALONE = "SELECT pg_advisory_xact_lock(?::int, no) FROM unnest(?::int[]) AS wante
 # All of them in their order; when the last was got, what time it is, and new numbers.
 HOLD = """
 SELECT count(held), extract(epoch FROM clock_timestamp())::double precision,
+    (SELECT skew FROM poolhand_counters),
     ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?4::int)),
     ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?4::int))
 FROM (
@@ -26,9 +27,13 @@ FROM (
 
 
 class Held(NamedTuple):
-    """What comes with pools that are held: the time of the server, numbers of jobs and turns."""
+    """What comes with pools that are held: numbers of jobs and turns, and the time.
 
-    time: float
+    That is what the server's clock says, and the `skew` by which it was set before.
+    """
+
+    wall: float
+    skew: float
     jobs: list[int]
     turns: list[int]
 

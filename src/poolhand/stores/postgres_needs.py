@@ -27,7 +27,10 @@ SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WH
 UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
 WHERE o.id = ?1 AND w.place = 0
 """
-NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+NOW = """
+SELECT wall - skew, wall FROM poolhand_counters,
+    CAST(extract(epoch FROM clock_timestamp()) AS double precision) AS wall
+"""
 PROMOTING = """
 (SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 0 AND due_at <= ?1
     ORDER BY due_at LIMIT ?3)
@@ -110,7 +113,7 @@ def promoting(limit: int, clock: Clock | None) -> Look:
 
     def look(tables: Tables) -> Need:
         if clock is None:
-            now = stamp = tables.execute(NOW).fetchone()[0]
+            now, stamp = tables.execute(NOW).fetchone()
         else:
             now, at = clock()
             stamp = seconds(at)

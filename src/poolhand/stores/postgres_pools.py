@@ -38,13 +38,13 @@ LOAD = """
 WITH {held}me AS MATERIALIZED (
     SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
 )
-SELECT {count}extract(epoch FROM clock_timestamp())::double precision,
+SELECT {count}extract(epoch FROM clock_timestamp())::double precision, skew,
     ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?7::int)),
     ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?7::int)),
     EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
-        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()))),
+        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()) - skew)),
     EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), (SELECT no FROM me), found.*
-FROM (VALUES (1)) AS one LEFT JOIN (
+FROM poolhand_counters LEFT JOIN (
     SELECT p.*, (SELECT count(*) FROM (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
     FROM (

@@ -15,6 +15,7 @@ from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores import postgres_needs, sql_verbs
 from poolhand.stores.postgres_bridge import run
+from poolhand.stores.postgres_clock import Stepped
 from poolhand.stores.postgres_link import Link, Raw, sever
 from poolhand.stores.postgres_pools import Unlocked
 from poolhand.stores.postgres_signals import PostgresSignals
@@ -65,6 +66,8 @@ class PostgresTransaction:
                 done = await self._add(batch)
             except Outdated:
                 continue
+            except Stepped as stepped:
+                await self._turns.amend(stepped)
             except Unlocked as unlocked:
                 self._pools.update(unlocked.pools)
             else:
@@ -111,7 +114,7 @@ class PostgresTransaction:
                     await self._bounded(connection.execute("ROLLBACK TO SAVEPOINT poolhand_step"))
                 raise
             await self._bounded(connection.execute("RELEASE SAVEPOINT poolhand_step"))
-        except (Unlocked, Outdated):
+        except (Unlocked, Outdated, Stepped):
             raise
         except Exception as error:
             if connection.is_closed() or not connection.is_in_transaction():

@@ -13,6 +13,7 @@ from poolhand.contract import Wanted
 from poolhand.errors import Unavailable
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_bridge import run
+from poolhand.stores.postgres_clock import AMEND, ServerClock, Stepped
 from poolhand.stores.postgres_link import Link, Raw
 from poolhand.stores.postgres_locks import POOLS, Held, Locks
 from poolhand.stores.postgres_log import Mark, PostgresLog, is_marked
@@ -139,8 +140,9 @@ class Turns:
     `unsure` are those, by their number, of which nobody knows whether they were committed.
     """
 
-    def __init__(self, link: Link, clock: Clock | None) -> None:
+    def __init__(self, link: Link, tick: Callable[[], float], clock: Clock | None) -> None:
         self._link = link
+        self._server_clock = ServerClock(tick)
         self.clock = clock
         self.dialect = Dialect(link.address.schema)
         self.locks = Locks(link.address.schema)
@@ -185,6 +187,8 @@ class Turns:
                 return await once()
             except (Unlocked, Outdated):
                 continue
+            except Stepped as stepped:
+                await self.amend(stepped)
             except Exception as error:
                 cuts += faults.is_cut(error)
                 if cuts > CUTS or not (faults.is_cut(error) or faults.is_passing(error)):
@@ -200,7 +204,8 @@ class Turns:
         """
 
         def do(tables: Tables) -> T:
-            return act(tables, *self._clocks(self.locks.hold(tables, {})))
+            asked = self._server_clock.tick()
+            return act(tables, *self._clocks(self.locks.hold(tables, {}), asked))
 
         async def once() -> T:
             async with self._link.lend() as connection:
@@ -217,6 +222,12 @@ class Turns:
                 return value
 
         return await self._anew(once)
+
+    async def amend(self, stepped: Stepped) -> None:
+        """Write down that the clock of the server was set, unless somebody has."""
+        async with self._link.lend() as connection:
+            tables = PostgresTables(connection, self.dialect)
+            await run(lambda: tables.execute(AMEND, (stepped.skew, stepped.by)))
 
     async def became(self, done: Done[Any]) -> bool:
         """Tell whether a transaction was committed, as soon as it is decided.
@@ -285,10 +296,11 @@ class Turns:
         """Take steps in a transaction that has been begun; below `run`."""
         need = NOTHING if look is None else look(tables)
         mine = {**need.pools, **pools}
+        asked = self._server_clock.tick()
         held, rows = self._held(tables, mine, need)
         numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
-        books = Books(tables, numbers, log, *self._clocks(held))
+        books = Books(tables, numbers, log, *self._clocks(held, asked))
         steps = PostgresSteps(books, PostgresPools(books, mine))
         if rows:
             steps.pools.load(rows, "" if need.wanted is None else need.wanted.owner)
@@ -317,10 +329,13 @@ class Turns:
         else:
             taken = tables.execute(TAKE_AND_LOAD, (*asked, self.locks.kind(POOLS)))
             rows = [row[1:] for row in taken]
-        return Held(*rows[0][:3]), [row[3:] for row in rows]
+        return Held(*rows[0][:4]), [row[4:] for row in rows]
 
-    def _clocks(self, held: Held) -> tuple[float, datetime]:
-        return (held.time, moment(held.time)) if self.clock is None else self.clock()
+    def _clocks(self, held: Held, asked: float) -> tuple[float, datetime]:
+        """Return the time of the store and that of the calendar."""
+        if self.clock is not None:
+            return self.clock()
+        return self._server_clock.now(held.wall, held.skew, asked), moment(held.wall)
 
     async def _roll_back(self, connection: Raw) -> None:
         if not connection.is_closed():

@@ -41,6 +41,9 @@ class SeededRuntime(Runtime):
     def monotonic(self) -> float:
         return self.loop.time()
 
+    def since_boot(self) -> float:
+        return self.monotonic()
+
     def wall(self) -> datetime:
         return START_WALL + timedelta(seconds=self.loop.time() - START_TIME + self.wall_offset)
 

@@ -96,10 +96,14 @@ done
 [ -x "$SERVERS_ROOT/usr/sbin/policy-rc.d" ] && : >"$FAKES/forbidden"
 : >"$SERVERS_ROOT/usr/sbin/pgbouncer"
 chmod +x "$SERVERS_ROOT/usr/sbin/pgbouncer"
+mkdir -p "$SERVERS_ROOT/usr/bin" "$SERVERS_ROOT/usr/include"
+: >"$SERVERS_ROOT/usr/bin/gcc"
+chmod +x "$SERVERS_ROOT/usr/bin/gcc"
+: >"$SERVERS_ROOT/usr/include/stdio.h"
 """
 INSTALL = (
     "noninteractive install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 postgresql"
-    " pgbouncer"
+    " pgbouncer gcc libc6-dev"
 )
 NO_CLUSTER = "etc/postgresql-common/createcluster.d/none-at-install.conf"
 
@@ -176,8 +180,9 @@ def test_lists_that_are_there_are_not_fetched_unless_they_are_old(tmp_path: Path
 def test_who_may_not_install_is_told_how_and_goes_on(tmp_path: Path, user: int, apt: bool) -> None:
     machine = Machine(tmp_path, user, apt)
     said = machine.run()
-    assert said.startswith("servers: not installed: postgresql pgbouncer.")
-    assert said.endswith("as root: apt-get install --no-install-recommends postgresql pgbouncer\n")
+    packages = "postgresql pgbouncer gcc libc6-dev"
+    assert said.startswith(f"servers: not installed: {packages}.")
+    assert said.endswith(f"as root: apt-get install --no-install-recommends {packages}\n")
     assert not machine.asked()
     assert not list(machine.root.iterdir())
 

@@ -9,7 +9,8 @@ CREATE SEQUENCE poolhand_token_numbers;
 
 CREATE TABLE poolhand_counters (
     documents bigint NOT NULL,  -- the highest version of a document that is gone
-    store text NOT NULL         -- tells this store from all others
+    store text NOT NULL,        -- tells this store from all others
+    skew double precision NOT NULL DEFAULT 0  -- by how much the clock of the server was set
 );
 INSERT INTO poolhand_counters VALUES (0, gen_random_uuid()::text);
 

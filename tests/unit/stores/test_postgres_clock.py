@@ -1,0 +1,174 @@
+"""The time of a PostgreSQL store goes on evenly, whatever is done to the clock of its server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from poolhand.contract import Batch, Put
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres_clock import LONG, SLACK, ServerClock, Stepped
+from tests.contract.support import entries, order
+
+HOUR = 3600.0
+WALL = 1_700_000_000.0
+
+
+class World:
+    """A server whose clock can be set, and the number that was written down for it."""
+
+    def __init__(self) -> None:
+        self.true = WALL
+        self.ahead = self.skew = 0.0
+
+    def process(self, held_up: float = 0.0) -> Process:
+        return Process(self, held_up)
+
+
+class Process:
+    """One process on that server; `held_up` is what its own clock has missed."""
+
+    def __init__(self, world: World, held_up: float) -> None:
+        self.held_up = held_up
+        self._world = world
+        self._clock = ServerClock(lambda: world.true - self.held_up)
+
+    def now(self, took: float = 0.0) -> float:
+        """Ask for the time of the store, in an answer that took so long, until it is right."""
+        world = self._world
+        while True:
+            asked = self._clock.tick()
+            wall, skew = world.true + world.ahead, world.skew
+            world.true += took
+            try:
+                return self._clock.now(wall, skew, asked) - WALL
+            except Stepped as stepped:
+                if world.skew == stepped.skew:
+                    world.skew += stepped.by
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR, 2 * SLACK])
+def test_a_step_is_taken_off_once_for_all(by: float) -> None:
+    world = World()
+    one, other = world.process(), world.process()
+    assert one.now() == other.now() == 0.0
+    world.true += 10.0
+    world.ahead = by
+    assert one.now() == other.now() == world.process().now() == 10.0
+    assert world.skew == by
+    world.ahead = 0.0
+    assert other.now() == one.now() == 10.0
+    assert world.skew == 0.0
+
+
+def test_small_steps_and_clocks_that_drift_apart_are_followed() -> None:
+    world = World()
+    one = world.process()
+    one.now()
+    for _ in range(100):
+        world.true += 100.0
+        world.ahead += SLACK / 2
+        one.now()
+    assert world.skew == 0.0
+
+
+def test_an_answer_that_was_long_on_its_way_is_no_step() -> None:
+    world = World()
+    one = world.process()
+    for took in (0.0, 9.0, 0.0, 9.0, 0.1):
+        one.now(took)
+    assert world.skew == 0.0
+
+
+def test_a_step_is_noticed_though_answers_are_slow() -> None:
+    world = World()
+    one = world.process()
+    one.now(took=1.0)
+    world.ahead = HOUR
+    one.now(took=1.0)
+    assert world.skew == pytest.approx(HOUR, abs=1.0)
+
+
+def test_who_was_held_up_is_put_right_by_those_who_were_not() -> None:
+    world = World()
+    held_up, other = world.process(), world.process()
+    held_up.now()
+    other.now()
+    world.true += 2 * LONG
+    other.now()
+    held_up.held_up = LONG
+    assert held_up.now() == LONG  # for a moment, until the other one looks
+    assert other.now() == 2 * LONG
+    assert held_up.now() == other.now() == 2 * LONG
+    assert world.skew == 0.0
+
+
+def test_who_has_just_come_takes_no_step_back_that_somebody_else_wrote_down() -> None:
+    world = World()
+    old = world.process()
+    old.now()
+    world.true += 2 * LONG
+    world.ahead = HOUR
+    newcomer = world.process()
+    assert newcomer.now() == 2 * LONG + HOUR
+    assert old.now() == newcomer.now() == old.now() == 2 * LONG
+    assert world.skew == HOUR
+
+
+# On a server
+
+
+class Shifted(Runtime):
+    """A process whose own clock says that the server's was set."""
+
+    ahead = 0.0
+
+    def since_boot(self) -> float:
+        return super().since_boot() - self.ahead
+
+
+@asynccontextmanager
+async def opened(url: str, runtime: Runtime) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, runtime)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def add(store: PostgresStore, id: str) -> None:
+    (answer,) = await store.add([Batch((order(id, delay=3 * HOUR),))])
+    assert entries(answer) == ["taken"]
+
+
+async def add_in_a_transaction(store: PostgresStore, id: str) -> None:
+    transaction = await store.begin()
+    await transaction.execute("SELECT 1", ())
+    assert entries(await transaction.add(Batch((order(id, delay=9 * HOUR),)))) == ["taken"]
+    await transaction.commit()
+
+
+async def put(store: PostgresStore, id: str) -> None:
+    assert await store.put([Put(id, b"")])
+
+
+async def promote(store: PostgresStore, id: str) -> None:
+    assert not (await store.promote()).moved
+
+
+@pytest.mark.parametrize("act", [add_in_a_transaction, put, promote])
+@pytest.mark.parametrize("ahead", [2 * HOUR, -2 * HOUR], ids=["ahead", "back"])
+async def test_whoever_sees_a_step_first_moves_the_time_of_the_store_back(
+    schema: str, ahead: float, act: Callable[[PostgresStore, str], Awaitable[None]]
+) -> None:
+    runtime = Shifted()
+    async with opened(schema, runtime) as store, opened(schema, Runtime()) as other:
+        await add(store, "delayed")
+        runtime.ahead = ahead
+        await act(store, "seen")
+        left = (await other.promote()).next_in
+        assert left == pytest.approx(3 * HOUR + ahead, abs=60)
