@@ -110,12 +110,13 @@ class Life:
         at = time.monotonic()
         self._process.kill()
         code = self._process.wait(LIMIT)
+        gone = time.monotonic()
         self._seen_off = True
         phases = self.marks.now()
         if code != -signal.SIGKILL:
             self._note_end()
             raise RunFailed(f"{self.name} ended by itself with {code}: {self._said()}")
-        self._crew.blows.write("kill", at=at, life=self.name, phases=sorted(phases))
+        self._crew.blows.write("kill", at=at, gone=gone, life=self.name, phases=sorted(phases))
         return phases
 
     def stop(self) -> frozenset[str]:

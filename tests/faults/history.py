@@ -145,6 +145,9 @@ class History:
             if not _hits(blow, begin["life"]):
                 continue
             at = float(blow["at"])
+            if at < begin["at"] < blow.get("gone", at):
+                # Children of the process go when it is gone, some of them a moment after the blow.
+                at = float(begin["at"])
             if blow["what"] == "stop" and at < begin["at"] < self._went_on(blow):
                 # Claimed before, begun while nothing could be written.
                 at = float(begin["at"])

@@ -19,6 +19,7 @@ PAUSE = 0.7  # seconds between two submits of a lane, so that kills find a run t
 REST_EVERY = 5  # a job that loses its process over and over again is given up; nobody shall be
 SLOTS = 10
 RERUN_SECONDS = 5.0
+APART = 8.0  # seconds between two kills of one of two workers, about
 AT_WORK = ("claim", "run", "settle")  # what a worker that submits nothing can be killed in
 
 
@@ -52,8 +53,9 @@ def workers(ground: Ground, settings: Settings) -> Verdict:
     random = Random(f"workers {settings.seed}")
     count = max(1, settings.kills // 5)
     plan = standard(settings.seed, settings.jobs, settings.longest)
-    # Each kill needs some of the run, and a job of ten seconds some of each worker's life.
-    pause = 3.0 * count * LANES / settings.jobs
+    # Where workers live for less than the longest jobs take, none of those ever ends: they fill all
+    # slots, and what is to run again waits for one.
+    pause = APART * count * LANES / settings.jobs
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)
         crew.start("door", lanes=list(range(LANES)), pause=pause, slots=0)

@@ -13,6 +13,7 @@ import pytest
 from tests.faults import outside
 from tests.faults.checker import check
 from tests.faults.crew import REPOSITORY
+from tests.faults.load import Item, Plan
 from tests.faults.story import Story, good_story
 
 Deed = Callable[[Story], Any]
@@ -214,6 +215,21 @@ def test_what_was_taken_back_before_it_was_acknowledged_is_no_loss(tmp_path: Pat
     take_back(story, 11)
     story.write(tmp_path)
     assert check(tmp_path).faults == []
+
+
+@pytest.mark.parametrize(("gone", "faults"), [(1.0, set()), (0.0, {"duplicated", "overlap"})])
+def test_what_begins_in_a_process_that_is_not_gone_yet_was_cut(
+    tmp_path: Path, gone: float, faults: set[str]
+) -> None:
+    story = Story(Plan((Item(0),)))
+    story.submit(0)
+    blow = story.note(outside.BLOWS, "kill", life="one", phases=["claim", "run"])
+    blow["gone"] = blow["at"] + gone
+    story.begin(0)
+    story.retry(0)
+    story.run(0, "two")
+    story.write(tmp_path)
+    assert names(check(tmp_path).faults) == faults
 
 
 @pytest.mark.parametrize("what", BAD)
