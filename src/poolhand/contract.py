@@ -250,8 +250,8 @@ class Jobs(Protocol):
     async def declare(self, spec: PoolSpec) -> None:
         """Put the rules of a pool in force; what is queued is ranked by them."""
 
-    async def pools(self) -> list[PoolRow]:
-        """Return all pools, in the order they first appeared."""
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        """Return all pools, or those of these names, in the order they first appeared."""
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         """Let no job of a pool be claimed, or let them again."""

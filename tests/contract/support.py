@@ -168,7 +168,8 @@ class Hand:
         return " ".join([await self.status(id) for id in ids])
 
     async def pool(self, name: str = "pool") -> PoolRow:
-        (row,) = [row for row in await self.store.pools() if row.spec.name == name]
+        (row,) = await self.store.pools([name])
+        assert row in await self.store.pools()
         return row
 
     async def audited(self, *kinds: str) -> list[str]:

@@ -30,6 +30,9 @@ async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
     await hand.store.declare(spec("a"))
     await hand.store.declare(spec("b"))
     assert [row.spec.name for row in await hand.store.pools()] == ["b", "c", "a"]
+    some = await hand.store.pools(["a", "b", "x\ud800", "nowhere", "a"])
+    assert [row.spec.name for row in some] == ["b", "a"]
+    assert await hand.store.pools([]) == []
 
 
 async def test_a_pool_says_who_is_where(hand: Hand) -> None:

@@ -50,8 +50,8 @@ class KeptStore:
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
         return await self._ask(lambda store: store.cancel(ids, by))
 
-    async def pools(self) -> list[PoolRow]:
-        return await self._ask(lambda store: store.pools())
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        return await self._ask(lambda store: store.pools(names))
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         await self._ask(lambda store: store.pause(pool, paused, by))

@@ -22,14 +22,14 @@ class Viewable(Protocol):
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
 
-    async def pools(self) -> list[PoolRow]: ...
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
 
     async def leases(self) -> list[Lease]: ...
 
 
 async def pool_named(store: Viewable, name: str) -> PoolRow | None:
     """Return the pool of that name, None where there is none."""
-    return next((row for row in await store.pools() if row.spec.name == name), None)
+    return next(iter(await store.pools([name])), None)
 
 
 def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanation | None:

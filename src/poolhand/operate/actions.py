@@ -53,7 +53,8 @@ class Operator:
         _check_filter(which)
         _check_page(0 if after is None else after, limit)
         page = await self._store.find(which, after, limit)
-        pools = {row.spec.name: row for row in await self._store.pools()} if page.jobs else {}
+        names = sorted({one.job.pool for one in page.jobs})
+        pools = {row.spec.name: row for row in await self._store.pools(names)}
         now = self._runtime.wall()
         views = (job_view(one, at_a_glance(one, pools.get(one.job.pool), now)) for one in page.jobs)
         return JobsView(tuple(views), page.after)

@@ -78,8 +78,9 @@ class MemoryStore:
             self._books.declare(pool, spec)
         self._commit()
 
-    async def pools(self) -> list[PoolRow]:
-        return [pool.row() for pool in self._books.pools.values()]
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        pools = self._books.pools
+        return [pool.row() for name, pool in pools.items() if names is None or name in names]
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         books = self._books

@@ -80,13 +80,13 @@ def check(taken: dict[int, tuple[str, str]], known: Sequence[Step], path: str) -
         if step.number not in taken:
             raise Corrupt(
                 f"{path}: its schema lacks step {step.number} ({step.name}) though later ones were"
-                " taken; nothing was changed. Restore a backup, or use another file"
+                " taken; nothing was changed. Restore a backup, or use another store"
             )
         if taken[step.number][1] != step.checksum:
             raise Corrupt(
                 f"{path}: step {step.number} ({taken[step.number][0]}) of its schema is not the one"
                 f" this poolhand has ({step.name}); nothing was changed. Use the version of"
-                " poolhand that wrote it, or another file"
+                " poolhand that wrote it, or another store"
             )
 
 
@@ -94,7 +94,7 @@ def too_new(path: str, has: int, knows: int) -> SchemaTooNew:
     """Say that a file was written by a newer poolhand."""
     return SchemaTooNew(
         f"{path} has schema {has}, this poolhand knows schemas up to {knows}: run the newer version"
-        " of poolhand that wrote it, or use another file; nothing was changed"
+        " of poolhand that wrote it, or use another store; nothing was changed"
     )
 
 

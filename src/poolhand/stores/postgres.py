@@ -224,8 +224,8 @@ class PostgresStore:
             lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
         )
 
-    async def pools(self) -> list[PoolRow]:
-        return await self._read(postgres_find.pool_rows)
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        return await self._read(lambda tables: postgres_find.pool_rows(tables, names))
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         await self._steps(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poolhand.contract import PoolRow
 from poolhand.stores.sql_pools import spec_of
+from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Tables
 
 POOLS = """
@@ -16,6 +19,17 @@ LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
         count(*) FILTER (WHERE place = 1) AS scheduled, count(*) FILTER (WHERE place = 0) AS parked
     FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
 ORDER BY p.no
+"""
+# Of a few pools each by itself, so that what waits in all others is not looked at.
+SOME_POOLS = """
+SELECT spec, paused, resized,
+    (SELECT count(*) FROM poolhand_claims WHERE pool = p.no),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 4),
+    (SELECT count(*) FROM poolhand_waits
+        WHERE pool = p.no AND place IN (2, 3) AND gate IS NOT NULL),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 1),
+    (SELECT count(*) FROM poolhand_waits WHERE pool = p.no AND place = 0)
+FROM poolhand_pools p WHERE name = ANY(?) ORDER BY p.no
 """
 TALLIED = """
 SELECT coalesce(queued, 0), coalesce(scheduled, 0), coalesce(blocked, 0), coalesce(running, 0),
@@ -36,9 +50,10 @@ WHERE ?1::text IS NULL OR p.name = ?1
 """
 
 
-def pool_rows(tables: Tables) -> list[PoolRow]:
-    """Return all pools as everybody may see them."""
-    return [
-        PoolRow(spec_of(spec), bool(paused), *counts)
-        for spec, paused, *counts in tables.execute(POOLS)
-    ]
+def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
+    """Return pools as everybody may see them."""
+    if names is None:
+        rows = tables.execute(POOLS)
+    else:
+        rows = tables.execute(SOME_POOLS, (list(map(sought, names)),))
+    return [PoolRow(spec_of(spec), bool(paused), *counts) for spec, paused, *counts in rows]

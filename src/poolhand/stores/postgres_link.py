@@ -26,6 +26,14 @@ END_SECONDS = 1.0
 NAME = "poolhand"
 # How long a lock is waited for, and how long a transaction may be left alone.
 LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s"}
+# A statement keeps the plan that was made for it when its tables were all but empty, or is planned
+# each time it is used. All of ours are written to go along indexes, however large the tables are.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(
+        ("enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
+    ),
+}
 BEGIN = "BEGIN"
 # A pooler lends another connection each time, on which nothing is set.
 BEGIN_POOLED = "; ".join(
@@ -60,7 +68,7 @@ async def connect(address: Address, dsn: str | None = None) -> Raw:
             dsn or address.dsn,
             timeout=CONNECT_SECONDS,
             statement_cache_size=0 if pooled else 500,
-            server_settings={} if pooled else {"application_name": NAME, **LIMITS},
+            server_settings={} if pooled else {"application_name": NAME, **LIMITS, **PLANS},
         )
     except Exception as error:
         raise faults.on_the_way(error, address.shown, CONNECT_SECONDS) from error

@@ -33,7 +33,8 @@ WHERE no = ?
 # The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
 # nobody is buried in between; then the pools that are held and those with work, how much as far as
 # that is asked, and in which version. One row at least. What is held with others is taken by the
-# same statement: where it had to wait, it has seen what was before, and the versions tell.
+# same statement: where it had to wait, it has seen what was before, and the versions tell. It asks
+# for the first of those that close or are queued: whether any EXISTS may be found out by all.
 LOAD = """
 WITH {held}me AS MATERIALIZED (
     SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
@@ -41,8 +42,9 @@ WITH {held}me AS MATERIALIZED (
 SELECT {count}extract(epoch FROM clock_timestamp())::double precision, skew,
     ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?7::int)),
     ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?7::int)),
-    EXISTS (SELECT 1 FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at
-        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()) - skew)),
+    coalesce((SELECT closes_at FROM poolhand_waits WHERE closes_at IS NOT NULL
+        ORDER BY closes_at LIMIT 1)
+        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()) - skew), false),
     EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), (SELECT no FROM me), found.*
 FROM poolhand_counters LEFT JOIN (
     SELECT p.*, (SELECT count(*) FROM (
@@ -52,8 +54,8 @@ FROM poolhand_counters LEFT JOIN (
             keys, xmin::text AS version,
             ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
         FROM poolhand_pools) p
-    WHERE p.no = ANY(?3::int[]) OR (served AND EXISTS (
-        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4))
+    WHERE p.no = ANY(?3::int[]) OR (served AND (
+        SELECT true FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT 1))
 ) found ON true
 """
 TAKE_AND_LOAD = LOAD.format(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Self
 
 import msgspec
@@ -26,6 +28,7 @@ from poolhand.stores.sql_places import (
 )
 from poolhand.stores.sql_rows import SESSION, Row, sought
 from poolhand.stores.sql_sessions import StoredSessions
+from poolhand.stores.sql_tables import Tables
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -35,7 +38,7 @@ FROM poolhand_pools
 BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
 BUSY = f"{ALL} WHERE queued > 0 AND paused = 0 ORDER BY no"
-IN_ORDER = f"{ALL} ORDER BY no"
+NAMED = f"{ALL} WHERE name IN (?*)"
 NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 SAVE = """
 UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
@@ -77,8 +80,16 @@ def spec_of(blob: bytes) -> PoolSpec:
     return spec
 
 
-def pool_row(columns: Columns) -> PoolRow:
-    """Return a pool as everybody may see it."""
+def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
+    """Return pools as everybody may see them."""
+    if names is None:
+        rows = tables.execute(ALL).fetchall()
+    else:
+        rows = list(tables.among(NAMED, [sought(name) for name in dict.fromkeys(names)]))
+    return [_pool_row(columns) for columns in sorted(rows, key=itemgetter(0))]
+
+
+def _pool_row(columns: Columns) -> PoolRow:
     _, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
     blocked = waiting - queued - scheduled
     places = (running, queued, blocked, scheduled, parked)

@@ -39,7 +39,7 @@ from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_ver
 from poolhand.stores.file import StoreFile
 from poolhand.stores.sql_leases import Leases, all_leases
 from poolhand.stores.sql_log import StreamLog
-from poolhand.stores.sql_pools import IN_ORDER, pool_row
+from poolhand.stores.sql_pools import pool_rows
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
 from poolhand.stores.sqlite_steps import steps_on
@@ -117,8 +117,8 @@ class SqliteStore:
     async def declare(self, spec: PoolSpec) -> None:
         await self._steps(lambda steps: sql_verbs.declare(steps, spec))
 
-    async def pools(self) -> list[PoolRow]:
-        return self._read(lambda db: [pool_row(row) for row in db.execute(IN_ORDER)])
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        return self._read(lambda tables: pool_rows(tables, names))
 
     async def pause(self, pool: str, paused: bool, by: str) -> None:
         await self._steps(lambda steps: sql_verbs.pause(steps, pool, paused, by))

@@ -84,6 +84,7 @@ CREATE TABLE poolhand_waits (
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX poolhand_waits_ready ON poolhand_waits (pool, rank, turn) WHERE place = 4;
 CREATE INDEX poolhand_waits_due ON poolhand_waits (by_wall, due_at) WHERE place = 1;
+CREATE INDEX poolhand_waits_scheduled ON poolhand_waits (pool) WHERE place = 1;
 CREATE INDEX poolhand_waits_parked ON poolhand_waits (pool, seq) WHERE place = 0;
 CREATE INDEX poolhand_waits_parkers ON poolhand_waits (owner) WHERE place = 0;
 CREATE INDEX poolhand_waits_closing ON poolhand_waits (closes_at, seq, pool)
