@@ -15,6 +15,8 @@ from poolhand.rules.rank import fair_round_robin, lifo
 from poolhand.rules.spec import undeclared
 from tests.contract.support import START, Hand, entries, ids, order, refused, spec
 
+VERY_MANY = 600  # so many that a store may take another way to write them
+
 
 async def test_a_job_that_is_taken_is_kept_as_it_was_ordered(hand: Hand) -> None:
     added = await hand.submit(
@@ -64,6 +66,32 @@ async def test_a_batch_is_taken_whole_in_its_order(hand: Hand) -> None:
     assert entries(answer) == ["taken"] * 3
     assert await hand.serve(("pool",)) == ["a", "c"]
     assert await hand.serve() == ["b"]
+
+
+async def test_very_many_are_taken_whole_in_their_order(hand: Hand) -> None:
+    await hand.take_in("first")
+    names = [f'{number:03} \\ "é"' for number in range(VERY_MANY)]
+    terms = [{"key": f"key {number // 100}"} for number in range(VERY_MANY)]
+    answer = await hand.add(*[order(name, **one) for name, one in zip(names, terms, strict=True)])
+    assert entries(answer) == ["taken"] * VERY_MANY
+    kept = await hand.store.get(names)
+    assert not isinstance(answer, Refusal)
+    assert [one and one.job for one in kept] == [one.job for one in answer]
+    assert [one.job.key for one in answer] == [one["key"] for one in terms]
+    assert await hand.audited() == [f"submit {name}" for name in ["first", *names]]
+    claims = await hand.claim(VERY_MANY + 1)
+    assert ids(claims) == ["first", *names]
+    assert [claim.brief for claim in claims[1:]] == [f"brief of {name}".encode() for name in names]
+
+
+async def test_very_many_with_one_that_is_known_leave_nothing(hand: Hand) -> None:
+    await hand.take_in("known")
+    names = [f"{number:03}" for number in range(VERY_MANY)]
+    with pytest.raises(Conflict, match="every job has an id of its own"):
+        await hand.add(*map(order, names), order("known"))
+    assert await hand.store.get(names) == [None] * VERY_MANY
+    assert await hand.audited() == ["submit known"]
+    assert await hand.serve() == ["known"]
 
 
 REFUSING = pytest.mark.parametrize(

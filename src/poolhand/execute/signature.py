@@ -59,10 +59,11 @@ class Signature:
     def surely_fits(self, call: Call) -> bool:
         """Tell whether a call will be read back without a doubt, by the look of its arguments."""
         hints = self._hints()[2]
-        return all(
-            (hint := hints[name]) is Any or (hint is type(value) and hint in _SIMPLE)
-            for name, value in call[2].items()
-        )
+        for name, value in call[2].items():
+            hint = hints[name]
+            if hint is not Any and not (hint is type(value) and hint in _SIMPLE):
+                return False
+        return True
 
     def surely_returns(self, value: Any) -> bool:
         """Tell whether a result will be read back without a doubt, by the look of it."""

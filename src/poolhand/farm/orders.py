@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from threading import Lock
 
 from msgspec import Struct
@@ -42,28 +43,34 @@ class Orders:
         self._process = os.getpid()
 
     def make(self, call: Call, terms: Terms) -> Order:
-        options = terms.options
+        (id,) = self._next_ids(1)
+        brief = _brief(call, terms.options)
+        return Order(self._draft(call, terms, id), write_brief(brief), *_how(terms.options))
+
+    def make_all(self, call: Call, payloads: Sequence[bytes], terms: Terms) -> list[Order]:
+        """Return orders for calls that differ in nothing but their payloads."""
+        draft, brief = self._draft(call, terms, ""), _brief(call, terms.options)
+        how = _how(terms.options)
+        return [
+            Order(replace(draft, id=id), write_brief(replace(brief, payload=payload)), *how)
+            for id, payload in zip(self._next_ids(len(payloads)), payloads, strict=True)
+        ]
+
+    def _draft(self, call: Call, terms: Terms, id: str) -> Job:
         inside = running.get()
-        job = replace(
+        return replace(
             terms.draft,
-            id=self._next_id(),
+            id=id,
             name=call.name,
             submitted_at=self._runtime.wall(),
             submitted_by="user" if inside is None else inside.submitter,
-            run_at=options.run_at,
-        )
-        return Order(
-            job,
-            write_brief(_brief(call, options)),
-            options.delay,
-            options.expires,
-            options.rerun_failed,
+            run_at=terms.options.run_at,
         )
 
     def again(self, job: Job, brief: bytes, by: str) -> Order:
         """Return the order that runs a dead job again, as a new one."""
         anew = Job(
-            id=self._next_id(),
+            id=self._next_ids(1)[0],
             pool=job.pool,
             pool_id=job.pool_id,
             status=Status.QUEUED,
@@ -82,13 +89,22 @@ class Orders:
             expires = (job.expires_at - job.submitted_at).total_seconds()
         return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
-    def _next_id(self) -> str:
+    def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
             # A fork would count on with the salt of its parent, and may have got a held lock.
             self._begin()
         with self._lock:
-            number = self._ids.next(self._runtime.monotonic())
-            return full_id(self._ids.head, number)
+            now = self._runtime.monotonic()
+            return [self._next_id(now) for _ in range(count)]
+
+    def _next_id(self, now: float) -> str:
+        # First: it may change the head.
+        number = self._ids.next(now)
+        return full_id(self._ids.head, number)
+
+
+def _how(options: Options) -> tuple[float | None, float | None, bool]:
+    return options.delay, options.expires, options.rerun_failed
 
 
 def _brief(call: Call, options: Options) -> Brief:

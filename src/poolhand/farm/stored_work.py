@@ -67,7 +67,8 @@ class StoredWork:
     @property
     def claim(self) -> Claim:
         """The claim, with the record as it is now."""
-        return replace(self.errand.claim, job=self.job)
+        claim = self.errand.claim
+        return claim if claim.job is self.job else replace(claim, job=self.job)
 
     def snapshot(self) -> Job:
         return self.job

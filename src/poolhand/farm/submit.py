@@ -57,10 +57,10 @@ class Submissions:
             raise Unavailable(TOO_SLOW) from None
         added = self.accepted(answer)
         jobs = [one.job for one in added]
-        if any(one.entry is Entry.PARKED for one in added):
+        if Entry.PARKED in {one.entry for one in added}:
             jobs = await self._wait_in(station, orders, added, how)
-        pairs = zip(known, jobs, strict=True)
-        return [self._ticket(station, _found(station, own, job), how) for own, job in pairs]
+        seen = [_found(station, own, job) for own, job in zip(known, jobs, strict=True)]
+        return self._tickets(station, seen, how)
 
     def accepted(self, answer: Answer) -> tuple[Added, ...]:
         """Return what was added, or raise what an answer refuses."""
@@ -76,10 +76,11 @@ class Submissions:
 
     def ticket(self, station: Station, job: Job, how: How) -> StoredTicket[Any]:
         """Return a ticket for a job that is kept."""
-        return self._ticket(station, station.outcomes.seen(job), how)
+        return self._tickets(station, [station.outcomes.seen(job)], how)[0]
 
-    def _ticket(self, station: Station, seen: Seen, how: How) -> StoredTicket[Any]:
-        return StoredTicket(seen, how.code, self._opened, station.keeper, how.cancels)
+    def _tickets(self, station: Station, seen: Sequence[Seen], how: How) -> list[StoredTicket[Any]]:
+        of_all = (how.code, self._opened, station.keeper, how.cancels)
+        return [StoredTicket(one, *of_all) for one in seen]
 
     def _announce(self, added: Added) -> None:
         job = added.job

@@ -86,7 +86,9 @@ class Submits(Generic[P, T]):
 
         At most 50,000. Where the pool blocks its submitters, those without a place wait for one.
         """
-        orders = [self._order(call, {}) for call in _as_calls(calls)]
+        code = self._code
+        payloads = [code.pack(call, {}) for call in _as_calls(calls)]
+        orders = self._door.orders.make_all(Call(code.name, code=code), payloads, self._terms())
         tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
         return tickets
 

@@ -70,7 +70,7 @@ def name_of_error(kind: type[BaseException]) -> str:
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
-class RetryRecord(Struct, frozen=True):
+class RetryRecord(Struct, frozen=True, array_like=True):
     """A Retry that can be kept: errors go by their names."""
 
     attempts: int

@@ -22,6 +22,9 @@ class Status(StrEnum):
     EXPIRED = "expired"
     REJECTED = "rejected"
 
+    # That of an Enum is written in Python, and asked for all the time.
+    __hash__ = str.__hash__
+
     @property
     def waiting(self) -> bool:
         return self in WAITING

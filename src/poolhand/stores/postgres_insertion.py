@@ -22,7 +22,7 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.rules.terms import arrival
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_tables import Dialect
-from poolhand.stores.sql_rows import encode
+from poolhand.stores.sql_rows import encode_terms
 
 STORE = "SELECT store FROM poolhand_counters"
 INSERT = """
@@ -70,7 +70,7 @@ class Insertion:
         closes_at = None if window is None else window.closes_at
         terms = (job.id, no, job.name, job.key, job.session, job.tenant, closes_at)
         how = (opens_at, float(order.rerun_failed), int(by_wall))
-        self._rows.append((*terms, encode(job), order.brief, *how))
+        self._rows.append((*terms, encode_terms(job), order.brief, *how))
 
     async def write(self, connection: Any) -> None:
         """Write the jobs in the transaction that is open on a connection; from its loop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -48,6 +48,15 @@ class Raw(Protocol):
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
 
     async def execute(self, text: str) -> str: ...
+
+    async def copy_records_to_table(
+        self,
+        table_name: str,
+        *,
+        records: Iterable[tuple[Any, ...]],
+        columns: Sequence[str],
+        schema_name: str,
+    ) -> str: ...
 
     def terminate(self) -> None: ...
 

@@ -17,8 +17,7 @@ ALONE = "SELECT pg_advisory_xact_lock(?::int, no) FROM unnest(?::int[]) AS wante
 HOLD = """
 SELECT count(held), extract(epoch FROM clock_timestamp())::double precision,
     (SELECT skew FROM poolhand_counters),
-    ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?4::int)),
-    ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?4::int))
+    ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?4::int))
 FROM (
     SELECT CASE WHEN alone THEN pg_advisory_xact_lock(?1::int, no)
         ELSE pg_advisory_xact_lock_shared(?1::int, no) END AS held
@@ -27,15 +26,14 @@ FROM (
 
 
 class Held(NamedTuple):
-    """What comes with pools that are held: numbers of jobs and turns, and the time.
+    """What comes with pools that are held: numbers for jobs and their turns, and the time.
 
     That is what the server's clock says, and the `skew` by which it was set before.
     """
 
     wall: float
     skew: float
-    jobs: list[int]
-    turns: list[int]
+    numbers: list[int]
 
 
 class Locks:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from poolhand.rules.audit import STREAM
 from poolhand.stores.postgres_locks import STREAMS, Locks
-from poolhand.stores.sql_log import StreamLog, Text, in_rows, pack
+from poolhand.stores.sql_log import Lines, StreamLog
 from poolhand.stores.sql_tables import Insert, Tables, Written
 
 AUDIT = Insert("poolhand_audit", {"at": "double precision", "count": "bigint", "lines": "bytea"})
@@ -49,9 +49,9 @@ class PostgresLog(StreamLog):
         self._locks = locks
         self.mark: Mark | None = None
 
-    def gather(self, streams: Mapping[str, list[Text]], stamp: float, into: list[Written]) -> None:
-        others = {name: texts for name, texts in streams.items() if name != STREAM and texts}
-        audit = [(stamp, len(part), pack(part)) for part in in_rows(streams.get(STREAM, []))]
+    def gather(self, streams: Mapping[str, Lines], stamp: float, into: list[Written]) -> None:
+        others = {name: lines for name, lines in streams.items() if name != STREAM}
+        audit = [(stamp, *packed) for packed in streams.get(STREAM, Lines()).pack()]
         if audit:
             into.append((AUDIT, audit))
             self.mark = Mark(stamp, audit[0][2])

@@ -6,7 +6,7 @@ and ended by many at once. Every other one belongs to one transaction at a time.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +41,6 @@ WITH {held}me AS MATERIALIZED (
 )
 SELECT {count}extract(epoch FROM clock_timestamp())::double precision, skew,
     ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?7::int)),
-    ARRAY(SELECT nextval('poolhand_turn_numbers') FROM generate_series(1, ?7::int)),
     coalesce((SELECT closes_at FROM poolhand_waits WHERE closes_at IS NOT NULL
         ORDER BY closes_at LIMIT 1)
         <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()) - skew), false),
@@ -162,7 +161,7 @@ class PostgresPools(Pools):
         self._held = held
         self._served: list[int] = []
         self.versions: dict[int, str] = {}
-        self._tallies: dict[int, Counter[int]] = {}
+        self._tallies: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self.claimant: tuple[str, int | None] = ("", None)
         self.may_be_overdue = self.may_be_buried = True
         books.writers.append(self._write_tallies)
@@ -236,7 +235,7 @@ class PostgresPools(Pools):
         self._own(pool).count_if(was_free)
 
     def tally(self, no: int, end: int, count: int) -> None:
-        self._tallies.setdefault(no, Counter())[end] += count
+        self._tallies[no][end] += count
 
     def anew(self) -> PostgresPools:
         return type(self)(self._books, self._held)

@@ -22,6 +22,8 @@ OPEN_SECONDS = 3.0  # after which a store is open though nobody listens yet
 APART = 0.01  # seconds between two messages: what comes in between goes together
 PING_EVERY = 10.0
 PING_SECONDS = 5.0
+# A message is told when it is committed; nobody has to wait until it could not be lost any more.
+AT_ONCE = "SET synchronous_commit = off"
 LONGEST = 7000  # bytes that a message may have; the server takes some more
 # What may have happened while nobody listened.
 ANYTHING = ("ready", "over", "entered", "wish", "due")
@@ -133,6 +135,7 @@ class PostgresSignals:
         if self._can_hear:
             async with asyncio.timeout(PING_SECONDS):
                 await connection.add_listener(self.channel, self._hear)
+                await connection.fetch(AT_ONCE)
         if listening.is_set():
             self._hint(ANYTHING)
         listening.set()

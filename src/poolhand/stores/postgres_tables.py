@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from poolhand.stores.postgres_bridge import wait
@@ -36,11 +36,25 @@ class Connection(Protocol):
 
     async def execute(self, text: str) -> str: ...
 
+    async def copy_records_to_table(
+        self,
+        table_name: str,
+        *,
+        records: Iterable[tuple[Any, ...]],
+        columns: Sequence[str],
+        schema_name: str,
+    ) -> str: ...
+
 
 class Dialect:
-    """Turns the texts that all databases share into those of PostgreSQL, each once."""
+    """Turns the texts that all databases share into those of PostgreSQL, each once.
 
-    def __init__(self, schema: str) -> None:
+    To copy, a statement is prepared under a name, which behind a pooler may be another's.
+    """
+
+    def __init__(self, schema: str, copies: bool = True) -> None:
+        self.name = schema
+        self.copies = copies
         self.schema = '"{}"'.format(schema.replace('"', '""'))
         self._texts: dict[str, str] = {}
         self._writes: dict[tuple[Part, ...], str] = {}
@@ -106,11 +120,11 @@ def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
 
 
 def _alike(what: Insert, columns: list[tuple[Any, ...]]) -> tuple[bool, ...]:
-    """Tell of which columns all values are the same; of those that never are, nobody asks."""
+    """Tell of which columns all values are the same; bytes never are, unless there are none."""
     if len(columns[0]) == 1:
         return (True,) * len(columns)
     return tuple(
-        type != "bytea" and column.count(column[0]) == len(column)
+        (type != "bytea" or column[0] is None) and column.count(column[0]) == len(column)
         for type, column in zip(what.types, columns, strict=True)
     )
 
@@ -143,6 +157,7 @@ class PostgresTables:
         self.xid: str | None = None
         self.proves: dict[int, str] = {}
         self._fetch = connection.fetch
+        self._copy = connection.copy_records_to_table
         self._dialect = dialect
 
     def execute(self, text: str, values: Values = (), /) -> Found:
@@ -156,6 +171,13 @@ class PostgresTables:
 
     def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
         self.write([(what, rows)])
+
+    def stream(self, what: Insert, rows: Iterable[tuple[Any, ...]]) -> None:
+        if not self._dialect.copies:
+            self.insert(what, list(rows))
+            return
+        name = self._dialect.name
+        wait(self._copy(what.table, records=rows, columns=what.columns, schema_name=name))
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         self.write([(what, numbers)])

@@ -32,7 +32,7 @@ CUTS = 3  # times that it is begun as the connection broke
 AT_LEAST = 4  # numbers drawn at once where nobody said how many
 MORE = tuple(
     f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
-    for kind in ("job", "turn", "token")
+    for kind in ("job", "job", "token")
 )
 BECAME = "SELECT pg_xact_status(?::text::xid8)"
 LOOK_AGAIN = 0.1
@@ -65,7 +65,8 @@ class Sequences:
         self.last_pool = last_pool
         self._tables = tables
         # The lowest last, where they are taken from.
-        self._drawn = {JOBS: held.jobs[::-1], TURNS: held.turns[::-1], TOKENS: []}
+        drawn = held.numbers[::-1]
+        self._drawn = {JOBS: drawn, TURNS: drawn.copy(), TOKENS: []}
 
     def next(self, kind: int) -> int:
         return self.take(kind, 1)[0]
@@ -144,7 +145,7 @@ class Turns:
         self._link = link
         self._server_clock = ServerClock(tick)
         self.clock = clock
-        self.dialect = Dialect(link.address.schema)
+        self.dialect = Dialect(link.address.schema, copies=not link.address.pooled)
         self.locks = Locks(link.address.schema)
         self.unsure: dict[str, Done[Any]] = {}
 
@@ -329,7 +330,7 @@ class Turns:
         else:
             taken = tables.execute(TAKE_AND_LOAD, (*asked, self.locks.kind(POOLS)))
             rows = [row[1:] for row in taken]
-        return Held(*rows[0][:4]), [row[4:] for row in rows]
+        return Held(*rows[0][:3]), [row[3:] for row in rows]
 
     def _clocks(self, held: Held, asked: float) -> tuple[float, datetime]:
         """Return the time of the store and that of the calendar."""

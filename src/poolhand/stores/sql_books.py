@@ -11,7 +11,7 @@ import msgspec
 from poolhand.contract import Line
 from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.rules.terms import seconds
-from poolhand.stores.sql_log import StreamLog, Text
+from poolhand.stores.sql_log import Lines, StreamLog
 from poolhand.stores.sql_rows import (
     BY_ID,
     BY_SEQ,
@@ -20,7 +20,7 @@ from poolhand.stores.sql_rows import (
     PARKED,
     Facts,
     Row,
-    encode,
+    encode_terms,
     row_of,
     sought,
 )
@@ -66,11 +66,11 @@ NEW_QUEUED = Insert(
     {
         "seq": "bigint",
         "pool": "bigint",
+        "place": "smallint",
         "rank": "double precision",
         "turn": "bigint",
         "since": "double precision",
     },
-    {"place": "4"},
 )
 END_WAIT = Delete("poolhand_waits", "seq")
 NEW_CLAIM = Insert(
@@ -143,7 +143,7 @@ class Books:
         self.at = at
         self.stamp = seconds(at)
         self.topics: set[str] = set()
-        self.lines: list[Text] = []
+        self.lines = Lines()
         self.streams = {STREAM: self.lines}
         self.rows: dict[int, Row] = {}
         self.changed: dict[int, Row] = {}
@@ -172,7 +172,7 @@ class Books:
     def tell(self, lines: Iterable[Line]) -> None:
         """Write lines to the log, behind those that are already to be written."""
         for line in lines:
-            self.streams.setdefault(line.stream, []).append((line.kind, line.body))
+            self.streams.setdefault(line.stream, Lines()).append((line.kind, line.body))
 
     # Rows
 
@@ -271,7 +271,7 @@ class Books:
         self.changed.clear()
 
     def _forget_lines(self) -> None:
-        self.lines.clear()
+        self.lines = Lines()
         self.streams = {STREAM: self.lines}
 
     def _sort(self, row: Row) -> None:
@@ -280,7 +280,7 @@ class Books:
         if row.fresh:
             row.fresh = False
             terms = (job.name, job.key, job.session, job.tenant, row.closes_at)
-            self.new_jobs.append((seq, job.id, row.pool, *terms, encode(job), row.brief))
+            self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief))
         if row.where <= LIMBO:
             row.in_waits = True
             closes_at = None if row.where == PARKED else row.closes_at

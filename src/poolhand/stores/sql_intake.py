@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,15 +19,17 @@ from poolhand.rules.backpressure import (
 )
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.entry import Window
-from poolhand.rules.job import Status
+from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import undeclared
 from poolhand.rules.terms import arrival
-from poolhand.stores.sql_books import JOBS, TURNS, json
+from poolhand.stores.sql_books import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
+from poolhand.stores.sql_log import ROW_LINES
 from poolhand.stores.sql_pools import StoredPool
-from poolhand.stores.sql_rows import Row, encode
+from poolhand.stores.sql_rows import QUEUED, Row, encode, terms_of
 from poolhand.stores.sql_steps import Steps
 
+MANY = 250  # jobs that are worth a statement of their own, while they are made
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
@@ -39,6 +42,23 @@ class _Refused(Exception):
         self.waiting = waiting
 
 
+class _Alike(NamedTuple):
+    """What jobs share that were ordered under the same terms, as it is written.
+
+    `head` and `tail` stand around the id of a job in the record that it was submitted.
+    """
+
+    terms: tuple[Any, ...]
+    ordered: bytes
+    head: bytes
+    tail: bytes
+
+
+def _alike(job: Job, terms: tuple[Any, ...]) -> _Alike:
+    before, _, behind = json(audit.submitted(job)).partition(b'"task_id":' + json(job.id))
+    return _Alike(terms, encode(terms), before + b'"task_id":', behind)
+
+
 class Intake:
     """Brings orders to the desks of their pools and carries out the verdicts."""
 
@@ -46,6 +66,7 @@ class Intake:
         self._steps = steps
         self._books = steps.books
         self._revived: set[str] = set()
+        self._alike = _Alike((), b"", b"", b"")
 
     def take(self, batch: Batch) -> tuple[Added, ...] | Refusal:
         """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
@@ -169,35 +190,47 @@ class Intake:
 
     def _queue(self, orders: Sequence[Order], pool: StoredPool) -> tuple[Added, ...]:
         """Queue jobs about which there is nothing to decide."""
-        books, no, pool_id = self._books, pool.no, pool.spec.id
-        at, now, jobs, lines = books.at, books.now, books.new_jobs, books.lines
-        seqs, turns = books.numbers.take(JOBS, len(orders)), books.numbers.take(TURNS, len(orders))
-        by_level = pool.by_level
-        added = []
-        for order, seq, turn in zip(orders, seqs, turns, strict=True):
-            job = replace(order.job, pool_id=pool_id, status=Status.QUEUED, submitted_at=at)
-            jobs.append(
-                (
-                    seq,
-                    job.id,
-                    no,
-                    job.name,
-                    job.key,
-                    None,
-                    job.tenant,
-                    None,
-                    encode(job),
-                    order.brief,
-                )
-            )
-            rank = (-job.priority, turn) if by_level else pool.position(job, seq, turn)
-            books.new_queued.append((seq, no, *rank, now))
-            lines.append((audit.SUBMIT, json(audit.submitted(job))))
-            added.append(Added(job, Entry.TAKEN))
+        books, count, added = self._books, len(orders), list[Added]()
+        seqs, turns = books.numbers.take(JOBS, count), books.numbers.take(TURNS, count)
+        jobs = self._job_rows(zip(seqs, orders, strict=True), pool, added)
+        waits = self._queue_rows(zip(seqs, turns, added, strict=True), pool)
+        if count < MANY:
+            books.new_jobs += jobs
+            books.new_queued += waits
+        else:
+            books.tables.stream(NEW_JOB, jobs)
+            books.tables.stream(NEW_QUEUED, waits)
         books.topics.add("ready")
-        pool.waiting += len(added)
-        pool.queue.size += len(added)
+        pool.waiting += count
+        pool.queue.size += count
         return tuple(added)
+
+    def _job_rows(
+        self, orders: Iterable[tuple[int, Order]], pool: StoredPool, added: list[Added]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of jobs; note what is to be said of each."""
+        books, no, pool_id = self._books, pool.no, pool.spec.id
+        at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Entry.TAKEN
+        known, ordered, head, tail = self._alike
+        for seq, order in orders:
+            job = replace(order.job, pool_id=pool_id, status=queued, submitted_at=at)
+            id, terms = job.id, terms_of(job)
+            if terms != known:
+                known, ordered, head, tail = self._alike = _alike(job, terms)
+            lines.append((audit.SUBMIT, b"%b%b%b" % (head, json(id), tail)))
+            added.append(Added(job, taken))
+            if len(added) % ROW_LINES == 0:
+                lines.pack()
+            yield (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+
+    def _queue_rows(
+        self, added: Iterable[tuple[int, int, Added]], pool: StoredPool
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the places of jobs in the queue."""
+        no, now, by_level = pool.no, self._books.now, pool.by_level
+        for seq, turn, one in added:
+            rank = (-one.job.priority, turn) if by_level else pool.position(one.job, seq, turn)
+            yield (seq, no, QUEUED, *rank, now)
 
     def _carry_out(
         self, verdict: Verdict[Row], row: Row, pool: StoredPool, owner: int | None

@@ -63,7 +63,7 @@ BURY = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETUR
 PARKED_BY = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"
 STUCK_OF = "SELECT token FROM poolhand_claims WHERE owner = ? AND stuck = 1 ORDER BY token"
 RUN_BY = """
-SELECT c.token, c.slot, c.started, c.waited, c.course, j.ordered, j.brief
+SELECT c.token, c.slot, c.started, c.waited, c.course, j.id, j.ordered, j.brief
 FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
 WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
@@ -124,8 +124,11 @@ class Leases:
         turns: dict[int, list[Job]] = {}
         rows = []
         for change in changes:
-            job, claim = change.job, self._good.get(change.token)
-            if claim is not None and (job.session is not None or not job.status.terminal):
+            job = change.job
+            if job.session is None and job.status.terminal:
+                continue
+            claim = self._good.get(change.token)
+            if claim is not None:
                 rows.append(claim[1])
                 turns.setdefault(claim[2], []).append(job)
         if len(rows) > 1:
@@ -219,12 +222,12 @@ class Leases:
         self._steps.unpark(*books.load([seq for (seq,) in parked]))
         self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
         claims = []
-        for token, slot, started, waited, record, ordered, brief in self._execute(
+        for token, slot, started, waited, record, id, ordered, brief in self._execute(
             RUN_BY, buried
         ).fetchall():
             renewed = books.numbers.next(TOKENS)
             self._execute(RETOKEN, (renewed, token))
-            job = lifecycle.start(decode_job(ordered, record), moment(started), waited)
+            job = lifecycle.start(decode_job(id, ordered, record), moment(started), waited)
             claims.append(Claim(job, brief, renewed, slot))
         self._steps.forget_owners()
         return claims
@@ -241,13 +244,7 @@ class _Starter:
 
     def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
         """Take many at once from pools where nothing changes by taking one."""
-        left = {pool: _claimable(pool) for pool in pools}
-
-        def count(pool: StoredPool) -> bool | None:
-            left[pool] -= 1
-            return True if left[pool] >= 0 else None
-
-        turns = [pool for pool, _ in islice(deal(pools, count), len(slots))]
+        turns = _turns(pools, len(slots))
         given: dict[StoredPool, Iterator[Pick]] = {}
         for pool, limit in Counter(turns).items():
             given[pool] = iter(pool.queue.take_lot(limit))
@@ -262,8 +259,8 @@ class _Starter:
             if pick is None:
                 # Somebody else was quicker, where nobody has to wait for others.
                 continue
-            seq, since, gate, ordered, course, brief, *token = pick
-            job = lifecycle.start(decode_job(ordered, course), self._books.at, now - since)
+            seq, since, gate, id, ordered, course, brief, *token = pick
+            job = lifecycle.start(decode_job(id, ordered, course), self._books.at, now - since)
             token = token or [self._books.numbers.next(TOKENS)]
             kept = (token[0], seq, pool.no, gate, course)
             claims.append(self._claim(job, brief, slot, kept))
@@ -294,6 +291,19 @@ class _Starter:
         run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
         books.new_claims.append(run)
         return Claim(job, brief, token, slot)
+
+
+def _turns(pools: Sequence[StoredPool], limit: int) -> list[StoredPool]:
+    """Return who gives the first job, who the next, up to so many."""
+    if len(pools) == 1:
+        return [pools[0]] * min(limit, _claimable(pools[0]))
+    left = {pool: _claimable(pool) for pool in pools}
+
+    def count(pool: StoredPool) -> bool | None:
+        left[pool] -= 1
+        return True if left[pool] >= 0 else None
+
+    return [pool for pool, _ in islice(deal(pools, count), limit)]
 
 
 def _claimable(pool: StoredPool) -> int:

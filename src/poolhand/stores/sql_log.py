@@ -20,6 +20,7 @@ from poolhand.stores.sql_rows import moment, sought
 from poolhand.stores.sql_tables import Insert, Tables, Written
 
 Text = tuple[str, bytes]  # a kind and a body
+Packed = tuple[int, bytes]  # how many lines, and they
 
 ROW_LINES = 256
 ROWS_AT_ONCE = 20
@@ -51,6 +52,24 @@ _decode = msgspec.msgpack.Decoder(list[Text]).decode
 _COMPRESSED = b"z"
 
 
+class Lines:
+    """Lines that are to be written to a stream."""
+
+    def __init__(self) -> None:
+        self._texts: list[Text] = []
+        self._rows: list[Packed] = []
+        self.append = self._texts.append
+
+    def pack(self) -> list[Packed]:
+        """Return all of them as rows; what comes behind will be in others."""
+        texts = self._texts
+        for start in range(0, len(texts), ROW_LINES):
+            part = texts[start : start + ROW_LINES]
+            self._rows.append((len(part), pack(part)))
+        texts.clear()
+        return self._rows
+
+
 class StreamLog:
     """Streams as rows of a table; the numbers of each go on where they ended."""
 
@@ -59,21 +78,22 @@ class StreamLog:
 
     def append(self, lines: Iterable[Line], at: datetime) -> None:
         """Write lines, each to its stream."""
-        streams: dict[str, list[Text]] = {}
+        streams: dict[str, Lines] = {}
         for line in lines:
-            streams.setdefault(line.stream, []).append((line.kind, line.body))
+            streams.setdefault(line.stream, Lines()).append((line.kind, line.body))
         written: list[Written] = []
         self.gather(streams, seconds(at), written)
         self._tables.write(written)
 
-    def gather(self, streams: Mapping[str, list[Text]], stamp: float, into: list[Written]) -> None:
+    def gather(self, streams: Mapping[str, Lines], stamp: float, into: list[Written]) -> None:
         """Add to what is to be written what goes to streams."""
         rows: list[tuple[Any, ...]] = []
-        for stream, texts in streams.items():
-            last = self.last(stream) if texts else 0
-            for part in in_rows(texts):
-                rows.append((stream, last + 1, last + len(part), stamp, pack(part)))
-                last += len(part)
+        for stream, lines in streams.items():
+            parts = lines.pack()
+            last = self.last(stream) if parts else 0
+            for count, packed in parts:
+                rows.append((stream, last + 1, last + count, stamp, packed))
+                last += count
         if rows:
             into.append((WRITE, rows))
 
@@ -115,12 +135,6 @@ class StreamLog:
                 for number, (kind, body) in enumerate(unpack(texts), first):
                     if number > after:
                         yield number, at, kind, body
-
-
-def in_rows(texts: list[Text]) -> Iterator[list[Text]]:
-    """Yield what stands together in one row."""
-    for start in range(0, len(texts), ROW_LINES):
-        yield texts[start : start + ROW_LINES]
 
 
 def pack(texts: list[Text]) -> bytes:

@@ -27,14 +27,14 @@ TURN_BITS = 40
 # back meanwhile could come to a lower one than it had.
 NEXT = """
 /*pg WITH picked AS MATERIALIZED ( */
-SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
+SELECT w.seq, w.since, w.gate, j.id, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 ORDER BY w.rank, w.turn LIMIT ?
 /*pg FOR UPDATE OF w SKIP LOCKED)
 SELECT picked.*, nextval('poolhand_token_numbers') FROM picked */
 """
 NEXT_OF_LANE = """
-SELECT w.seq, w.since, w.gate, j.ordered, w.course, j.brief
+SELECT w.seq, w.since, w.gate, j.id, j.ordered, w.course, j.brief
 FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 AND w.rank = ? ORDER BY w.turn LIMIT ?
 """
@@ -56,8 +56,8 @@ GROUP BY crowd
 """
 FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
 
-# What a claim needs of a job: its number, since when it waits, its gate, order, course and brief;
-# perhaps a token.
+# What a claim needs of a job: its number, since when it waits, its gate, id, order, course and
+# brief; perhaps a token.
 Pick = Sequence[Any]
 
 
@@ -99,7 +99,7 @@ class StoredReady(Ready[Row]):
         if not rows:
             return None
         entry = self._books.row(rows[0][0])
-        entry.brief = rows[0][5]
+        entry.brief = rows[0][6]
         self.size -= 1
         self._books.put(entry, LIMBO)
         return entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -41,7 +42,28 @@ NEVER_IN = -1.0  # when a newcomer is due
 NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Job).decode
+
+
+class Terms(Struct, frozen=True, array_like=True):
+    """How a job was ordered, all but its id: often the same for all that were ordered together."""
+
+    pool: str
+    pool_id: str
+    submitted_at: datetime
+    name: str
+    submitted_by: str
+    key: str
+    priority: int
+    session: str | None
+    tenant: str | None
+    user: str | None
+    idempotency_key: str | None
+    run_at: datetime | None
+    expires_at: datetime | None
+
+
+terms_of = attrgetter(*Terms.__struct_fields__)
+_decode_terms = msgspec.msgpack.Decoder(Terms).decode
 
 
 class Course(Struct, frozen=True, array_like=True):
@@ -72,15 +94,28 @@ def encode_course(job: Job) -> bytes:
     return encode(_course_of(job))
 
 
-def decode_job(ordered: bytes, course: bytes | None) -> Job:
-    """Return the record of a job from its order and what has become of it."""
-    job = decode(ordered)
-    return job if course is None else replace(job, **asdict(_decode_course(course)))
+def encode_terms(job: Job) -> bytes:
+    """Return how a job was ordered."""
+    return encode(terms_of(job))
+
+
+def decode_job(id: str, ordered: bytes, course: bytes | None) -> Job:
+    """Return the record of a job from its id, how it was ordered, and what has become of it."""
+    draft = _draft(ordered)
+    if course is None:
+        return replace(draft, id=id)
+    return replace(draft, id=id, **asdict(_decode_course(course)))
+
+
+@lru_cache(maxsize=100)
+def _draft(ordered: bytes) -> Job:
+    """Return what all jobs have in common that were ordered alike."""
+    return Job(id="", status=Status.QUEUED, **asdict(_decode_terms(ordered)))
 
 
 # Everything there is to know of a job, but its brief: the fields of Facts.
 FACTS = """
-SELECT j.seq, j.pool, j.closes_at, j.ordered,
+SELECT j.seq, j.id, j.pool, j.closes_at, j.ordered,
     w.place, w.rank, w.turn, w.since, w.ready_at, w.due_at, w.by_wall, w.gate, w.crowd, w.owner,
     w.course, c.token, c.owner, c.started, c.waited, c.wished, c.course, e.dead, e.wished, e.course
 """
@@ -98,6 +133,7 @@ class Facts(NamedTuple):
     """What the tables say of a job: as ordered, waiting (`place`), running (`token`), `over`."""
 
     seq: int
+    id: str
     pool: int
     closes_at: float | None
     ordered: bytes
@@ -125,11 +161,11 @@ class Facts(NamedTuple):
     def job(self) -> Job:
         """Return its record as it stands."""
         if self.over is not None:
-            return decode_job(self.ordered, self.over)
+            return decode_job(self.id, self.ordered, self.over)
         if self.place is not None:
-            waiting = decode_job(self.ordered, self.returned)
+            waiting = decode_job(self.id, self.ordered, self.returned)
             return lifecycle.place(waiting, *PLACES[self.place])
-        begun = decode_job(self.ordered, self.rerun)
+        begun = decode_job(self.id, self.ordered, self.rerun)
         return lifecycle.start(begun, moment(self.started), self.waited)
 
     def stored(self) -> Stored:

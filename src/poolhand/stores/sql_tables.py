@@ -6,7 +6,7 @@ alone wants to hear stands in a comment: `/*pg FOR UPDATE */`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 Values = Sequence[Any]
@@ -25,6 +25,8 @@ class Insert:
         fixed: Mapping[str, str] | None = None,
         key: Sequence[str] = (),
     ) -> None:
+        self.table = table
+        self.columns = tuple(columns)
         self.types = tuple(columns.values())
         fixed = fixed or {}
         self.fixed = tuple(fixed.values())
@@ -66,6 +68,12 @@ class Tables(Protocol):
 
     def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows."""
+
+    def stream(self, what: Insert, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Insert many rows while they are made; whoever makes them cannot ask anything meanwhile.
+
+        Of a kind that has neither fixed columns nor a key.
+        """
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         """Delete rows."""

@@ -5,7 +5,7 @@ Many rows go in one statement: what a row costs is, for a good half, the stateme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from sqlite3 import Connection
@@ -62,6 +62,9 @@ class SqliteTables:
             start += ROWS
         if start < len(rows):
             self._connection.executemany(_inserting(what, 1), rows[start:])
+
+    def stream(self, what: Insert, rows: Iterable[tuple[Any, ...]]) -> None:
+        self.insert(what, list(rows))
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         if len(numbers) == 1:

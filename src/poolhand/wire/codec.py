@@ -50,7 +50,9 @@ _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 def _write_json(value: Any) -> bytes:
     body = _json.encode(value)
     # NaN and infinity are written as null, and where they are keys, as these words.
-    if (b"null" in body or b'nan"' in body or b'inf"' in body) and _may_hold_nan(value):
+    # Found so, as `in` would first try whether these are numbers.
+    find = body.find
+    if (find(b"null") >= 0 or find(b'nan"') >= 0 or find(b'inf"') >= 0) and _may_hold_nan(value):
         _refuse_nan(value)
     return body
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,10 @@ class Unseen(SharedStore):
 
     unseen = False
 
-    async def pools(self) -> list[PoolRow]:
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         if self.unseen:
             raise Unavailable("the store is away")
-        return await super().pools()
+        return await super().pools(names)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,11 @@ class Shaky(SharedStore):
     blind = False
     looks = 0
 
-    async def pools(self) -> list[PoolRow]:
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
         if self.blind:
             raise Unavailable("the store is away")
         self.looks += 1
-        return await super().pools()
+        return await super().pools(names)
 
 
 async def occupy(pool: Pool, runtime: SeededRuntime) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -157,8 +158,8 @@ async def test_what_is_seen_late_does_not_undo_what_is_known_since(runtime: Seed
     class Slow(SharedStore):
         slow = False
 
-        async def pools(self) -> list[PoolRow]:
-            rows = await super().pools()
+        async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+            rows = await super().pools(names)
             if self.slow:
                 self.slow = False
                 await asyncio.sleep(5)

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Filter, Refusal
+from poolhand.contract import Batch, Change, Filter, Refusal, Wanted
 from poolhand.errors import Conflict, Corrupt, Unavailable
+from poolhand.rules import lifecycle
 from poolhand.rules.backpressure import OnFull, bounded
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
@@ -19,7 +20,7 @@ from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_locks import POOLS, Locks
 from poolhand.stores.sql_pools import encode_spec
 from poolhand.testing import PostgresServer
-from tests.contract.support import entries, order, spec
+from tests.contract.support import entries, order, owner, spec
 from tests.unit.stores.test_postgres_link import in_a_fork
 
 
@@ -142,3 +143,41 @@ async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
         await somebody.close()
     assert isinstance(answer, Refusal)
     assert (answer.reason, answer.waiting) == ("full", 2)
+
+
+async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_are_full(
+    schema: str,
+) -> None:
+    """Else every claim and every end would look through all that waits."""
+    store = PostgresStore(schema, Runtime())
+    await store.open()
+    await store.enroll(owner("hand"))
+    few, many = range(20), 1000
+    for number in few:
+        await add_and_run(store, [f"few-{number}"])
+    await add_and_run(store, [f"many-{number}" for number in range(many)])
+    await store.close()
+
+    url, _, name = schema.partition("?schema=")
+    somebody = await asyncpg.connect(url)
+    try:
+        found = "FROM pg_stat_all_tables WHERE schemaname = $1 AND relname"
+        ended = f"SELECT n_tup_ins {found} = 'poolhand_ends'"
+        while await somebody.fetchval(ended, name) < len(few) + many:
+            pass  # The server counts a while later.
+        places = ("poolhand_jobs", "poolhand_waits", "poolhand_claims", "poolhand_ends")
+        looked_through = f"SELECT sum(seq_tup_read)::int {found} = ANY($2)"
+        assert await somebody.fetchval(looked_through, name, places) < many
+    finally:
+        await somebody.close()
+
+
+async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
+    """Let jobs come in, be claimed and be over, ten at a time."""
+    await store.add([Batch(tuple(order(id) for id in ids))])
+    wanted = Wanted("hand", tuple(range(10)))
+    claims = tuple(await store.claim(wanted))
+    while claims:
+        ends = [lifecycle.complete(one.job, None, one.job.submitted_at, 0.0) for one in claims]
+        changes = [Change(end, one.token) for end, one in zip(ends, claims, strict=True)]
+        claims = (await store.replace(changes, wanted)).claims

@@ -14,8 +14,8 @@ from poolhand.rules.terms import seconds
 from poolhand.stores.sql_rows import (
     Course,
     decode_job,
-    encode,
     encode_course,
+    encode_terms,
     moment,
 )
 
@@ -63,7 +63,12 @@ def test_a_moment_comes_back_to_the_microsecond(seed: int) -> None:
     ids=["completed", "failed", "rejected", "blocked", "at once"],
 )
 def test_what_has_become_of_a_job_comes_back_whole(job: Job) -> None:
-    assert decode_job(encode(ORDERED), encode_course(job)) == job
+    assert decode_job(ORDERED.id, encode_terms(ORDERED), encode_course(job)) == job
+
+
+def test_what_was_ordered_comes_back_whole() -> None:
+    assert decode_job("job", encode_terms(ORDERED), None) == ORDERED
+    assert decode_job("other", encode_terms(ORDERED), None) == replace(ORDERED, id="other")
 
 
 def test_what_has_become_of_a_job_is_told_without_what_was_ordered() -> None:

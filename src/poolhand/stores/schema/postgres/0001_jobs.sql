@@ -4,7 +4,6 @@
 -- by those that are queued.
 
 CREATE SEQUENCE poolhand_job_numbers;
-CREATE SEQUENCE poolhand_turn_numbers;
 CREATE SEQUENCE poolhand_token_numbers;
 
 CREATE TABLE poolhand_counters (
