@@ -36,6 +36,7 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
+from poolhand.execute.telling import emit, progress
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
@@ -63,6 +64,7 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.sizing import Autoscale, suggest_workers
+from poolhand.rules.streams import JobEvent
 
 if TYPE_CHECKING:
     from poolhand.app import App
@@ -125,6 +127,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobError",
+    "JobEvent",
     "JobExpired",
     "JobFailed",
     "JobLost",
@@ -165,6 +168,7 @@ __all__ = [
     "bounded",
     "bounded_map",
     "current_job",
+    "emit",
     "events",
     "fail_fast",
     "fair_round_robin",
@@ -176,6 +180,7 @@ __all__ = [
     "log_events",
     "pool_lifespan",
     "priority",
+    "progress",
     "ring_buffer",
     "stop_requested",
     "subscribe",

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Generator
 from contextvars import ContextVar
 from typing import Protocol
+
+
+class Told:
+    """What may be awaited and is there already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]
+
+
+TOLD = Told()
 
 
 class Running(Protocol):
@@ -19,6 +30,9 @@ class Running(Protocol):
     def token(self) -> int | None: ...
 
     def snapshot(self) -> object: ...
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        """Put a line, as JSON, into the event log of the job; from any thread."""
 
 
 running: ContextVar[Running | None] = ContextVar("poolhand_running", default=None)

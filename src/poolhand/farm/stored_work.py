@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from poolhand.contract import Claim
 from poolhand.execute.code import run_apart
 from poolhand.execute.executor import Errand
+from poolhand.farm.chronicle import Chronicle
 from poolhand.pool.attempt import Watched
 from poolhand.pool.options import Options, Terms, deadlines
 from poolhand.pool.processes import pack
 from poolhand.pool.work import where_to_run
 from poolhand.rules.job import Job
+from poolhand.rules.streams import Kind
 
 _OPTIONS = Options()
 
@@ -29,6 +31,7 @@ class StoredWork:
     """
 
     __slots__ = (
+        "_chronicle",
         "call",
         "context",
         "errand",
@@ -42,8 +45,11 @@ class StoredWork:
         "wished",
     )
 
-    def __init__(self, errand: Errand, host: Watched, context: Context) -> None:
+    def __init__(
+        self, errand: Errand, host: Watched, context: Context, chronicle: Chronicle
+    ) -> None:
         brief = errand.brief
+        self._chronicle = chronicle
         self.errand = errand
         self.host = host
         self.job: Job = errand.job
@@ -74,6 +80,9 @@ class StoredWork:
 
     def fresh_context(self) -> Context:
         return self.context
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self._chronicle.tell(self.job, self.token, Kind(kind), data)
 
 
 def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:

@@ -243,7 +243,7 @@ class Worker:
 
     def _work(self, errand: Errand) -> StoredWork | Hopeless:
         try:
-            return StoredWork(errand, self, self._context)
+            return StoredWork(errand, self, self._context, self.station.chronicle)
         except Exception as error:
             return Hopeless(errand.claim, Failed(error, permanent=True))
 
@@ -326,6 +326,8 @@ class Worker:
         # First: the hand may look at this moment whether there is anything left to come.
         if not work.lost:
             self.tray.put(done)
+        else:
+            self.station.keeper.post(self.station.chronicle.over, (work.token,))
         del self.running[work.token]
         work.call = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from enum import StrEnum
 from threading import Thread
@@ -55,6 +55,8 @@ class Runnable(Protocol):
     def snapshot(self) -> Job: ...
 
     def fresh_context(self) -> Context: ...
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]: ...
 
 
 W_co = TypeVar("W_co", bound=Runnable, covariant=True)
@@ -165,6 +167,9 @@ class Attempt(Generic[W_co]):
 
     def snapshot(self) -> Job:
         return self.work.snapshot()
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self.work.tell(kind, data)
 
 
 def current_job() -> Job | None:

@@ -6,12 +6,12 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from poolhand.context import running
+from poolhand.context import TOLD, running
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Fault, Job
 
@@ -25,8 +25,10 @@ LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
 Luggage = Callable[[], object]
 # True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
 Answer = tuple[bool, bytes, Fault | None]
+# What the job tells meanwhile: the kind and the data of an event.
+Telling = tuple[str, bytes]
 # The number of the order, and its answer; none while it is only begun.
-Word = tuple[int, Answer | None]
+Word = tuple[int, Answer | Telling | None]
 
 
 def unpack(data: bytes) -> Any:
@@ -39,8 +41,15 @@ class ChildRun:
     stop_wished = 0  # the number of the order that shall stop
 
     def __init__(
-        self, number: int, told: bool, job: Job, submitter: str, token: int | None
+        self,
+        speaking: Speaking,
+        number: int,
+        told: bool,
+        job: Job,
+        submitter: str,
+        token: int | None,
     ) -> None:
+        self._speaking = speaking
         self.number = number
         self.told = told
         self.job = job
@@ -53,6 +62,23 @@ class ChildRun:
 
     def snapshot(self) -> Job:
         return self.job
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        # Where the parent cannot follow, the pipe is full, and this waits.
+        self._speaking.say((self.number, (str(kind), data)))
+        return TOLD
+
+
+class Speaking:
+    """Says one thing after the other, whichever thread of the job says it."""
+
+    def __init__(self, orders: Connection) -> None:
+        self._orders = orders
+        self._lock = Lock()
+
+    def say(self, word: Word) -> None:
+        with self._lock:
+            self._orders.send(word)
 
 
 def serve(orders: Connection, wishes: Connection) -> None:
@@ -72,7 +98,8 @@ def serve(orders: Connection, wishes: Connection) -> None:
     Thread(target=_obey, args=(wishes, parent.pid), name="poolhand-wishes", daemon=True).start()
     try:
         orders.send_bytes(READY)
-        while _serve_next(orders):
+        speaking = Speaking(orders)
+        while _serve_next(orders, speaking):
             pass
     except (EOFError, OSError):
         _vanish()
@@ -110,22 +137,22 @@ def _vanish() -> None:
     os._exit(1)
 
 
-def _serve_next(orders: Connection) -> bool:
+def _serve_next(orders: Connection, speaking: Speaking) -> bool:
     header = orders.recv_bytes()
     if header == BYE:
         return False
     call = orders.recv_bytes()
     number, told, job, submitter, token, luggage = unpack(header)
     # Until this arrives the parent may have the call made by another child.
-    orders.send((number, None))
+    speaking.say((number, None))
     child = os.getpid()
-    run = ChildRun(number, told, job, submitter, token)
+    run = ChildRun(speaking, number, told, job, submitter, token)
     # In a context of its own: the next job must not see what this one sets.
     answer = copy_context().run(_carry_out, run, luggage, call)
     if os.getpid() != child:
         # The job has forked, and this is the fork: it has nothing to say here.
         os._exit(0)
-    orders.send((number, answer))
+    speaking.say((number, answer))
     return True
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from poolhand.errors import JobFailed, JobLost, UsageError
-from poolhand.pool.child import BYE, LOOK_SECONDS, Answer, Luggage, serve, unpack
+from poolhand.pool.child import BYE, LOOK_SECONDS, Answer, Luggage, Telling, serve, unpack
 from poolhand.pool.fault import fault_of, remote
 from poolhand.pool.work import name_of
 from poolhand.rules.job import Job
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # multiprocessing is imported where a process is started: most programs start none.
 
 BYE_SECONDS = 2.0
+
+
+Heard = Callable[[str, bytes], object]
 
 
 class Phase(StrEnum):
@@ -107,10 +110,10 @@ class Child:
             self._receive()
             self._phase = Phase.IDLE
 
-    def run(self, errand: Errand, told: bool) -> Answer:
+    def run(self, errand: Errand, told: bool, heard: Heard) -> Answer:
         """Have a call made and return what came of it; raises Lost when the child dies.
 
-        `told` says that the job was asked to stop before it could begin.
+        `told` says that the job was asked to stop before it could begin. What it tells is `heard`.
         """
         header = pickle.dumps(
             (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
@@ -120,18 +123,21 @@ class Child:
             self._orders.send_bytes(errand.call)
         self._next_word()
         self._phase = Phase.BUSY
-        answer = self._next_word()
-        assert answer is not None
-        self._phase = Phase.IDLE
-        return answer
+        while True:
+            word = self._next_word()
+            assert word is not None
+            if len(word) == 3:
+                self._phase = Phase.IDLE
+                return word
+            heard(*word)
 
-    def _next_word(self) -> Answer | None:
+    def _next_word(self) -> Answer | Telling | None:
         """Return what the child says of its order; one that speaks of another cannot be trusted."""
         said = self._receive()
         with suppress(Exception):
             number, answer = unpack(said)
             if number == self._serves and (answer is None) is (self._phase is Phase.IDLE):
-                found: Answer | None = answer
+                found: Answer | Telling | None = answer
                 return found
         self._dead = True
         raise Lost(self.pid, None, self._phase)

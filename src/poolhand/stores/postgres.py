@@ -75,7 +75,6 @@ from poolhand.stores.sql_tables import Tables
 T = TypeVar("T")
 
 MOST_EXPECTED = 16  # pools
-GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0 FOR SHARE"
 
 
 class Exchange(Struct, frozen=True):
@@ -422,14 +421,10 @@ class PostgresStore:
             lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now), True
         )
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        def act(tables: Tables, now: float, at: datetime) -> bool:
-            if token is not None and tables.execute(GOOD, (token,)).fetchone() is None:
-                return False
-            PostgresLog(tables, self._turns.locks).append(lines, at)
-            return True
-
-        return await self._change(act)
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        return await self._change(
+            lambda tables, now, at: PostgresLog(tables, self._turns.locks).append_good(lines, at)
+        )
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""

@@ -6,7 +6,7 @@ Such lines are much alike, so that rows of many are compressed: to write less co
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,10 @@ ROW_LINES = 256
 ROWS_AT_ONCE = 20
 WORTH_WHILE = 1000  # bytes
 QUICKEST = 1
+GOOD = """
+SELECT token FROM poolhand_claims WHERE stuck = 0 AND token IN (?*) /*pg FOR SHARE */
+"""
+FORGET_STREAMS = "DELETE FROM poolhand_log WHERE stream IN (?*) RETURNING no"
 LAST = "SELECT last FROM poolhand_log WHERE stream = ? ORDER BY last DESC LIMIT 1"
 WRITE = Insert(
     "poolhand_log",
@@ -66,6 +70,13 @@ class StreamLog:
         self.gather(streams, seconds(at), written)
         self._tables.write(written)
 
+    def append_good(self, lines: Sequence[Line], at: datetime) -> frozenset[int]:
+        """Write lines, all but those whose claim is not good; return the tokens of these."""
+        asked = {line.token for line in lines if line.token is not None}
+        lost = frozenset(asked - {token for (token,) in self._tables.among(GOOD, sorted(asked))})
+        self.append([line for line in lines if line.token not in lost], at)
+        return lost
+
     def gather(self, streams: Mapping[str, list[Text]], stamp: float, into: list[Written]) -> None:
         """Add to what is to be written what goes to streams."""
         rows: list[tuple[Any, ...]] = []
@@ -106,6 +117,11 @@ class StreamLog:
             execute(SHORTEN, (before, pack(left), no))
             count += before - first
         return count
+
+    def forget(self, streams: Sequence[str]) -> None:
+        """Forget whole streams, of what is gone as well."""
+        for _ in self._tables.among(FORGET_STREAMS, streams):
+            pass
 
     def _lines(self, stream: str, after: int) -> Iterator[tuple[int, float, str, bytes]]:
         behind = min(after, MOST)

@@ -48,8 +48,6 @@ from poolhand.stores.sqlite_transaction import SqliteTransaction
 
 T = TypeVar("T")
 
-GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0"
-
 
 class SqliteStore:
     """A whole store in one file; its rows are placed by the desk that places those in memory."""
@@ -211,12 +209,9 @@ class SqliteStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._read(lambda db: sql_documents.scan(db, prefix, after, limit, self._file.now()))
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        def op(connection: Connection) -> bool:
-            if token is not None and connection.execute(GOOD, (token,)).fetchone() is None:
-                return False
-            StreamLog(SqliteTables(connection)).append(lines, self._wall())
-            return True
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        def op(connection: Connection) -> frozenset[int]:
+            return StreamLog(SqliteTables(connection)).append_good(lines, self._wall())
 
         return await self._write(op)
 
