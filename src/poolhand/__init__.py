@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from poolhand.contract import Filter
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
+    from poolhand.tools.step import step
     from poolhand.wire.limits import Limits
     from poolhand.wire.pickling import AllowPickle
     from poolhand.wire.signing import KeyRing
@@ -85,6 +86,7 @@ _LATER = {
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
     "Task": "poolhand.farm.task",
+    "step": "poolhand.tools.step",
 }
 
 
@@ -182,6 +184,7 @@ __all__ = [
     "priority",
     "progress",
     "ring_buffer",
+    "step",
     "stop_requested",
     "subscribe",
     "suggest_workers",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Told:
@@ -31,8 +31,15 @@ class Running(Protocol):
 
     def snapshot(self) -> object: ...
 
+    @property
+    def shelf(self) -> dict[str, Any]:
+        """What parts of the package keep here for the time of the attempt."""
+
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
         """Put a line, as JSON, into the event log of the job; from any thread."""
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        """Have something done by the store for this attempt, if its lease is good."""
 
 
 running: ContextVar[Running | None] = ContextVar("poolhand_running", default=None)

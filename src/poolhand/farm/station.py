@@ -15,6 +15,7 @@ from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.homes import Homes
 from poolhand.farm.keeper import Keeper
+from poolhand.farm.ledger import Ledger
 from poolhand.farm.listening import Listening
 from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.watch import Outcomes, Watch, is_in
@@ -51,6 +52,7 @@ class Station:
         self.heart = Heartbeat(self.keeper)
         self.outcomes = Outcomes(self.keeper)
         self.chronicle = Chronicle(self.keeper)
+        self.ledger = Ledger(self.keeper)
         self.listening = Listening(self.keeper)
         self.parking = Watch("parking", self.keeper, is_in)
         self.workers: list[Employed] = []

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from poolhand.contract import Claim
-from poolhand.execute.code import run_apart
+from poolhand.execute.code import PARCELS, run_apart
 from poolhand.execute.executor import Errand
 from poolhand.farm.chronicle import Chronicle
+from poolhand.farm.ledger import Ledger
 from poolhand.pool.attempt import Watched
 from poolhand.pool.options import Options, Terms, deadlines
 from poolhand.pool.processes import pack
@@ -23,6 +24,16 @@ from poolhand.rules.streams import Kind
 _OPTIONS = Options()
 
 
+class Desk(Protocol):
+    """Where running jobs are heard."""
+
+    @property
+    def chronicle(self) -> Chronicle: ...
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+
 class StoredWork:
     """What a slot runs for a claim.
 
@@ -31,7 +42,7 @@ class StoredWork:
     """
 
     __slots__ = (
-        "_chronicle",
+        "_desk",
         "call",
         "context",
         "errand",
@@ -41,15 +52,15 @@ class StoredWork:
         "place",
         "returned",
         "run_in",
+        "shelf",
         "terms",
         "wished",
     )
 
-    def __init__(
-        self, errand: Errand, host: Watched, context: Context, chronicle: Chronicle
-    ) -> None:
+    def __init__(self, errand: Errand, host: Watched, context: Context, desk: Desk) -> None:
         brief = errand.brief
-        self._chronicle = chronicle
+        self._desk = desk
+        self.shelf: dict[str, Any] = {} if errand.code is None else {PARCELS: errand.code.parcels}
         self.errand = errand
         self.host = host
         self.job: Job = errand.job
@@ -82,7 +93,13 @@ class StoredWork:
         return self.context
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        return self._chronicle.tell(self.job, self.token, Kind(kind), data)
+        return self._desk.chronicle.tell(self.job, self.token, Kind(kind), data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self._desk.ledger.ask(self.job.id, self.token, verb, details)
+
+    def ask_sync(self, verb: str, *details: Any) -> Any:
+        return self._desk.ledger.ask_sync(self.job.id, self.token, verb, details)
 
 
 def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:

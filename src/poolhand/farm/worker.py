@@ -243,7 +243,7 @@ class Worker:
 
     def _work(self, errand: Errand) -> StoredWork | Hopeless:
         try:
-            return StoredWork(errand, self, self._context, self.station.chronicle)
+            return StoredWork(errand, self, self._context, self.station)
         except Exception as error:
             return Hopeless(errand.claim, Failed(error, permanent=True))
 

@@ -56,7 +56,14 @@ class Runnable(Protocol):
 
     def fresh_context(self) -> Context: ...
 
+    @property
+    def shelf(self) -> dict[str, Any]: ...
+
     def tell(self, kind: str, data: bytes) -> Awaitable[None]: ...
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]: ...
+
+    def ask_sync(self, verb: str, *details: Any) -> Any: ...
 
 
 W_co = TypeVar("W_co", bound=Runnable, covariant=True)
@@ -168,8 +175,15 @@ class Attempt(Generic[W_co]):
     def snapshot(self) -> Job:
         return self.work.snapshot()
 
+    @property
+    def shelf(self) -> dict[str, Any]:
+        return self.work.shelf
+
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
         return self.work.tell(kind, data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self.work.ask(verb, *details)
 
 
 def current_job() -> Job | None:

@@ -6,10 +6,13 @@ import os
 import pickle
 import signal
 import sys
+from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
+from itertools import count
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poolhand.context import TOLD, running
 from poolhand.pool.fault import fault_of
@@ -25,10 +28,33 @@ LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
 Luggage = Callable[[], object]
 # True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
 Answer = tuple[bool, bytes, Fault | None]
-# What the job tells meanwhile: the kind and the data of an event.
-Telling = tuple[str, bytes]
+
+
+class Telling(NamedTuple):
+    """What the job tells: the kind and the data of an event."""
+
+    kind: str
+    data: bytes
+
+
+class Asking(NamedTuple):
+    """What the job asks of the store; the answer bears the same number."""
+
+    number: int
+    verb: str
+    details: tuple[Any, ...]
+
+
+class Reply(NamedTuple):
+    """What the store answered, or raised."""
+
+    number: int
+    value: Any
+    error: Exception | None
+
+
 # The number of the order, and its answer; none while it is only begun.
-Word = tuple[int, Answer | Telling | None]
+Word = tuple[int, Answer | Telling | Asking | None]
 
 
 def unpack(data: bytes) -> Any:
@@ -55,6 +81,7 @@ class ChildRun:
         self.job = job
         self.submitter = submitter
         self.token = token
+        self.shelf: dict[str, Any] = {}
 
     @property
     def stop_requested(self) -> bool:
@@ -65,20 +92,51 @@ class ChildRun:
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
         # Where the parent cannot follow, the pipe is full, and this waits.
-        self._speaking.say((self.number, (str(kind), data)))
+        self._speaking.say((self.number, Telling(str(kind), data)))
         return TOLD
+
+    async def ask(self, verb: str, *details: Any) -> Any:
+        return await self._speaking.ask(self.number, verb, details)
 
 
 class Speaking:
-    """Says one thing after the other, whichever thread of the job says it."""
+    """Says one thing after the other, whichever thread of the job says it, and hears replies."""
 
     def __init__(self, orders: Connection) -> None:
         self._orders = orders
         self._lock = Lock()
+        self._asked = count(1)
+        self._waiting: dict[int, Future[Any]] = {}
 
     def say(self, word: Word) -> None:
         with self._lock:
             self._orders.send(word)
+
+    async def ask(self, order: int, verb: str, details: tuple[Any, ...]) -> Any:
+        number = next(self._asked)
+        future = self._waiting[number] = get_running_loop().create_future()
+        try:
+            self.say((order, Asking(number, verb, details)))
+            return await future
+        finally:
+            del self._waiting[number]
+
+    def hear(self, reply: Reply) -> None:
+        """Hand a reply to the loop that waits for it; from any thread."""
+        future = self._waiting.get(reply.number)
+        if future is not None:
+            with suppress(RuntimeError):
+                # Its loop is closed: the job did not wait for it.
+                future.get_loop().call_soon_threadsafe(_give, future, reply)
+
+
+def _give(future: Future[Any], reply: Reply) -> None:
+    if future.done():
+        return
+    if reply.error is None:
+        future.set_result(reply.value)
+    else:
+        future.set_exception(reply.error)
 
 
 def serve(orders: Connection, wishes: Connection) -> None:
@@ -95,10 +153,11 @@ def serve(orders: Connection, wishes: Connection) -> None:
     parent = parent_process()
     assert parent is not None
     _die_with(parent.sentinel)
-    Thread(target=_obey, args=(wishes, parent.pid), name="poolhand-wishes", daemon=True).start()
+    speaking = Speaking(orders)
+    obeying = (wishes, speaking, parent.pid)
+    Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
     try:
         orders.send_bytes(READY)
-        speaking = Speaking(orders)
         while _serve_next(orders, speaking):
             pass
     except (EOFError, OSError):
@@ -118,11 +177,15 @@ def _die_with(parent: int) -> None:
         fcntl.fcntl(parent, fcntl.F_SETFL, fcntl.fcntl(parent, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _obey(wishes: Connection, parent: int) -> None:
+def _obey(wishes: Connection, speaking: Speaking, parent: int) -> None:
     try:
         while True:
             if wishes.poll(LOOK_SECONDS):
-                ChildRun.stop_wished = wishes.recv()
+                heard = wishes.recv()
+                if isinstance(heard, Reply):
+                    speaking.hear(heard)
+                else:
+                    ChildRun.stop_wished = heard
             elif os.name == "posix" and os.getppid() != parent:
                 # A fork of the parent holds the pipe open.
                 _vanish()

@@ -186,9 +186,20 @@ class Work(Entry, Ticket[Any]):
         assert self.context is not None
         return self.context.copy()
 
+    # What only a stored job has.
+
+    @property
+    def shelf(self) -> dict[str, Any]:
+        return {}
+
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        # Nobody keeps it.
         return TOLD
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        raise UsageError(f"job {self.id} is kept by no store that could be asked: {verb}")
+
+    def ask_sync(self, verb: str, *details: Any) -> Any:
+        return self.ask(verb, *details)
 
     def add_waiter(self) -> Future[None]:
         """Return a future that is done when something has changed."""

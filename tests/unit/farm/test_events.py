@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -20,8 +19,6 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.pool.ticket import Ticket
-from poolhand.testing import SeededRuntime
-from tests.unit.farm.support import seeded
 
 LIMIT = 30
 
@@ -187,7 +184,7 @@ async def test_what_a_lost_attempt_tells_is_not_kept(url: str) -> None:
         await ticket.cancel()
         await gone.wait()
         events = await told(ticket)
-        assert [one.data for one in events][0] == "good"
+        assert events[0].data == "good"
         assert events[-1].data == "cancelled"
         assert [one.number for one in events] == [*range(1, len(events) + 1)]
 
