@@ -12,6 +12,7 @@ from poolhand.errors import (
     Directive,
     Draining,
     GiveUp,
+    IdempotencyConflict,
     JobCancelled,
     JobError,
     JobExpired,
@@ -29,6 +30,9 @@ from poolhand.errors import (
     Snooze,
     StoreError,
     TooLarge,
+    ToolBusy,
+    ToolError,
+    ToolOutcomeUnknown,
     Unavailable,
     Undecodable,
     UnknownVersion,
@@ -71,7 +75,9 @@ if TYPE_CHECKING:
     from poolhand.contract import Filter
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
+    from poolhand.tools.calling import ToolContext
     from poolhand.tools.step import step
+    from poolhand.tools.tool import tool, tool_context
     from poolhand.wire.limits import Limits
     from poolhand.wire.pickling import AllowPickle
     from poolhand.wire.signing import KeyRing
@@ -86,7 +92,10 @@ _LATER = {
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
     "Task": "poolhand.farm.task",
+    "ToolContext": "poolhand.tools.calling",
     "step": "poolhand.tools.step",
+    "tool": "poolhand.tools.tool",
+    "tool_context": "poolhand.tools.tool",
 }
 
 
@@ -126,6 +135,7 @@ __all__ = [
     "Fault",
     "Filter",
     "GiveUp",
+    "IdempotencyConflict",
     "Job",
     "JobCancelled",
     "JobError",
@@ -158,6 +168,10 @@ __all__ = [
     "Task",
     "Ticket",
     "TooLarge",
+    "ToolBusy",
+    "ToolContext",
+    "ToolError",
+    "ToolOutcomeUnknown",
     "Unavailable",
     "Undecodable",
     "UnknownVersion",
@@ -165,7 +179,6 @@ __all__ = [
     "UsageError",
     "WireError",
     "WorkerHealth",
-    "__version__",
     "agent_fanout",
     "bounded",
     "bounded_map",
@@ -188,6 +201,8 @@ __all__ = [
     "stop_requested",
     "subscribe",
     "suggest_workers",
+    "tool",
+    "tool_context",
     "trace_events",
     "unbounded",
     "wait",

@@ -336,8 +336,8 @@ class Documents(Protocol):
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
-    async def put(self, puts: Sequence[Put]) -> bool:
-        """Write all of these documents, or none if one is not of the version expected."""
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        """Write all of these, or none if one is not of the version expected or the claim bad."""
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         """Delete a document; tell whether it was there, of that version."""

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from poolhand.contract import Line
+from poolhand.contract import Line, Put
 from poolhand.errors import Conflict
 from poolhand.farm.keeper import Keeper
+from poolhand.rules.job import Status
 from poolhand.rules.streams import journal_of
 
 AT_ONCE = 1000
@@ -23,6 +24,9 @@ class Ledger:
         self._verbs: dict[str, Callable[..., Awaitable[Any]]] = {
             "journal": self._journal,
             "record": self._record,
+            "document": self._document,
+            "put": self._put,
+            "runs": self._runs,
         }
 
     def ask(self, id: str, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
@@ -44,3 +48,17 @@ class Ledger:
         """Record something for a job, for all its attempts to come."""
         if await self._keeper.store.append([Line(journal_of(id), RECORD, body, token)]):
             raise Conflict(f"job {id} is not this attempt's any more; what it did is not recorded")
+
+    async def _document(self, id: str, token: int, key: str) -> tuple[bytes, int] | None:
+        return await self._keeper.store.get_document(key)
+
+    async def _put(
+        self, id: str, token: int, key: str, value: bytes, expect: int, ttl: float | None
+    ) -> bool:
+        """Write a document, if it is of that version and the lease is good."""
+        return await self._keeper.store.put([Put(key, value, expect, ttl)], token)
+
+    async def _runs(self, id: str, token: int, other: str) -> bool:
+        """Tell whether another job runs."""
+        found = (await self._keeper.store.get([other]))[0]
+        return found is not None and found.job.status is Status.RUNNING

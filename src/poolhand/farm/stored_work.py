@@ -24,7 +24,7 @@ from poolhand.rules.streams import Kind
 _OPTIONS = Options()
 
 
-class Desk(Protocol):
+class Hearing(Protocol):
     """Where running jobs are heard."""
 
     @property
@@ -42,7 +42,7 @@ class StoredWork:
     """
 
     __slots__ = (
-        "_desk",
+        "_hearing",
         "call",
         "context",
         "errand",
@@ -57,9 +57,9 @@ class StoredWork:
         "wished",
     )
 
-    def __init__(self, errand: Errand, host: Watched, context: Context, desk: Desk) -> None:
+    def __init__(self, errand: Errand, host: Watched, context: Context, hearing: Hearing) -> None:
         brief = errand.brief
-        self._desk = desk
+        self._hearing = hearing
         self.shelf: dict[str, Any] = {} if errand.code is None else {PARCELS: errand.code.parcels}
         self.errand = errand
         self.host = host
@@ -93,13 +93,13 @@ class StoredWork:
         return self.context
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        return self._desk.chronicle.tell(self.job, self.token, Kind(kind), data)
+        return self._hearing.chronicle.tell(self.job, self.token, Kind(kind), data)
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
-        return self._desk.ledger.ask(self.job.id, self.token, verb, details)
+        return self._hearing.ledger.ask(self.job.id, self.token, verb, details)
 
     def ask_sync(self, verb: str, *details: Any) -> Any:
-        return self._desk.ledger.ask_sync(self.job.id, self.token, verb, details)
+        return self._hearing.ledger.ask_sync(self.job.id, self.token, verb, details)
 
 
 def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:

@@ -70,6 +70,7 @@ from poolhand.stores.postgres_turn import (
     Unsure,
 )
 from poolhand.stores.sql_leases import Leases, all_leases
+from poolhand.stores.sql_log import is_good
 from poolhand.stores.sql_tables import Tables
 
 T = TypeVar("T")
@@ -400,9 +401,11 @@ class PostgresStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
-    async def put(self, puts: Sequence[Put]) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
         return await self._change(
-            lambda tables, now, at: sql_documents.put(self._locked(tables, puts), puts, now)
+            lambda tables, now, at: (
+                is_good(tables, token) and sql_documents.put(self._locked(tables, puts), puts, now)
+            )
         )
 
     def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:

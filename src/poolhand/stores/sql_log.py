@@ -73,7 +73,7 @@ class StreamLog:
     def append_good(self, lines: Sequence[Line], at: datetime) -> frozenset[int]:
         """Write lines, all but those whose claim is not good; return the tokens of these."""
         asked = {line.token for line in lines if line.token is not None}
-        lost = frozenset(asked - {token for (token,) in self._tables.among(GOOD, sorted(asked))})
+        lost = frozenset(asked - good(self._tables, asked))
         self.append([line for line in lines if line.token not in lost], at)
         return lost
 
@@ -131,6 +131,16 @@ class StreamLog:
                 for number, (kind, body) in enumerate(unpack(texts), first):
                     if number > after:
                         yield number, at, kind, body
+
+
+def good(tables: Tables, tokens: Iterable[int]) -> set[int]:
+    """Return which of these claims are good, and stay so until the transaction ends."""
+    return {token for (token,) in tables.among(GOOD, sorted(tokens))}
+
+
+def is_good(tables: Tables, token: int | None) -> bool:
+    """Tell whether something may be written under a claim, or under none."""
+    return token is None or bool(good(tables, [token]))
 
 
 def in_rows(texts: list[Text]) -> Iterator[list[Text]]:

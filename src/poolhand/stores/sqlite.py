@@ -38,7 +38,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_verbs, survey
 from poolhand.stores.file import StoreFile
 from poolhand.stores.sql_leases import Leases, all_leases
-from poolhand.stores.sql_log import StreamLog
+from poolhand.stores.sql_log import StreamLog, is_good
 from poolhand.stores.sql_pools import pool_rows
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
@@ -196,10 +196,12 @@ class SqliteStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
-    async def put(self, puts: Sequence[Put]) -> bool:
-        return await self._write(
-            lambda db: sql_documents.put(SqliteTables(db), puts, self._file.now())
-        )
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        def op(connection: Connection) -> bool:
+            tables = SqliteTables(connection)
+            return is_good(tables, token) and sql_documents.put(tables, puts, self._file.now())
+
+        return await self._write(op)
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return await self._write(

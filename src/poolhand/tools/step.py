@@ -7,7 +7,6 @@ import hashlib
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from inspect import isawaitable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -17,13 +16,15 @@ from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
 from poolhand.execute.parcel import Parcels
 from poolhand.rules.streams import Kind
+from poolhand.tools.calling import made
 from poolhand.tools.journal import Journal, Path, Step, write
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 JOURNAL = "journal"
-_under: ContextVar[Path] = ContextVar("poolhand_step", default=())
+# The position of the step that this code is part of.
+under: ContextVar[Path] = ContextVar("poolhand_step", default=())
 
 
 @overload
@@ -46,9 +47,9 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     """
     inside = running.get()
     if inside is None or inside.token is None:
-        return await _made(fn, args, kwargs)
+        return await made(fn, args, kwargs)
     journal = await _journal_of(inside)
-    path = journal.next(_under.get())
+    path = journal.next(under.get())
     code = Code(name, fn, inside.shelf.get(PARCELS) or Parcels())
     call = hashlib.sha256(code.pack(args, kwargs)).digest()
     known = journal.find(path)
@@ -63,16 +64,11 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 async def _within(path: Path, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    before = _under.set(path)
+    before = under.set(path)
     try:
-        return await _made(fn, args, kwargs)
+        return await made(fn, args, kwargs)
     finally:
-        _under.reset(before)
-
-
-async def _made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    value = fn(*args, **kwargs)
-    return await value if isawaitable(value) else value
+        under.reset(before)
 
 
 async def _journal_of(inside: Running) -> Journal:

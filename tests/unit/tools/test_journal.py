@@ -31,7 +31,14 @@ def test_a_branch_forgets_what_is_behind_it_and_within_it() -> None:
     paths: list[Path] = [(1,), (1, 1), (2,), (2, 1), (2, 2), (2, 2, 1), (2, 3), (3,), (3, 1)]
     journal = Journal(steps(*paths))
     journal.branch((2, 2))
-    assert [path for path in paths if journal.find(path)] == [(1,), (1, 1), (2,), (2, 1), (3,), (3, 1)]
+    assert [path for path in paths if journal.find(path)] == [
+        (1,),
+        (1, 1),
+        (2,),
+        (2, 1),
+        (3,),
+        (3, 1),
+    ]
     journal.branch((2,))
     assert [path for path in paths if journal.find(path)] == [(1,), (1, 1)]
 
