@@ -134,7 +134,7 @@ async def tell_and_wait(count: int) -> None:
 @pytest.mark.parametrize("run_in", ["thread", "process"])
 async def test_threads_and_processes_tell_as_well(url: str, run_in: str) -> None:
     app = App(url)
-    task = app.task(run_in=run_in)(tell_from_outside)  # type: ignore[call-overload]
+    task = app.task(run_in=run_in)(tell_from_outside)
     async with app, app.worker():
         ticket = await task.submit(1000)
         events = await told(ticket)

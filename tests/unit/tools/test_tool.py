@@ -21,6 +21,7 @@ from poolhand import (
     tool_context,
 )
 from poolhand.app import App
+from poolhand.observe.events import Events, JobMarked
 from poolhand.pool.ticket import Ticket
 
 AGAIN = Retry(attempts=6, first=0.0, jitter=0.0)
@@ -190,8 +191,10 @@ async def test_a_call_that_takes_too_long_is_unknown_and_not_made_again(url: str
 
 
 async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -> None:
-    app, world = App(url), World()
-    begun, goes_on = asyncio.Event(), asyncio.Event()
+    world, events = World(), Events()
+    app = App(url, events=events)
+    begun, asked, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    events.subscribe(lambda event: asked.set() if isinstance(event, JobMarked) else None)
 
     @tool(scope="global", key_fields=["order"])
     async def pay(order: str) -> str:
@@ -207,8 +210,7 @@ async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -
         ticket = await agent.submit()
         await begun.wait()
         cancelling = asyncio.create_task(ticket.cancel())
-        while not any(task.cancelling() for task in asyncio.all_tasks()):
-            await asyncio.sleep(0)
+        await asked.wait()
         goes_on.set()
         assert await cancelling
         # Nobody saw its result; it is there.
