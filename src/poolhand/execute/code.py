@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
@@ -12,6 +13,7 @@ from typing import Any
 
 from poolhand.context import running
 from poolhand.errors import Undecodable, UsageError
+from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
@@ -141,14 +143,21 @@ def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
 
 
-def run_apart(module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_apart(
+    module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], captures: bool
+) -> Any:
     """Make the call of a task in a process of its own, which has to find the task first."""
     found, inside = _found(module, path), running.get()
+    assert inside is not None
     code = getattr(found, "code", None)
-    if inside is not None and isinstance(code, Code):
+    if isinstance(code, Code):
         inside.shelf[PARCELS] = code.parcels
-    value = getattr(found, "fn", found)(*args, **kwargs)
-    return asyncio.run(_await(value)) if isawaitable(value) else value
+    with captured() if captures else nullcontext():
+        try:
+            value = getattr(found, "fn", found)(*args, **kwargs)
+            return asyncio.run(_await(value)) if isawaitable(value) else value
+        finally:
+            close_output(inside.shelf)
 
 
 def found_at(module: str, path: str) -> Callable[..., Any]:

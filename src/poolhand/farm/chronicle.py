@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -115,7 +116,7 @@ class Chronicle:
         except RuntimeError:
             self._keeper.ask_sync(lambda: _written(story))
             return TOLD
-        return self._keeper.ask(lambda: _written(story))
+        return Room(self._keeper, story)
 
     def _hear(self, enough: bool) -> None:
         self._wake.set()
@@ -189,6 +190,17 @@ class Chronicle:
             story.shrunk.set()
         if stories:
             self._keeper.store.publish(TOLD_TOPIC)
+
+
+class Room:
+    """Waits until there is room to tell more, if somebody waits for that."""
+
+    def __init__(self, keeper: Keeper, story: Story) -> None:
+        self._keeper = keeper
+        self._story = story
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._keeper.ask(lambda: _written(self._story)).__await__()
 
 
 async def _written(story: Story) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from poolhand.contract import Claim
+from poolhand.execute.capture import is_capturing
 from poolhand.execute.code import PARCELS, run_apart
 from poolhand.execute.executor import Errand
 from poolhand.farm.chronicle import Chronicle
@@ -121,4 +122,4 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     assert isinstance(call, partial)
     # By its name: the function itself stands behind its task and cannot be found by its own.
     path = (code.fn.__module__, code.fn.__qualname__)
-    return wanted, pack(run_apart, (*path, call.args, call.keywords), {})
+    return wanted, pack(run_apart, (*path, call.args, call.keywords, is_capturing()), {})

@@ -11,6 +11,7 @@ from typing import Any
 
 from poolhand.contract import Change, Claim
 from poolhand.errors import PoolhandError
+from poolhand.execute.capture import close_output
 from poolhand.execute.executor import (
     End,
     Errand,
@@ -323,6 +324,7 @@ class Worker:
 
     def _finish(self, work: StoredWork, done: Done) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""
+        close_output(work.shelf)
         # First: the hand may look at this moment whether there is anything left to come.
         if not work.lost:
             self.tray.put(done)
