@@ -12,6 +12,7 @@ from poolhand.errors import (
     Directive,
     Draining,
     GiveUp,
+    IdempotencyConflict,
     JobCancelled,
     JobError,
     JobExpired,
@@ -29,6 +30,9 @@ from poolhand.errors import (
     Snooze,
     StoreError,
     TooLarge,
+    ToolBusy,
+    ToolError,
+    ToolOutcomeUnknown,
     Unavailable,
     Undecodable,
     UnknownVersion,
@@ -36,6 +40,7 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
+from poolhand.execute.telling import emit, progress
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
@@ -63,12 +68,16 @@ from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.sizing import Autoscale, suggest_workers
+from poolhand.rules.streams import JobEvent
 
 if TYPE_CHECKING:
     from poolhand.app import App
     from poolhand.contract import Filter
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
+    from poolhand.tools.calling import ToolContext
+    from poolhand.tools.step import step
+    from poolhand.tools.tool import tool, tool_context
     from poolhand.wire.limits import Limits
     from poolhand.wire.pickling import AllowPickle
     from poolhand.wire.signing import KeyRing
@@ -83,6 +92,10 @@ _LATER = {
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
     "Task": "poolhand.farm.task",
+    "ToolContext": "poolhand.tools.calling",
+    "step": "poolhand.tools.step",
+    "tool": "poolhand.tools.tool",
+    "tool_context": "poolhand.tools.tool",
 }
 
 
@@ -122,9 +135,11 @@ __all__ = [
     "Fault",
     "Filter",
     "GiveUp",
+    "IdempotencyConflict",
     "Job",
     "JobCancelled",
     "JobError",
+    "JobEvent",
     "JobExpired",
     "JobFailed",
     "JobLost",
@@ -153,6 +168,10 @@ __all__ = [
     "Task",
     "Ticket",
     "TooLarge",
+    "ToolBusy",
+    "ToolContext",
+    "ToolError",
+    "ToolOutcomeUnknown",
     "Unavailable",
     "Undecodable",
     "UnknownVersion",
@@ -160,11 +179,11 @@ __all__ = [
     "UsageError",
     "WireError",
     "WorkerHealth",
-    "__version__",
     "agent_fanout",
     "bounded",
     "bounded_map",
     "current_job",
+    "emit",
     "events",
     "fail_fast",
     "fair_round_robin",
@@ -176,10 +195,14 @@ __all__ = [
     "log_events",
     "pool_lifespan",
     "priority",
+    "progress",
     "ring_buffer",
+    "step",
     "stop_requested",
     "subscribe",
     "suggest_workers",
+    "tool",
+    "tool_context",
     "trace_events",
     "unbounded",
     "wait",

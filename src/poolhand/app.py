@@ -150,8 +150,12 @@ class App:
         slots: int = 10,
         pools: Iterable[str] | None = None,
         drain_timeout: float = DRAIN_TIMEOUT,
+        capture: bool = False,
     ) -> Shift:
-        """Return a worker for `async with`: it runs jobs of these pools, or of all, right here."""
+        """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
+
+        `capture`: what jobs print and log goes into their events as well.
+        """
         faults = []
         if not are_slots(slots):
             faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
@@ -167,7 +171,10 @@ class App:
             )
         if faults:
             raise UsageError("worker: " + "; ".join(faults))
-        return Shift(self, self._executor, slots, names, self._configs, drain_timeout)
+        configs = self._configs
+        return Shift(
+            self, self._executor, slots, names, configs, drain_timeout, captures=bool(capture)
+        )
 
     async def ready(self) -> bool:
         """Tell whether a job could be accepted now; a store that does not say so soon is away."""

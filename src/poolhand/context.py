@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Generator
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
+
+
+class Told:
+    """What may be awaited and is there already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]
+
+
+TOLD = Told()
 
 
 class Running(Protocol):
@@ -19,6 +30,16 @@ class Running(Protocol):
     def token(self) -> int | None: ...
 
     def snapshot(self) -> object: ...
+
+    @property
+    def shelf(self) -> dict[str, Any]:
+        """What parts of the package keep here for the time of the attempt."""
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        """Put a line, as JSON, into the event log of the job; from any thread."""
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        """Have something done by the store for this attempt, if its lease is good."""
 
 
 running: ContextVar[Running | None] = ContextVar("poolhand_running", default=None)

@@ -126,11 +126,12 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class Line(Struct, frozen=True, gc=False):
-    """An entry for a stream of the log."""
+    """An entry for a stream of the log; one with a token is good only under that claim."""
 
     stream: str
     kind: str
     body: bytes
+    token: int | None = None
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -323,7 +324,7 @@ class Jobs(Protocol):
         """Place what is due, end what has expired."""
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
-        """Forget up to `limit` jobs that have been over for `keep` seconds, and old keys."""
+        """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys."""
 
 
 class Documents(Protocol):
@@ -335,8 +336,8 @@ class Documents(Protocol):
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
-    async def put(self, puts: Sequence[Put]) -> bool:
-        """Write all of these documents, or none if one is not of the version expected."""
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        """Write all of these, or none if one is not of the version expected or the claim bad."""
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         """Delete a document; tell whether it was there, of that version."""
@@ -357,8 +358,8 @@ class Written(Struct, frozen=True, gc=False):
 class Log(Protocol):
     """Streams of numbered lines."""
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        """Write lines; with a token only while that claim is good, else write none."""
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        """Write lines, all but those whose claim is not good; return the tokens of these."""
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
@@ -376,8 +377,7 @@ class Signals(Protocol):
     """Hints between all who share a store; they may be lost, doubled or late.
 
     A store gives "ready" (a job can be claimed), "over" (one has ended), "entered" (a parked order
-    has a place), "wish" (one shall end) and "due" (one is to be promoted) by itself, after the
-    change is written.
+    has a place), "wish" (one shall end) and "due" (one is to be promoted) when that is written.
     """
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:

@@ -26,6 +26,10 @@ PoolhandError
 │   ├── Undecodable       bytes that hold no value of the wanted type
 │   ├── BadSignature      unsigned, altered, expired, or signed with an unknown key
 │   └── UnknownVersion    written by a newer poolhand
+├── ToolError             what became of a call of a tool
+│   ├── ToolBusy          the same call is under way elsewhere
+│   ├── ToolOutcomeUnknown  it was begun, and nobody knows whether it was done
+│   └── IdempotencyConflict  its key was used with other arguments
 └── Directive             what a job raises on purpose
     ├── RetryLater        run me again after that many seconds
     ├── Snooze            run me again at that time; this attempt does not count
@@ -229,6 +233,34 @@ class UnknownVersion(WireError):
     """Bytes have a format that only a newer poolhand can read."""
 
     code = "PH-WIR-004"
+
+
+class ToolError(PoolhandError):
+    """A call of a tool that was not made, or ended badly; `key` is that of its receipt."""
+
+    code = "PH-TOL-000"
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class ToolBusy(ToolError):
+    """The same call is being made by another job."""
+
+    code = "PH-TOL-001"
+
+
+class ToolOutcomeUnknown(ToolError):
+    """A call that must not be repeated was begun and never reported: somebody has to decide."""
+
+    code = "PH-TOL-002"
+
+
+class IdempotencyConflict(ToolError):
+    """The key of a call stands for one with other arguments."""
+
+    code = "PH-TOL-003"
 
 
 class Directive(PoolhandError):

@@ -145,3 +145,12 @@ async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> 
     assert await hand.store.scan("") == ["x", "y"]
     assert await hand.statuses("a", "b") == "completed running"
     assert await hand.change(hand.ended(two)) == (True,)
+
+
+async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None:
+    claim = await hand.start("a")
+    assert await hand.store.put([Put("d", b"1")], claim.token)
+    await hand.retry(claim)
+    assert not await hand.store.put([Put("d", b"late"), Put("e", b"late")], claim.token)
+    assert await hand.store.get_document("d") == (b"1", 1)
+    assert await hand.store.get_document("e") is None

@@ -105,7 +105,7 @@ async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.bury("hand", 0)
     assert await hand.change(hand.ended(claim)) == (False,)
-    assert not await hand.store.append([Line("s", "k", b"late")], claim.token)
+    assert await hand.store.append([Line("s", "k", b"late", claim.token)]) == {claim.token}
     await hand.take_in("b")
     assert await hand.claim() == []
     assert entries(await hand.add(order("c"), owner="hand")) == ["taken"]

@@ -8,8 +8,8 @@ from poolhand.contract import Line, Put, Written
 from tests.contract.support import START, Another, Hand
 
 
-def lines(stream: str, *kinds: str) -> list[Line]:
-    return [Line(stream, kind, kind.encode()) for kind in kinds]
+def lines(stream: str, *kinds: str, token: int | None = None) -> list[Line]:
+    return [Line(stream, kind, kind.encode(), token) for kind in kinds]
 
 
 async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
@@ -17,9 +17,9 @@ async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
 
 
 async def test_lines_are_read_as_they_were_written(hand: Hand, another: Another) -> None:
-    assert await hand.store.append([Line("s", "a", b"\x00"), Line("s", "b", b"")])
+    assert not await hand.store.append([Line("s", "a", b"\x00"), Line("s", "b", b"")])
     hand.clock.wait(5)
-    assert await hand.store.append([Line("s", "c", b"x")])
+    assert not await hand.store.append([Line("s", "c", b"x")])
     later = START + timedelta(seconds=5)
     assert await (await another()).read("s") == [
         Written(1, START, "a", b"\x00"),
@@ -75,24 +75,39 @@ async def test_the_last_line_is_never_forgotten(hand: Hand) -> None:
     assert await hand.store.trim("none", 5) == 0
 
 
-async def test_lines_are_taken_while_the_token_is_good(hand: Hand) -> None:
+async def test_lines_are_taken_while_their_token_is_good(hand: Hand) -> None:
     claim = await hand.start("a")
-    assert await hand.store.append(lines("s", "a"), claim.token)
-    assert not await hand.store.append(lines("s", "b"), claim.token + 1)
+    assert await hand.store.append(lines("s", "a", token=claim.token)) == set()
+    assert await hand.store.append(lines("s", "b", token=claim.token + 1)) == {claim.token + 1}
     await hand.retry(claim)
-    assert not await hand.store.append(lines("s", "c"), claim.token)
+    assert await hand.store.append(lines("s", "c", token=claim.token)) == {claim.token}
     (again,) = await hand.claim(1)
-    assert await hand.store.append(lines("s", "d"), again.token)
+    assert await hand.store.append(lines("s", "d", token=again.token)) == set()
     await hand.finish(again)
-    assert not await hand.store.append(lines("s", "e"), again.token)
+    assert await hand.store.append(lines("s", "e", token=again.token)) == {again.token}
     assert [line.kind for line in await hand.store.read("s")] == ["a", "d"]
+    assert await numbers(hand) == [1, 2]
+
+
+async def test_what_is_refused_of_a_lot_keeps_nothing_else_of_it_out(hand: Hand) -> None:
+    one, two = await hand.start("a"), await hand.start("b")
+    await hand.finish(one)
+    lot = [
+        *lines("s", "a", "b", token=one.token),
+        *lines("s", "c"),
+        *lines("t", "d", token=two.token),
+        *lines("s", "e", token=two.token),
+    ]
+    assert await hand.store.append(lot) == {one.token}
+    assert [line.kind for line in await hand.store.read("s")] == ["c", "e"]
+    assert [line.kind for line in await hand.store.read("t")] == ["d"]
     assert await numbers(hand) == [1, 2]
 
 
 async def test_the_token_of_a_stuck_job_is_not_good(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.change(hand.ended(claim, stuck=True))
-    assert not await hand.store.append(lines("s", "a"), claim.token)
+    assert await hand.store.append(lines("s", "a", token=claim.token)) == {claim.token}
 
 
 async def test_lines_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
@@ -104,5 +119,4 @@ async def test_lines_are_written_with_a_change_or_not_at_all(hand: Hand) -> None
 
 
 async def test_an_empty_append_is_good(hand: Hand) -> None:
-    assert await hand.store.append([])
-    assert not await hand.store.append([], 1)
+    assert await hand.store.append([]) == set()

@@ -42,8 +42,13 @@ class Renumbered(PostgresStore):
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
         return self._renumber(await super().bury(owner, renewal))
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        return await super().append(lines, None if token is None else self._token(token))
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        back = {self._token(line.token): line.token for line in lines if line.token is not None}
+        real = {shown: token for token, shown in back.items()}
+        lost = await super().append(
+            [one if one.token is None else replace(one, token=real[one.token]) for one in lines]
+        )
+        return frozenset(back[token] for token in lost)
 
     def _renumber(self, claims: Iterable[Claim]) -> list[Claim]:
         shown = []

@@ -420,8 +420,8 @@ class StoresMachine(RuleBasedStateMachine):
     def append(self, token: int | None, which: int, before: int, stream: str) -> None:
         if token is not None and self.claims:
             token = self.claims[which % len(self.claims)].token
-        lines = [Line("s", "a", b"1"), Line("t", "b", b"2"), Line("s", "c", b"3")]
-        self.both(lambda store: store.append(lines, token))
+        lines = [Line("s", "a", b"1"), Line("t", "b", b"2", token), Line("s", "c", b"3", token)]
+        self.both(lambda store: store.append(lines))
         self.both(lambda store: store.trim(stream, before))
 
     # What can be seen

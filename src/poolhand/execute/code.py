@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
 from typing import Any
 
+from poolhand.context import running
 from poolhand.errors import Undecodable, UsageError
+from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+
+PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
 
 
 class Code:
@@ -25,7 +30,7 @@ class Code:
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
-        self._parcels = parcels
+        self.parcels = parcels
         # What errors call them; made once, as every job needs them.
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
@@ -33,10 +38,10 @@ class Code:
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
         call = self.signature.bind(args, kwargs)
-        payload = self._parcels.write(call, self._call)
+        payload = self.parcels.write(call, self._call)
         if not self.signature.surely_fits(call):
             try:
-                self._parcels.read(payload, self.signature.call_type, self._call)
+                self.parcels.read(payload, self.signature.call_type, self._call)
             except Undecodable as error:
                 raise self.signature.misfit(error.__cause__ or error) from None
         return payload
@@ -63,7 +68,7 @@ class Code:
 
     def unpack(self, payload: bytes) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
-        call = self._parcels.read(payload, self.signature.call_type, self._kept_call)
+        call = self.parcels.read(payload, self.signature.call_type, self._kept_call)
         if call[0] != self.name:
             text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
             raise Undecodable(text)
@@ -72,7 +77,7 @@ class Code:
 
     def pack_result(self, value: Any) -> bytes:
         """Return a result as it is kept; one that nobody could read is refused here."""
-        data = self._parcels.write(value, self._result)
+        data = self.parcels.write(value, self._result)
         if not self.signature.surely_returns(value):
             try:
                 self.unpack_result(data)
@@ -81,7 +86,7 @@ class Code:
         return data
 
     def unpack_result(self, data: bytes) -> Any:
-        return self._parcels.read(data, self.signature.returns, self._result)
+        return self.parcels.read(data, self.signature.returns, self._result)
 
 
 class Codes:
@@ -138,19 +143,35 @@ def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
 
 
-def run_apart(module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_apart(
+    module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], captures: bool = False
+) -> Any:
     """Make the call of a task in a process of its own, which has to find the task first."""
-    value = found_at(module, path)(*args, **kwargs)
-    return asyncio.run(_await(value)) if isawaitable(value) else value
+    found, inside = _found(module, path), running.get()
+    shelf = {} if inside is None else inside.shelf
+    code = getattr(found, "code", None)
+    if isinstance(code, Code):
+        shelf[PARCELS] = code.parcels
+    with captured() if captures else nullcontext():
+        try:
+            value = getattr(found, "fn", found)(*args, **kwargs)
+            return asyncio.run(_await(value)) if isawaitable(value) else value
+        finally:
+            close_output(shelf)
 
 
 def found_at(module: str, path: str) -> Callable[..., Any]:
     """Return the function of that name, behind the task that has taken its place."""
+    found = _found(module, path)
+    fn: Callable[..., Any] = getattr(found, "fn", found)
+    return fn
+
+
+def _found(module: str, path: str) -> Any:
     found: Any = import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
-    fn: Callable[..., Any] = getattr(found, "fn", found)
-    return fn
+    return found
 
 
 async def _await(value: Any) -> Any:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from poolhand.contract import Change, Claim, Replaced, Wanted
 from poolhand.errors import StoreError
 from poolhand.execute.executor import hand_back, unwritable
+from poolhand.farm.chronicle import Chronicle
 from poolhand.farm.heartbeat import Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.watch import Outcomes
@@ -72,12 +73,14 @@ class Hand:
         keeper: Keeper,
         heart: Heartbeat,
         outcomes: Outcomes,
+        chronicle: Chronicle,
         pools: tuple[str, ...] | None,
         served: Served,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._outcomes = outcomes
+        self._chronicle = chronicle
         self._pools = pools
         self._served = served
         self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
@@ -244,7 +247,10 @@ class Hand:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)
         if done:
-            return await store.replace([one.change for one in done], wanted)
+            changes = await self._chronicle.closing([one.change for one in done])
+            replaced = await store.replace(changes, wanted)
+            self._chronicle.over(change.token for change in changes)
+            return replaced
         claims = () if wanted is None else tuple(await store.claim(wanted))
         return Replaced((), claims)
 

@@ -56,7 +56,9 @@ class Line:
         self.news: deque[Delivery] = deque()
         self._station = station
         self._crew = crew
-        self.hand = Hand(station.keeper, station.heart, station.outcomes, pools, self)
+        self.hand = Hand(
+            station.keeper, station.heart, station.outcomes, station.chronicle, pools, self
+        )
         self.tray = Tray(crew.loop, self.hand)
 
     def begin(self) -> None:

@@ -12,6 +12,7 @@ from typing import Self
 from msgspec import Struct
 
 from poolhand.errors import StoreError, UsageError
+from poolhand.execute.capture import begin_capture, end_capture
 from poolhand.execute.executor import Executor
 from poolhand.farm.ticket import Opened
 from poolhand.farm.worker import Worker
@@ -49,6 +50,7 @@ class Shift:
         configs: Mapping[str, PoolConfig],
         drain_timeout: float = DRAIN_TIMEOUT,
         heard: Callable[[Job], None] | None = None,
+        captures: bool = False,
     ) -> None:
         self._opened = opened
         self._executor = executor
@@ -57,6 +59,7 @@ class Shift:
         self._configs = configs
         self._drain_timeout = drain_timeout
         self._heard = heard
+        self._captures = captures
         self._worker: Worker | None = None
         self._deadline = 0.0
         self._drained: Task[ShiftReport] | None = None
@@ -92,6 +95,8 @@ class Shift:
         worker = Worker(station, self._executor, self._slots, self._pools, self._configs)
         worker.heard = self._heard
         self._worker = worker
+        if self._captures:
+            begin_capture()
         worker.begin()
         return self
 
@@ -158,6 +163,8 @@ class Shift:
         worker.receive()
         await worker.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
+        if self._captures:
+            end_capture()
         done = [slot.completed for slot in worker.slots.all]
         failed = worker.slots.failed_attempts
         return ShiftReport(sum(done), failed, worker.handed_back, stuck, worker.now() - began)

@@ -10,13 +10,17 @@ from typing import Protocol
 
 from poolhand.contract import Change, Lease, Store
 from poolhand.errors import StoreError
+from poolhand.farm.chronicle import Chronicle
 from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.homes import Homes
 from poolhand.farm.keeper import Keeper
+from poolhand.farm.ledger import Ledger
+from poolhand.farm.listening import Listening
 from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
+from poolhand.rules import streams
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
@@ -47,6 +51,9 @@ class Station:
         self.keeper = Keeper(store, runtime, events)
         self.heart = Heartbeat(self.keeper)
         self.outcomes = Outcomes(self.keeper)
+        self.chronicle = Chronicle(self.keeper)
+        self.ledger = Ledger(self.keeper)
+        self.listening = Listening(self.keeper)
         self.parking = Watch("parking", self.keeper, is_in)
         self.workers: list[Employed] = []
         self.declared: Mapping[str, PoolSpec] = {}
@@ -75,6 +82,7 @@ class Station:
             ("guard", self.heart.guard),
             (self.outcomes.watch.name, self.outcomes.watch.run),
             (self.parking.name, self.parking.run),
+            ("events", self.chronicle.run),
             ("reaper", self._reaper.run),
             ("leader", self._leader.run),
         ):
@@ -139,6 +147,9 @@ class Station:
                     worker.hint()
             case "over":
                 self.outcomes.watch.hint()
+                self.listening.hint()
+            case streams.TOLD_TOPIC:
+                self.listening.hint()
             case "entered":
                 self.parking.hint()
             case "wish":

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from poolhand.contract import Claim
-from poolhand.execute.code import run_apart
+from poolhand.execute.capture import is_capturing
+from poolhand.execute.code import PARCELS, run_apart
 from poolhand.execute.executor import Errand
+from poolhand.farm.chronicle import Chronicle
+from poolhand.farm.ledger import Ledger
 from poolhand.pool.attempt import Watched
 from poolhand.pool.options import Options, Terms, deadlines
 from poolhand.pool.processes import pack
 from poolhand.pool.work import where_to_run
 from poolhand.rules.job import Job
+from poolhand.rules.streams import Kind
 
 _OPTIONS = Options()
+
+
+class Hearing(Protocol):
+    """Where running jobs are heard."""
+
+    @property
+    def chronicle(self) -> Chronicle: ...
+
+    @property
+    def ledger(self) -> Ledger: ...
 
 
 class StoredWork:
@@ -29,6 +43,7 @@ class StoredWork:
     """
 
     __slots__ = (
+        "_hearing",
         "call",
         "context",
         "errand",
@@ -38,12 +53,15 @@ class StoredWork:
         "place",
         "returned",
         "run_in",
+        "shelf",
         "terms",
         "wished",
     )
 
-    def __init__(self, errand: Errand, host: Watched, context: Context) -> None:
+    def __init__(self, errand: Errand, host: Watched, context: Context, hearing: Hearing) -> None:
         brief = errand.brief
+        self._hearing = hearing
+        self.shelf: dict[str, Any] = {} if errand.code is None else {PARCELS: errand.code.parcels}
         self.errand = errand
         self.host = host
         self.job: Job = errand.job
@@ -76,6 +94,15 @@ class StoredWork:
     def fresh_context(self) -> Context:
         return self.context
 
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self._hearing.chronicle.tell(self.job, self.token, Kind(kind), data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self._hearing.ledger.ask(self.job.id, self.token, verb, details)
+
+    def ask_sync(self, verb: str, *details: Any) -> Any:
+        return self._hearing.ledger.ask_sync(self.job.id, self.token, verb, details)
+
 
 def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     """Return where a call is made, and the call as it is made there."""
@@ -96,4 +123,4 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     assert isinstance(call, partial)
     # By its name: the function itself stands behind its task and cannot be found by its own.
     path = (code.fn.__module__, code.fn.__qualname__)
-    return wanted, pack(run_apart, (*path, call.args, call.keywords), {})
+    return wanted, pack(run_apart, (*path, call.args, call.keywords, is_capturing()), {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from poolhand.errors import (
     JobTimedOut,
     PoolhandError,
     Undecodable,
+    UsageError,
 )
 from poolhand.execute.code import Code
 from poolhand.farm.keeper import Keeper
@@ -24,8 +25,10 @@ from poolhand.farm.watch import Seen
 from poolhand.farm.why import explain_stored
 from poolhand.pool.fault import error_of
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.checks import is_whole, shown
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
+from poolhand.rules.streams import JobEvent
 
 T = TypeVar("T")
 
@@ -89,6 +92,15 @@ class StoredTicket(Ticket[T]):
             await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
             await self._settled(limited=True)
         return self._seen.job.status is Status.CANCELLED
+
+    async def events(self, after: int = 0) -> AsyncIterator[JobEvent]:
+        if not is_whole(after):
+            raise UsageError(
+                f"events(after={shown(after)}) is not allowed; give the number of an event, or 0"
+            )
+        station = await self._opened.station()
+        async for event in station.listening.follow(self.id, after):
+            yield event
 
     async def _value(self) -> T:
         try:

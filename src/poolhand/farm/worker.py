@@ -11,6 +11,7 @@ from typing import Any
 
 from poolhand.contract import Change, Claim
 from poolhand.errors import PoolhandError
+from poolhand.execute.capture import close_output
 from poolhand.execute.executor import (
     End,
     Errand,
@@ -243,7 +244,7 @@ class Worker:
 
     def _work(self, errand: Errand) -> StoredWork | Hopeless:
         try:
-            return StoredWork(errand, self, self._context)
+            return StoredWork(errand, self, self._context, self.station)
         except Exception as error:
             return Hopeless(errand.claim, Failed(error, permanent=True))
 
@@ -323,9 +324,12 @@ class Worker:
 
     def _finish(self, work: StoredWork, done: Done) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""
+        close_output(work.shelf)
         # First: the hand may look at this moment whether there is anything left to come.
         if not work.lost:
             self.tray.put(done)
+        else:
+            self.station.keeper.post(self.station.chronicle.over, (work.token,))
         del self.running[work.token]
         work.call = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from enum import StrEnum
 from threading import Thread
@@ -55,6 +55,15 @@ class Runnable(Protocol):
     def snapshot(self) -> Job: ...
 
     def fresh_context(self) -> Context: ...
+
+    @property
+    def shelf(self) -> dict[str, Any]: ...
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]: ...
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]: ...
+
+    def ask_sync(self, verb: str, *details: Any) -> Any: ...
 
 
 W_co = TypeVar("W_co", bound=Runnable, covariant=True)
@@ -165,6 +174,16 @@ class Attempt(Generic[W_co]):
 
     def snapshot(self) -> Job:
         return self.work.snapshot()
+
+    @property
+    def shelf(self) -> dict[str, Any]:
+        return self.work.shelf
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self.work.tell(kind, data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self.work.ask(verb, *details)
 
 
 def current_job() -> Job | None:

@@ -6,12 +6,15 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from asyncio import Future, get_running_loop
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from poolhand.context import running
+from poolhand.context import TOLD, running
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Fault, Job
 
@@ -25,8 +28,33 @@ LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
 Luggage = Callable[[], object]
 # True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
 Answer = tuple[bool, bytes, Fault | None]
+
+
+class Telling(NamedTuple):
+    """What the job tells: the kind and the data of an event."""
+
+    kind: str
+    data: bytes
+
+
+class Asking(NamedTuple):
+    """What the job asks of the store; the answer bears the same number."""
+
+    number: int
+    verb: str
+    details: tuple[Any, ...]
+
+
+class Reply(NamedTuple):
+    """What the store answered, or raised."""
+
+    number: int
+    value: Any
+    error: Exception | None
+
+
 # The number of the order, and its answer; none while it is only begun.
-Word = tuple[int, Answer | None]
+Word = tuple[int, Answer | Telling | Asking | None]
 
 
 def unpack(data: bytes) -> Any:
@@ -39,13 +67,21 @@ class ChildRun:
     stop_wished = 0  # the number of the order that shall stop
 
     def __init__(
-        self, number: int, told: bool, job: Job, submitter: str, token: int | None
+        self,
+        speaking: Speaking,
+        number: int,
+        told: bool,
+        job: Job,
+        submitter: str,
+        token: int | None,
     ) -> None:
+        self._speaking = speaking
         self.number = number
         self.told = told
         self.job = job
         self.submitter = submitter
         self.token = token
+        self.shelf: dict[str, Any] = {}
 
     @property
     def stop_requested(self) -> bool:
@@ -53,6 +89,54 @@ class ChildRun:
 
     def snapshot(self) -> Job:
         return self.job
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        # Where the parent cannot follow, the pipe is full, and this waits.
+        self._speaking.say((self.number, Telling(str(kind), data)))
+        return TOLD
+
+    async def ask(self, verb: str, *details: Any) -> Any:
+        return await self._speaking.ask(self.number, verb, details)
+
+
+class Speaking:
+    """Says one thing after the other, whichever thread of the job says it, and hears replies."""
+
+    def __init__(self, orders: Connection) -> None:
+        self._orders = orders
+        self._lock = Lock()
+        self._asked = count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+
+    def say(self, word: Word) -> None:
+        with self._lock:
+            self._orders.send(word)
+
+    async def ask(self, order: int, verb: str, details: tuple[Any, ...]) -> Any:
+        number = next(self._asked)
+        future = self._waiting[number] = get_running_loop().create_future()
+        try:
+            self.say((order, Asking(number, verb, details)))
+            return await future
+        finally:
+            del self._waiting[number]
+
+    def hear(self, reply: Reply) -> None:
+        """Hand a reply to the loop that waits for it; from any thread."""
+        future = self._waiting.get(reply.number)
+        if future is not None:
+            with suppress(RuntimeError):
+                # Its loop is closed: the job did not wait for it.
+                future.get_loop().call_soon_threadsafe(_give, future, reply)
+
+
+def _give(future: Future[Any], reply: Reply) -> None:
+    if future.done():
+        return
+    if reply.error is None:
+        future.set_result(reply.value)
+    else:
+        future.set_exception(reply.error)
 
 
 def serve(orders: Connection, wishes: Connection) -> None:
@@ -69,10 +153,12 @@ def serve(orders: Connection, wishes: Connection) -> None:
     parent = parent_process()
     assert parent is not None
     _die_with(parent.sentinel)
-    Thread(target=_obey, args=(wishes, parent.pid), name="poolhand-wishes", daemon=True).start()
+    speaking = Speaking(orders)
+    obeying = (wishes, speaking, parent.pid)
+    Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
     try:
         orders.send_bytes(READY)
-        while _serve_next(orders):
+        while _serve_next(orders, speaking):
             pass
     except (EOFError, OSError):
         _vanish()
@@ -91,11 +177,15 @@ def _die_with(parent: int) -> None:
         fcntl.fcntl(parent, fcntl.F_SETFL, fcntl.fcntl(parent, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _obey(wishes: Connection, parent: int) -> None:
+def _obey(wishes: Connection, speaking: Speaking, parent: int) -> None:
     try:
         while True:
             if wishes.poll(LOOK_SECONDS):
-                ChildRun.stop_wished = wishes.recv()
+                heard = wishes.recv()
+                if isinstance(heard, Reply):
+                    speaking.hear(heard)
+                else:
+                    ChildRun.stop_wished = heard
             elif os.name == "posix" and os.getppid() != parent:
                 # A fork of the parent holds the pipe open.
                 _vanish()
@@ -110,22 +200,22 @@ def _vanish() -> None:
     os._exit(1)
 
 
-def _serve_next(orders: Connection) -> bool:
+def _serve_next(orders: Connection, speaking: Speaking) -> bool:
     header = orders.recv_bytes()
     if header == BYE:
         return False
     call = orders.recv_bytes()
     number, told, job, submitter, token, luggage = unpack(header)
     # Until this arrives the parent may have the call made by another child.
-    orders.send((number, None))
+    speaking.say((number, None))
     child = os.getpid()
-    run = ChildRun(number, told, job, submitter, token)
+    run = ChildRun(speaking, number, told, job, submitter, token)
     # In a context of its own: the next job must not see what this one sets.
     answer = copy_context().run(_carry_out, run, luggage, call)
     if os.getpid() != child:
         # The job has forked, and this is the fork: it has nothing to say here.
         os._exit(0)
-    orders.send((number, answer))
+    speaking.say((number, answer))
     return True
 
 

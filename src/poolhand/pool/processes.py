@@ -11,12 +11,22 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from poolhand.errors import JobFailed, JobLost, UsageError
-from poolhand.pool.child import BYE, LOOK_SECONDS, Answer, Luggage, serve, unpack
+from poolhand.pool.child import (
+    BYE,
+    LOOK_SECONDS,
+    Answer,
+    Asking,
+    Luggage,
+    Reply,
+    Telling,
+    serve,
+    unpack,
+)
 from poolhand.pool.fault import fault_of, remote
 from poolhand.pool.work import name_of
 from poolhand.rules.job import Job
@@ -28,6 +38,14 @@ if TYPE_CHECKING:
 # multiprocessing is imported where a process is started: most programs start none.
 
 BYE_SECONDS = 2.0
+
+
+class Host(Protocol):
+    """Who speaks to the store for a job in a child."""
+
+    def tell(self, kind: str, data: bytes) -> object: ...
+
+    def ask_sync(self, verb: str, *details: Any) -> Any: ...
 
 
 class Phase(StrEnum):
@@ -107,10 +125,11 @@ class Child:
             self._receive()
             self._phase = Phase.IDLE
 
-    def run(self, errand: Errand, told: bool) -> Answer:
+    def run(self, errand: Errand, told: bool, host: Host) -> Answer:
         """Have a call made and return what came of it; raises Lost when the child dies.
 
-        `told` says that the job was asked to stop before it could begin.
+        `told` says that the job was asked to stop before it could begin; `host` hears what it
+        tells and asks.
         """
         header = pickle.dumps(
             (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
@@ -120,18 +139,32 @@ class Child:
             self._orders.send_bytes(errand.call)
         self._next_word()
         self._phase = Phase.BUSY
-        answer = self._next_word()
-        assert answer is not None
-        self._phase = Phase.IDLE
-        return answer
+        while True:
+            word = self._next_word()
+            assert word is not None
+            if isinstance(word, Telling):
+                host.tell(*word)
+            elif isinstance(word, Asking):
+                self._reply(word, host)
+            else:
+                self._phase = Phase.IDLE
+                return word
 
-    def _next_word(self) -> Answer | None:
+    def _reply(self, asking: Asking, host: Host) -> None:
+        try:
+            reply = Reply(asking.number, host.ask_sync(asking.verb, *asking.details), None)
+        except Exception as error:
+            reply = Reply(asking.number, None, error)
+        with self._lock, suppress(OSError):
+            self._wishes.send(reply)
+
+    def _next_word(self) -> Answer | Telling | Asking | None:
         """Return what the child says of its order; one that speaks of another cannot be trusted."""
         said = self._receive()
         with suppress(Exception):
             number, answer = unpack(said)
             if number == self._serves and (answer is None) is (self._phase is Phase.IDLE):
-                found: Answer | None = answer
+                found: Answer | Telling | Asking | None = answer
                 return found
         self._dead = True
         raise Lost(self.pid, None, self._phase)

@@ -169,7 +169,7 @@ class Substrate(Generic[W]):
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)
-        return child.run(errand, told=attempt.asked is not NOTHING)
+        return child.run(errand, attempt.asked is not NOTHING, attempt.work)
 
     def _report(self, call: Callable[..., None], *details: Any) -> None:
         try:

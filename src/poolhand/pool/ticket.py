@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from poolhand.errors import UsageError
 from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
+from poolhand.rules.streams import JobEvent
 
 T = TypeVar("T")
 
@@ -55,6 +56,16 @@ class Ticket(Generic[T]):
         A waiting job never runs. A running one is asked to stop and, if it does not, settled after
         the pool's `cancel_grace`. One that is over stays as it is.
         """
+
+    def events(self, after: int = 0) -> AsyncIterator[JobEvent]:
+        """Yield what the job tells, from behind that number on, until it is over.
+
+        Every event once, in order, whoever else listens; whoever comes back goes on with `after`.
+        """
+        raise UsageError(
+            f"job {self.id} is kept by no store, so nothing that it tells is; submit it to an App, "
+            "or to a pool with a durable scope"
+        )
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._value().__await__()

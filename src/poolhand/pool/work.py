@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from asyncio import AbstractEventLoop, CancelledError, Future
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from poolhand.context import running
+from poolhand.context import TOLD, running
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.options import Options, Terms
@@ -185,6 +185,21 @@ class Work(Entry, Ticket[Any]):
         """Return the submitter's context for one attempt; attempts must not see each other's."""
         assert self.context is not None
         return self.context.copy()
+
+    # What only a stored job has.
+
+    @property
+    def shelf(self) -> dict[str, Any]:
+        return {}
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return TOLD
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        raise UsageError(f"job {self.id} is kept by no store that could be asked: {verb}")
+
+    def ask_sync(self, verb: str, *details: Any) -> Any:
+        return self.ask(verb, *details)
 
     def add_waiter(self) -> Future[None]:
         """Return a future that is done when something has changed."""

@@ -11,10 +11,12 @@ from msgspec import Struct
 from poolhand.errors import (
     Directive,
     GiveUp,
+    IdempotencyConflict,
     JobFailed,
     JobTimedOut,
     RetryLater,
     Snooze,
+    ToolOutcomeUnknown,
     UsageError,
 )
 from poolhand.rules.checks import is_seconds
@@ -84,7 +86,8 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
             return _unreadable(error, "seconds, 0 or more")
-        case GiveUp():
+        case GiveUp() | ToolOutcomeUnknown() | IdempotencyConflict():
+            # The last two are there for somebody to decide; another attempt would meet them again.
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():
             return Failed(_wrapped(error, job_id), permanent=True)

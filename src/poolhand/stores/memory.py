@@ -233,7 +233,9 @@ class MemoryStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._documents.get(key, self._now())
 
-    async def put(self, puts: Sequence[Put]) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        if token is not None and not self._leases.is_good(token):
+            return False
         return self._documents.put(puts, self._now())
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
@@ -242,12 +244,12 @@ class MemoryStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._documents.scan(prefix, after, limit, self._now())
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        if token is not None and not self._leases.is_good(token):
-            return False
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        asked = {line.token for line in lines if line.token is not None}
+        lost = frozenset(token for token in asked if not self._leases.is_good(token))
         self._books.begin()
-        self._books.log.append(lines, self._books.at)
-        return True
+        self._books.log.append([one for one in lines if one.token not in lost], self._books.at)
+        return lost
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""

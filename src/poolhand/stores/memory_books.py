@@ -9,6 +9,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.streams import streams_of
 from poolhand.rules.terms import EPOCH, seconds
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
@@ -218,6 +219,7 @@ class Books:
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.job.id], self.numbered[row.number]
+        self.log.forget(streams_of(row.job.id))
 
     # Time
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -59,6 +59,11 @@ class MemoryLog:
             if its_kind.startswith(kind):
                 found.append(Written(stream.first + index, stream.ats[index], its_kind, body))
         return found
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget whole streams."""
+        for name in names:
+            self._streams.pop(name, None)
 
     def trim(self, name: str, before: int) -> int:
         """Forget the lines below a number; the last one stays, that the count goes on."""

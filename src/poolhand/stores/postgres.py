@@ -70,12 +70,12 @@ from poolhand.stores.postgres_turn import (
     Unsure,
 )
 from poolhand.stores.sql_leases import Leases, all_leases
+from poolhand.stores.sql_log import is_good
 from poolhand.stores.sql_tables import Tables
 
 T = TypeVar("T")
 
 MOST_EXPECTED = 16  # pools
-GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0 FOR SHARE"
 
 
 class Exchange(Struct, frozen=True):
@@ -401,9 +401,11 @@ class PostgresStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
-    async def put(self, puts: Sequence[Put]) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
         return await self._change(
-            lambda tables, now, at: sql_documents.put(self._locked(tables, puts), puts, now)
+            lambda tables, now, at: (
+                is_good(tables, token) and sql_documents.put(self._locked(tables, puts), puts, now)
+            )
         )
 
     def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:
@@ -422,14 +424,10 @@ class PostgresStore:
             lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now), True
         )
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        def act(tables: Tables, now: float, at: datetime) -> bool:
-            if token is not None and tables.execute(GOOD, (token,)).fetchone() is None:
-                return False
-            PostgresLog(tables, self._turns.locks).append(lines, at)
-            return True
-
-        return await self._change(act)
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        return await self._change(
+            lambda tables, now, at: PostgresLog(tables, self._turns.locks).append_good(lines, at)
+        )
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""

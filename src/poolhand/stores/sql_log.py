@@ -6,7 +6,7 @@ Such lines are much alike, so that rows of many are compressed: to write less co
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +26,10 @@ ROW_LINES = 256
 ROWS_AT_ONCE = 20
 WORTH_WHILE = 1000  # bytes
 QUICKEST = 1
+GOOD = """
+SELECT token FROM poolhand_claims WHERE stuck = 0 AND token IN (?*) /*pg FOR SHARE */
+"""
+FORGET_STREAMS = "DELETE FROM poolhand_log WHERE stream IN (?*) RETURNING no"
 LAST = "SELECT last FROM poolhand_log WHERE stream = ? ORDER BY last DESC LIMIT 1"
 WRITE = Insert(
     "poolhand_log",
@@ -85,6 +89,13 @@ class StreamLog:
         self.gather(streams, seconds(at), written)
         self._tables.write(written)
 
+    def append_good(self, lines: Sequence[Line], at: datetime) -> frozenset[int]:
+        """Write lines, all but those whose claim is not good; return the tokens of these."""
+        asked = {line.token for line in lines if line.token is not None}
+        lost = frozenset(asked - good(self._tables, asked))
+        self.append([line for line in lines if line.token not in lost], at)
+        return lost
+
     def gather(self, streams: Mapping[str, Lines], stamp: float, into: list[Written]) -> None:
         """Add to what is to be written what goes to streams."""
         rows: list[tuple[Any, ...]] = []
@@ -127,6 +138,11 @@ class StreamLog:
             count += before - first
         return count
 
+    def forget(self, streams: Sequence[str]) -> None:
+        """Forget whole streams, of what is gone as well."""
+        for _ in self._tables.among(FORGET_STREAMS, streams):
+            pass
+
     def _lines(self, stream: str, after: int) -> Iterator[tuple[int, float, str, bytes]]:
         behind = min(after, MOST)
         while rows := self._tables.execute(READ, (sought(stream), behind, ROWS_AT_ONCE)).fetchall():
@@ -135,6 +151,16 @@ class StreamLog:
                 for number, (kind, body) in enumerate(unpack(texts), first):
                     if number > after:
                         yield number, at, kind, body
+
+
+def good(tables: Tables, tokens: Iterable[int]) -> set[int]:
+    """Return which of these claims are good, and stay so until the transaction ends."""
+    return {token for (token,) in tables.among(GOOD, sorted(tokens))}
+
+
+def is_good(tables: Tables, token: int | None) -> bool:
+    """Tell whether something may be written under a claim, or under none."""
+    return token is None or bool(good(tables, [token]))
 
 
 def pack(texts: list[Text]) -> bytes:

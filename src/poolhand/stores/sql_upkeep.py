@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poolhand.contract import Promoted
+from poolhand.rules.streams import streams_of
 from poolhand.stores import sql_documents
 from poolhand.stores.sql_books import FORGET_JOB
 from poolhand.stores.sql_intake import Intake
@@ -22,6 +23,7 @@ SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
 FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
 """
+IDS = "SELECT id FROM poolhand_jobs WHERE seq IN (?*)"
 FORGET_END = Delete("poolhand_ends", "no")
 
 
@@ -90,6 +92,9 @@ def forget(steps: Steps, keep: float, limit: int) -> int:
             if len(rows) == limit:
                 continue
         break
+    numbers = [seq for _, seq in gone]
+    ids = [id for (id,) in tables.among(IDS, numbers)]
+    steps.books.log.forget([stream for id in ids for stream in streams_of(id)])
     tables.delete(FORGET_END, [no for no, _ in gone])
-    tables.delete(FORGET_JOB, [seq for _, seq in gone])
+    tables.delete(FORGET_JOB, numbers)
     return len(gone)

@@ -38,7 +38,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_verbs, survey
 from poolhand.stores.file import StoreFile
 from poolhand.stores.sql_leases import Leases, all_leases
-from poolhand.stores.sql_log import StreamLog
+from poolhand.stores.sql_log import StreamLog, is_good
 from poolhand.stores.sql_pools import pool_rows
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
@@ -47,8 +47,6 @@ from poolhand.stores.sqlite_tables import SqliteTables
 from poolhand.stores.sqlite_transaction import SqliteTransaction
 
 T = TypeVar("T")
-
-GOOD = "SELECT 1 FROM poolhand_claims WHERE token = ? AND stuck = 0"
 
 
 class SqliteStore:
@@ -198,10 +196,12 @@ class SqliteStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
-    async def put(self, puts: Sequence[Put]) -> bool:
-        return await self._write(
-            lambda db: sql_documents.put(SqliteTables(db), puts, self._file.now())
-        )
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        def op(connection: Connection) -> bool:
+            tables = SqliteTables(connection)
+            return is_good(tables, token) and sql_documents.put(tables, puts, self._file.now())
+
+        return await self._write(op)
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return await self._write(
@@ -211,12 +211,9 @@ class SqliteStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._read(lambda db: sql_documents.scan(db, prefix, after, limit, self._file.now()))
 
-    async def append(self, lines: Sequence[Line], token: int | None = None) -> bool:
-        def op(connection: Connection) -> bool:
-            if token is not None and connection.execute(GOOD, (token,)).fetchone() is None:
-                return False
-            StreamLog(SqliteTables(connection)).append(lines, self._wall())
-            return True
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        def op(connection: Connection) -> frozenset[int]:
+            return StreamLog(SqliteTables(connection)).append_good(lines, self._wall())
 
         return await self._write(op)
 

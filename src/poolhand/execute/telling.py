@@ -1,0 +1,47 @@
+"""What a running job tells those who listen: pieces of its answer, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from poolhand.context import TOLD, running
+from poolhand.errors import TooLarge, UsageError
+from poolhand.rules.streams import MOST_DATA, Kind
+
+_encode = msgspec.json.Encoder().encode
+
+
+def emit(chunk: Any) -> Awaitable[None]:
+    """Stream a piece of the answer: `await emit(token)`.
+
+    It can be read by `ticket.events()`, from any process, again and again. Awaited, it waits while
+    the store cannot follow; in a thread it does so by itself. Outside of a stored job it does
+    nothing.
+    """
+    return _tell(Kind.CHUNK, chunk, "emit")
+
+
+def progress(message: str = "", /, **details: Any) -> Awaitable[None]:
+    """Tell how far the job is: `await progress("reading", page=3, of=10)`."""
+    if not isinstance(message, str):
+        raise UsageError(f"progress takes a text and named details, not {message!r}")
+    return _tell(Kind.PROGRESS, {"message": message, **details}, "progress")
+
+
+def _tell(kind: Kind, value: Any, verb: str) -> Awaitable[None]:
+    inside = running.get()
+    try:
+        data = _encode(value)
+    except Exception as error:
+        raise UsageError(f"{verb} takes JSON values and typed structs: {error}") from error
+    if len(data) > MOST_DATA:
+        raise TooLarge(
+            f"{verb} was given {len(data):,} bytes of JSON; at most {MOST_DATA:,} are one event, "
+            "send it in pieces",
+            limit=MOST_DATA,
+            size=len(data),
+        )
+    return TOLD if inside is None else inside.tell(kind, data)

@@ -1,0 +1,93 @@
+"""Listening: reads the events of jobs for those who follow them; lives on the keeper's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.contract import Written
+from poolhand.errors import JobLost
+from poolhand.farm.keeper import Keeper
+from poolhand.rules.job import Job
+from poolhand.rules.streams import JobEvent, Kind, events_of
+
+POLL = 1.0  # hints may be lost; what is true is asked for this often
+PAGE = 500
+
+
+class _Body(Struct):
+    attempt: int
+    data: Any
+
+
+_read_body = msgspec.json.Decoder(_Body).decode
+
+
+class Listening:
+    """Wakes those who wait for a job to tell more."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._store = keeper.store
+        self._keeper = keeper
+        self._heard = asyncio.Event()
+
+    def hint(self) -> None:
+        """Note that some job has told something, or is over."""
+        self._heard.set()
+        self._heard = asyncio.Event()
+
+    async def follow(self, id: str, after: int) -> AsyncIterator[JobEvent]:
+        """Yield the events of a job from behind a number on, until it is over; on any loop."""
+        while True:
+            page, over = await self._keeper.ask(partial(self._next, id, after))
+            for event in page:
+                yield event
+                after = event.number
+            if over:
+                return
+
+    async def _next(self, id: str, after: int) -> tuple[Sequence[JobEvent], bool]:
+        """Return what comes next, once there is something, and whether that is the end."""
+        stream = events_of(id)
+        while True:
+            heard = self._heard
+            if lines := await self._store.read(stream, after, PAGE):
+                return [_event(line) for line in lines], False
+            stored = (await self._store.get([id]))[0]
+            if stored is None:
+                raise JobLost(f"job {id} is not kept any more, nor what it told", job_id=id)
+            if stored.job.status.terminal:
+                # What was written before its end came in between.
+                lines = await self._store.read(stream, after, PAGE)
+                if lines:
+                    return [_event(line) for line in lines], False
+                return await self._last(stored.job, after), True
+            await _until(heard)
+
+    async def _last(self, job: Job, after: int) -> list[JobEvent]:
+        """Return how a job ended as its last event, whose number nothing else can ever have.
+
+        Who has heard that hears nothing more.
+        """
+        if after > 0 and not await self._store.read(events_of(job.id), after - 1, 1):
+            return []
+        at = job.finished_at or job.submitted_at
+        return [JobEvent(after + 1, at, Kind.STATE, job.attempts, job.status.value)]
+
+
+async def _until(heard: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(POLL):
+            await heard.wait()
+    except TimeoutError:
+        pass
+
+
+def _event(line: Written) -> JobEvent:
+    body = _read_body(line.body)
+    return JobEvent(line.number, line.at, Kind(line.kind), body.attempt, body.data)

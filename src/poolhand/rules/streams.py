@@ -1,0 +1,52 @@
+"""Streams of the log that belong to one job, and go with it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+MOST_DATA = 256 * 1024  # bytes of JSON in one event
+EVENTS, JOURNAL = "job/", "journal/"
+TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
+
+
+class Kind(StrEnum):
+    """What an event of a job is; `restarted` comes where another attempt begins to tell."""
+
+    STATE = "state"
+    PROGRESS = "progress"
+    LOG = "log"
+    CHUNK = "chunk"
+    RESTARTED = "restarted"
+
+
+class JobEvent(Struct, frozen=True):
+    """Something that a job told, or that happened to it; numbers of a job have no gaps.
+
+    `data` is what was emitted, the message and details of progress, or the name of a state. An
+    event belongs to the attempt of that number.
+    """
+
+    number: int
+    at: datetime
+    kind: Kind
+    attempt: int
+    data: Any = None
+
+
+def events_of(job_id: str) -> str:
+    """Return the stream of what a job tells."""
+    return EVENTS + job_id
+
+
+def journal_of(job_id: str) -> str:
+    """Return the stream of what a job has finished, and need not do again."""
+    return JOURNAL + job_id
+
+
+def streams_of(job_id: str) -> tuple[str, ...]:
+    """Return all streams of a job."""
+    return events_of(job_id), journal_of(job_id)

@@ -1,0 +1,1 @@
+"""The run journal: what a job has done, so that it is not done again."""

@@ -1,0 +1,203 @@
+"""One call of a tool: looked up, made if it may be, and written down."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError, Task
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.context import Running
+from poolhand.errors import (
+    Conflict,
+    GiveUp,
+    IdempotencyConflict,
+    ToolBusy,
+    ToolError,
+    ToolOutcomeUnknown,
+)
+from poolhand.execute.code import Code
+from poolhand.rules.receipts import Effect, Next, Receipt, Stage, rule
+
+LOOK_AGAIN = 0.2
+RECEIPTS = "receipt/"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Receipt).decode
+
+Make = Callable[[int], Awaitable[Any]]
+
+
+class ToolContext(Struct, frozen=True):
+    """What a tool has to pass on: `idempotency_key`, the same for every try of one call."""
+
+    idempotency_key: str
+    tries: int = 1
+
+    def derived(self, number: int) -> str:
+        """Return a key for a call within the call."""
+        return f"{self.idempotency_key}:{number}"
+
+
+class Terms(Protocol):
+    """What a call needs to know of its tool."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def effect(self) -> Effect: ...
+
+    @property
+    def dedupe_ttl(self) -> float: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def verify(self) -> Callable[..., Any] | None: ...
+
+
+class Calling:
+    """Carries one call out under its key."""
+
+    def __init__(self, terms: Terms, code: Code, inside: Running, key: str, call: bytes) -> None:
+        self._terms = terms
+        self._code = code
+        self._inside = inside
+        self._key = key
+        self._call = call
+        self._version = 0
+        job: Any = inside.snapshot()
+        self._job: str = job.id
+        assert inside.token is not None
+        self._token: int = inside.token
+
+    async def result(self, make: Make, args: Any, kwargs: Any) -> Any:
+        """Return what the call gives, or gave when it was made."""
+        waited = 0.0
+        while True:
+            receipt, is_live = await self._look()
+            match rule(receipt, self._call, self._terms.effect, is_live):
+                case Next.REPLAY:
+                    assert receipt is not None
+                    return self._code.unpack_result(receipt.result)
+                case Next.WAIT if waited < self._terms.timeout:
+                    await asyncio.sleep(LOOK_AGAIN)
+                    waited += LOOK_AGAIN
+                case Next.WAIT:
+                    raise ToolBusy(
+                        self._said("is being made by another job; try later"), key=self._key
+                    )
+                case Next.RAISE:
+                    assert receipt is not None
+                    raise ToolError(self._said(f"failed before: {receipt.error}"), key=self._key)
+                case Next.CONFLICT:
+                    raise IdempotencyConflict(
+                        self._said("stands for one with other arguments"), key=self._key
+                    )
+                case Next.VERIFY:
+                    found = await self._verified(receipt, args, kwargs)
+                    if found is not None:
+                        return await self._succeed(None if found is True else found)
+                    return await self._run(make, receipt)
+                case Next.RUN:
+                    return await self._run(make, receipt)
+
+    async def _look(self) -> tuple[Receipt | None, bool]:
+        found = await self._inside.ask("document", RECEIPTS + self._key)
+        if found is None:
+            self._version = 0
+            return None, False
+        body, self._version = found
+        receipt = _decode(body)
+        if receipt.job == self._job:
+            # An earlier attempt has lost its lease, or this one would not run.
+            return receipt, receipt.token == self._token
+        is_live = receipt.stage is Stage.CLAIMED and await self._inside.ask("runs", receipt.job)
+        return receipt, is_live
+
+    async def _verified(self, receipt: Receipt | None, args: Any, kwargs: Any) -> Any:
+        """Ask whether a call that was begun has happened; None: it has not."""
+        if self._terms.verify is None:
+            await self._write(replace(self._receipt(receipt), stage=Stage.UNKNOWN))
+            raise ToolOutcomeUnknown(
+                self._said(
+                    "was begun by an attempt that never told how it ended, and must not be made "
+                    "twice; look whether it happened, or give the tool a verify="
+                ),
+                key=self._key,
+            )
+        return await made(self._terms.verify, args, kwargs)
+
+    async def _run(self, make: Make, before: Receipt | None) -> Any:
+        receipt = self._receipt(before)
+        await self._write(receipt)
+        task = asyncio.ensure_future(self._bounded(make, receipt.tries))
+        try:
+            value = await asyncio.shield(task) if self._terms.effect is Effect.ONCE else await task
+        except CancelledError:
+            await self._after_cancellation(task, receipt)
+            raise
+        except TimeoutError:
+            raise await self._timed_out(receipt) from None
+        except Exception as error:
+            await self._fail(receipt, error)
+            raise
+        return await self._succeed(value, receipt)
+
+    async def _bounded(self, make: Make, tries: int) -> Any:
+        async with asyncio.timeout(self._terms.timeout):
+            return await make(tries)
+
+    async def _after_cancellation(self, task: Task[Any], receipt: Receipt) -> None:
+        """Let what must happen once come to its end, bounded by its timeout, and write it down."""
+        if not task.done():
+            await asyncio.wait([task])
+        if task.cancelled() or task.exception() is not None:
+            await self._write(replace(receipt, stage=Stage.UNKNOWN))
+        else:
+            await self._succeed(task.result(), receipt)
+
+    async def _timed_out(self, receipt: Receipt) -> ToolError:
+        said = self._said(f"took longer than {self._terms.timeout:g} s")
+        if self._terms.effect is Effect.ONCE:
+            await self._write(replace(receipt, stage=Stage.UNKNOWN))
+            return ToolOutcomeUnknown(f"{said}; whether it happened is not known", key=self._key)
+        await self._write(replace(receipt, stage=Stage.FAILED, error="TimeoutError"))
+        return ToolError(said, key=self._key)
+
+    async def _fail(self, receipt: Receipt, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"[:2000]
+        retryable = not isinstance(error, GiveUp)
+        await self._write(replace(receipt, stage=Stage.FAILED, error=text, retryable=retryable))
+
+    async def _succeed(self, value: Any, receipt: Receipt | None = None) -> Any:
+        result = self._code.pack_result(value)
+        done = replace(self._receipt(receipt), stage=Stage.SUCCEEDED, result=result)
+        await self._write(done, self._terms.dedupe_ttl)
+        return self._code.unpack_result(result)
+
+    def _receipt(self, before: Receipt | None) -> Receipt:
+        tries = 1 if before is None else before.tries + (before.token != self._token)
+        return Receipt(self._terms.name, Stage.CLAIMED, self._call, self._job, self._token, tries)
+
+    async def _write(self, receipt: Receipt, ttl: float | None = None) -> None:
+        put = (RECEIPTS + self._key, _encode(receipt), self._version, ttl)
+        if not await self._inside.ask("put", *put):
+            raise Conflict(self._said("was taken over by another attempt; this one stops"))
+        self._version += 1
+
+    def _said(self, what: str) -> str:
+        return f"this call of {self._terms.name} ({self._key[:12]}) {what}"
+
+
+async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Make a call and wait for it if it is one that takes its time."""
+    value = fn(*args, **kwargs)
+    return await value if isawaitable(value) else value

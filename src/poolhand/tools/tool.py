@@ -1,0 +1,206 @@
+"""Tools: functions that reach outside, each call with a receipt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.context import Running, running
+from poolhand.errors import UsageError
+from poolhand.execute.code import PARCELS, Code, name_of_task
+from poolhand.execute.parcel import Parcels
+from poolhand.rules.checks import is_amount, is_name, shown
+from poolhand.rules.receipts import Effect
+from poolhand.tools.calling import Calling, ToolContext, made
+from poolhand.tools.step import under
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEDUPE = 86_400.0
+READ_CACHE = 3_600.0
+TIMEOUT = 60.0
+SCOPES = ("run", "session", "global")
+OCCURRENCES = "occurrences"
+
+_inside: ContextVar[ToolContext | None] = ContextVar("poolhand_tool", default=None)
+
+
+class ToolTerms(Struct, frozen=True):
+    """How a tool is called: what it does outside, and how long that is remembered, and for whom."""
+
+    name: str
+    effect: Effect = Effect.ONCE
+    version: int = 1
+    scope: str = "run"
+    key_fields: tuple[str, ...] = ()
+    dedupe_ttl: float = DEDUPE
+    timeout: float = TIMEOUT
+    verify: Callable[..., Any] | None = None
+    call_id: str | None = None
+
+
+def tool_context() -> ToolContext:
+    """Return what the running tool has to pass on: above all its `idempotency_key`."""
+    inside = _inside.get()
+    if inside is None:
+        raise UsageError("tool_context() is for the code of a tool, while it is called")
+    return inside
+
+
+class Tool(Generic[P, T]):
+    """A function whose calls have receipts: what is done is not done again.
+
+    In a stored job a call is looked up before it is made and its result written down before it is
+    returned; elsewhere it is just made.
+    """
+
+    def __init__(self, fn: Callable[P, Awaitable[T]], terms: ToolTerms) -> None:
+        self.fn = fn
+        self.terms = terms
+        self._code = Code(terms.name, fn, Parcels())
+        self.__name__ = getattr(fn, "__name__", terms.name)
+        self.__qualname__ = getattr(fn, "__qualname__", terms.name)
+        self.__doc__ = fn.__doc__
+        self.__module__ = fn.__module__
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.terms.name} effect={self.terms.effect.value}>"
+
+    def with_options(self, *, call_id: str) -> Tool[P, T]:
+        """Return the tool with a name for its next call, instead of that call's position."""
+        if not is_name(call_id):
+            raise UsageError(
+                f"call_id={shown(call_id)} is not allowed; give a text that is no path"
+            )
+        return Tool(self.fn, replace(self.terms, call_id=call_id))
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        running_in = running.get()
+        if running_in is None or running_in.token is None:
+            value: T = await self._make("", 1, args, kwargs)
+            return value
+        code = Code(self.terms.name, self.fn, running_in.shelf.get(PARCELS) or Parcels())
+        call = hashlib.sha256(code.pack(args, kwargs)).digest()
+        key = self._key(running_in, call, self._code.signature.bind(args, kwargs)[2])
+        calling = Calling(self.terms, code, running_in, key, call)
+        found: T = await calling.result(
+            lambda tries: self._make(key, tries, args, kwargs), args, kwargs
+        )
+        return found
+
+    async def _make(self, key: str, tries: int, args: Any, kwargs: Any) -> Any:
+        before = _inside.set(ToolContext(key, tries))
+        try:
+            return await made(self.fn, args, kwargs)
+        finally:
+            _inside.reset(before)
+
+    def _key(self, inside: Running, call: bytes, given: Any) -> str:
+        """Return what stands for this call, the same each time the job is run."""
+        terms = self.terms
+        parts: list[Any] = [terms.name, terms.version, terms.scope, _scope_id(terms.scope, inside)]
+        if terms.key_fields:
+            parts.append([given.get(name) for name in terms.key_fields])
+        elif terms.call_id is not None:
+            parts += ["call", terms.call_id]
+        else:
+            parts += [under.get(), _occurrence(inside, terms.name, call), call]
+        return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
+
+
+def _scope_id(scope: str, inside: Running) -> str:
+    job: Any = inside.snapshot()
+    match scope:
+        case "run":
+            return str(job.id)
+        case "session":
+            if job.session is None:
+                raise UsageError("a tool of scope 'session' was called by a job without a session")
+            return f"{job.tenant or ''}/{job.session}"
+        case _:
+            return ""
+
+
+def _occurrence(inside: Running, name: str, call: bytes) -> int:
+    """Count equal calls within one step: two that are meant are both made."""
+    counter: Counter[Any] = inside.shelf.setdefault(OCCURRENCES, Counter())
+    here = (under.get(), name, call)
+    counter[here] += 1
+    return counter[here]
+
+
+@overload
+def tool(fn: Callable[P, Awaitable[T]], /) -> Tool[P, T]: ...
+
+
+@overload
+def tool(
+    fn: None = None,
+    /,
+    *,
+    effect: str = ...,
+    name: str | None = ...,
+    version: int = ...,
+    scope: str = ...,
+    key_fields: Sequence[str] = ...,
+    dedupe_ttl: float | None = ...,
+    timeout: float = ...,
+    verify: Callable[..., Any] | None = ...,
+) -> Callable[[Callable[P, Awaitable[T]]], Tool[P, T]]: ...
+
+
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a tool: `@tool`, or `@tool(effect="read", timeout=10)`.
+
+    `effect`: "once" (the usual: never repeated unless it is known not to have happened),
+    "idempotent" or "read". `verify` is asked, with the same arguments, whether a call that was
+    begun has happened: it returns None if not, else what the tool would have returned, or True.
+    """
+    return _maker(options) if fn is None else _maker(options)(fn)
+
+
+def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., Any]]:
+    effect = options.pop("effect", Effect.ONCE)
+    if effect not in list(Effect):
+        raise UsageError(
+            f"effect={shown(effect)} is not allowed; give 'read', 'idempotent' or 'once'"
+        )
+    ttl = options.pop("dedupe_ttl", None)
+    terms: dict[str, Any] = {
+        **options,
+        "effect": Effect(effect),
+        "dedupe_ttl": ttl if ttl is not None else READ_CACHE if effect == "read" else DEDUPE,
+        "key_fields": tuple(options.get("key_fields", ())),
+    }
+    return lambda fn: Tool(fn, _terms(fn, terms))
+
+
+def _terms(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
+    try:
+        terms = ToolTerms(**{**options, "name": options.get("name") or name_of_task(fn)})
+    except TypeError as error:
+        raise UsageError(f"tool: {error}") from None
+    faults = []
+    if terms.scope not in SCOPES:
+        faults.append(f"scope={shown(terms.scope)} is not allowed; give one of {SCOPES}")
+    if terms.key_fields and terms.scope == "run":
+        faults.append(
+            "key_fields go with scope='session' or 'global': within a run calls have places"
+        )
+    faults += [
+        f"{name}={shown(value)} is not allowed; give seconds above 0"
+        for name in ("dedupe_ttl", "timeout")
+        if not is_amount(value := getattr(terms, name))
+    ]
+    if faults:
+        raise UsageError(f"tool {terms.name!r}: " + "; ".join(faults))
+    return terms

@@ -1,0 +1,55 @@
+"""A job that streams, and somebody who reads it, each in a process of its own.
+
+What was read is a file of lines of the same length, one for each event, so that its size says how
+far the reader is; the job does not run far ahead of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from poolhand import App, emit
+
+ROLE, URL, READ = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+LINE = 10
+AHEAD = 400
+
+app = App(URL)
+
+
+def read() -> int:
+    return READ.stat().st_size // LINE
+
+
+@app.task(name="stream")
+async def stream(count: int) -> None:
+    already = read()
+    for number in range(count):
+        while number > read() - already + AHEAD:  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.005)
+        await emit(number)
+
+
+async def work() -> None:
+    async with app, app.worker():
+        ticket = await stream.with_options(idempotency_key="one").submit(int(sys.argv[4]))
+        new = READ.with_suffix(".new")
+        new.write_text(ticket.id)
+        new.replace(READ.with_suffix(".id"))
+        await ticket
+
+
+async def follow() -> None:
+    async with app:
+        ticket = await app.get(sys.argv[4])
+        assert ticket is not None
+        fd = os.open(READ, os.O_WRONLY | os.O_APPEND)
+        async for event in ticket.events(after=read()):
+            os.write(fd, f"{event.number:07} {event.kind[0]}\n".encode())
+
+
+if __name__ == "__main__":
+    asyncio.run(work() if ROLE == "work" else follow())

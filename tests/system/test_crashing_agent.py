@@ -1,0 +1,61 @@
+"""An agent that is really killed, at every place where that could matter."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+STEPS = ["s1", "s2", "pay", "s3", "s4", "mail", "s5"]
+PLACES = [f"{when} {what}" for what in STEPS for when in ("before", "in", "after")]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def expected(place: str, what: str) -> int:
+    """Say how often something happens outside when its agent is killed at a place."""
+    if place == "in pay" and STEPS.index(what) > STEPS.index("pay"):
+        return 0
+    # A step that was not finished is done again; of what must happen once nothing is.
+    return 2 if place == f"in {what}" and what not in ("pay", "mail") else 1
+
+
+def test_killed_at_every_place_an_agent_repeats_nothing_that_it_finished(
+    url: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.system.crashing_agent", url, str(tmp_path)]
+    ends: list[int] = []
+    while not ends or ends[-1] == -signal.SIGKILL:
+        ends.append(subprocess.run(command, check=False).returncode)
+    assert ends == [-signal.SIGKILL] * len(PLACES) + [0]
+    outcomes = lines(tmp_path / "outcomes")
+    for place, status, result, error, crashes, last in outcomes:
+        if place == "in pay":
+            assert (status, error) == ("failed", "poolhand.errors.ToolOutcomeUnknown")
+        else:
+            assert (place, status, result) == (place, "completed", STEPS)
+        assert crashes == 1
+        assert last == status
+    assert [one[0] for one in outcomes] == PLACES
+    happened = Counter((place, what) for place, what in lines(tmp_path / "ledger"))
+    for place in PLACES:
+        for what in STEPS:
+            assert (place, what, happened[place, what]) == (place, what, expected(place, what))

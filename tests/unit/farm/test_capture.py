@@ -1,0 +1,155 @@
+"""What jobs print and log: every line with its job, none mixed, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from poolhand import JobEvent
+from poolhand.app import App
+from poolhand.execute.capture import BEYOND, LONGEST_LINE, MOST_BYTES, is_capturing
+from poolhand.pool.ticket import Ticket
+
+LINES = 30
+LIMIT = 60
+log = logging.getLogger("tests.capture")
+
+
+async def texts(ticket: Ticket[Any]) -> list[JobEvent]:
+    async with asyncio.timeout(LIMIT):
+        return [event async for event in ticket.events() if event.kind == "log"]
+
+
+def told(events: list[JobEvent], stream: str) -> list[str]:
+    return [event.data["text"] for event in events if event.data["stream"] == stream]
+
+
+def speak(name: str, line: int) -> None:
+    print(f"{name} prints", line)  # noqa: T201
+    print(f"{name} complains", line, file=sys.stderr)  # noqa: T201
+    sys.stdout.write(f"{name} writes {line} ")
+    sys.stdout.write("in parts\n")
+    log.warning("%s logs %s", name, line)
+
+
+def in_thread(name: str) -> None:
+    for line in range(LINES):
+        speak(name, line)
+    print("no end of line", end="")  # noqa: T201
+
+
+async def on_loop(name: str) -> None:
+    for line in range(LINES):
+        speak(name, line)
+        await asyncio.sleep(0)
+    print("no end of line", end="")  # noqa: T201
+
+
+def expected(name: str) -> dict[str, list[str]]:
+    lines = range(LINES)
+    printed = [
+        text for n in lines for text in (f"{name} prints {n}", f"{name} writes {n} in parts")
+    ]
+    return {
+        "stdout": [*printed, "no end of line"],
+        "stderr": [f"{name} complains {n}" for n in lines],
+        "log": [f"{name} logs {n}" for n in lines],
+    }
+
+
+@pytest.mark.slow
+async def test_twenty_jobs_at_once_are_told_apart(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = App(url)
+    tasks: list[Any] = [
+        app.task(on_loop),
+        app.task(in_thread),
+        app.task(name="apart", run_in="process")(in_thread),
+    ]
+    async with app, app.worker(slots=20, capture=True):
+        names = [f"job-{number}" for number in range(20)]
+        submitted = [
+            await tasks[2 if number == 0 else number % 2].submit(name)
+            for number, name in enumerate(names)
+        ]
+        for name, ticket in zip(names, submitted, strict=True):
+            events = await texts(ticket)
+            assert {stream: told(events, stream) for stream in expected(name)} == expected(name)
+            assert {one.attempt for one in events} == {1}
+    seen = capsys.readouterr()
+    # It goes on to where it went before.
+    assert "job-7 prints 3" in seen.out
+    assert "job-7 complains 3" in seen.err
+
+
+async def test_a_log_line_says_who_logged_and_how_bad_it_is(url: str) -> None:
+    app = App(url)
+
+    @app.task
+    async def fail() -> None:
+        try:
+            raise ValueError("inside")
+        except ValueError:
+            log.exception("it broke")
+
+    async with app, app.worker(capture=True):
+        (event,) = await texts(await fail.submit())
+    assert (event.data["level"], event.data["logger"]) == ("ERROR", "tests.capture")
+    assert event.data["text"].startswith("it broke\nTraceback")
+    assert event.data["text"].endswith("ValueError: inside")
+
+
+@pytest.mark.slow
+async def test_what_is_too_much_is_cut_and_says_so(url: str) -> None:
+    app = App(url)
+
+    @app.task
+    def pour() -> None:
+        print("x" * (LONGEST_LINE + 5))  # noqa: T201
+        for _ in range(MOST_BYTES // 1000 + 100):
+            print("y" * 1000)  # noqa: T201
+
+    async with app, app.worker(capture=True):
+        found = told(await texts(await pour.submit()), "stdout")
+    assert [len(line) for line in found[:2]] == [LONGEST_LINE, 5]
+    assert found[-1] == BEYOND
+    assert MOST_BYTES * 0.9 < sum(map(len, found)) < MOST_BYTES
+
+
+async def test_nothing_is_captured_unless_it_is_wanted(url: str) -> None:
+    app, before = App(url), (sys.stdout, sys.stderr)
+
+    @app.task
+    async def speaks() -> None:
+        print("aloud")  # noqa: T201
+
+    async with app:
+        async with app.worker():
+            assert await texts(await speaks.submit()) == []
+            assert not is_capturing()
+        async with app.worker(capture=True), app.worker(capture=True):
+            assert is_capturing()
+            print("outside of a job")  # noqa: T201
+            assert told(await texts(await speaks.submit()), "stdout") == ["aloud"]
+    assert (sys.stdout, sys.stderr) == before
+    assert not is_capturing()
+
+
+async def test_bytes_that_are_no_text_are_kept_as_far_as_they_are(url: str) -> None:
+    app = App(url)
+
+    @app.task
+    async def speaks() -> None:
+        output: Any = sys.stdout
+        output.writelines(["a\n", "\ud800 b\n"])
+        assert output.isatty() is False
+
+    async with app, app.worker(capture=True):
+        ticket = await speaks.submit()
+        found = told(await texts(ticket), "stdout")
+    assert found[0] == "a"

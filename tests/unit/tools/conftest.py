@@ -1,0 +1,7 @@
+"""Where the tests of the journal keep their jobs."""
+
+from __future__ import annotations
+
+from tests.unit.farm.conftest import url
+
+__all__ = ["url"]

@@ -1,0 +1,249 @@
+"""Tools: every call has a receipt, and what must happen once does not happen twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from poolhand import (
+    GiveUp,
+    IdempotencyConflict,
+    JobFailed,
+    Retry,
+    ToolContext,
+    ToolError,
+    ToolOutcomeUnknown,
+    UsageError,
+    step,
+    tool,
+    tool_context,
+)
+from poolhand.app import App
+from poolhand.observe.events import Events, JobMarked
+from poolhand.pool.ticket import Ticket
+
+AGAIN = Retry(attempts=6, first=0.0, jitter=0.0)
+LIMIT = 30
+
+
+class World:
+    """What is outside: it counts, and the code that reaches it fails where it is told to, once."""
+
+    def __init__(self, *failures: str) -> None:
+        self.made: list[Any] = []
+        self.keys: list[str] = []
+        self._failures = list(failures)
+
+    def act(self, what: Any) -> Any:
+        self.made.append(what)
+        self.keys.append(tool_context().idempotency_key)
+        return what
+
+    def check(self, where: str, error: type[BaseException] = ConnectionError) -> None:
+        if where in self._failures:
+            self._failures.remove(where)
+            raise error(where)
+
+
+async def result(ticket: Ticket[Any]) -> Any:
+    async with asyncio.timeout(LIMIT):
+        return await ticket
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
+async def test_a_call_that_is_done_is_not_made_again(url: str, effect: str) -> None:
+    app, world = App(url), World("after", "later")
+
+    @tool(effect=effect)
+    async def pay(order: str, cents: int) -> dict[str, Any]:
+        return {"paid": world.act((order, cents))}
+
+    @app.task(retry=AGAIN)
+    async def agent() -> list[Any]:
+        first = await pay("o-1", cents=500)
+        world.check("after")
+        second = await pay("o-2", 7)
+        world.check("later")
+        return [first, second]
+
+    async with app, app.worker():
+        paid = await result(await agent.submit())
+    assert paid == [{"paid": ["o-1", 500]}, {"paid": ["o-2", 7]}]
+    assert world.made == [("o-1", 500), ("o-2", 7)]
+    assert len(set(world.keys)) == 2
+
+
+async def test_equal_calls_that_are_meant_are_all_made_once_each(url: str) -> None:
+    app, world = App(url), World("after")
+
+    @tool
+    async def ring() -> int:
+        world.act("ring")
+        return len(world.made)
+
+    async def twice() -> list[int]:
+        return [await ring(), await ring()]
+
+    @app.task(retry=AGAIN)
+    async def agent() -> list[int]:
+        found = [await ring(), await ring(), *await step("inside", twice)]
+        world.check("after")
+        return found
+
+    async with app, app.worker():
+        assert await result(await agent.submit()) == [1, 2, 3, 4]
+        assert len(set(world.keys)) == 4
+        # Another job is another run.
+        assert await result(await agent.submit()) == [5, 6, 7, 8]
+
+
+async def test_a_call_id_stands_for_a_call_wherever_it_is_made(url: str) -> None:
+    app, world = App(url), World()
+
+    @tool
+    async def pay(order: str) -> str:
+        return str(world.act(order))
+
+    @app.task
+    async def agent() -> list[str]:
+        one = pay.with_options(call_id="the one")
+        return [await one("o-1"), await step("again", one, "o-1")]
+
+    async with app, app.worker():
+        assert await result(await agent.submit()) == ["o-1", "o-1"]
+    assert world.made == ["o-1"]
+
+
+async def test_a_key_of_the_business_holds_over_jobs_and_refuses_other_arguments(url: str) -> None:
+    app, world = App(url), World()
+
+    @tool(scope="global", key_fields=["order"])
+    async def pay(order: str, cents: int) -> int:
+        world.act(order)
+        return cents
+
+    @app.task(retry=None)
+    async def agent(cents: int) -> int:
+        return await pay("o-1", cents)
+
+    async with app, app.worker():
+        assert await result(await agent.submit(5)) == 5
+        assert await result(await agent.submit(5)) == 5
+        with pytest.raises((IdempotencyConflict, JobFailed), match="other arguments"):
+            await result(await agent.submit(6))
+    assert world.made == ["o-1"]
+
+
+async def test_what_a_tool_raises_is_tried_again_unless_it_gives_up(url: str) -> None:
+    app, world = App(url), World("first", "for good")
+
+    @tool
+    async def pay(order: str) -> str:
+        world.act(order)
+        world.check("first")
+        if order == "bad":
+            world.check("for good", GiveUp)
+        return order
+
+    seen: list[str] = []
+
+    @app.task(retry=AGAIN)
+    async def agent(order: str) -> str:
+        try:
+            return await pay(order)
+        except (GiveUp, ToolError) as error:
+            seen.append(f"{type(error).__name__}: {error}")
+            raise ConnectionError from None
+
+    async with app, app.worker():
+        assert await result(await agent.submit("good")) == "good"
+        assert world.made == ["good", "good"]
+        assert len(set(world.keys)) == 1
+        with pytest.raises((ConnectionError, JobFailed)):
+            await result(await agent.submit("bad"))
+    assert world.made == ["good", "good", "bad"]
+    assert seen[0] == "GiveUp: for good"
+    assert "failed before: GiveUp: for good" in seen[1]
+
+
+async def test_a_call_that_takes_too_long_is_unknown_and_not_made_again(url: str) -> None:
+    app, world = App(url), World()
+
+    @tool(timeout=0.05)
+    async def pay(order: str) -> None:
+        world.act(order)
+        await asyncio.sleep(100)
+
+    @app.task(retry=AGAIN)
+    async def agent() -> None:
+        try:
+            await pay("o-1")
+        except ToolOutcomeUnknown as error:
+            world.made.append(error.key == world.keys[0])
+            raise ConnectionError from error
+
+    async with app, app.worker():
+        with pytest.raises((ConnectionError, JobFailed)):
+            await result(await agent.submit())
+    assert world.made == ["o-1", *[True] * 6]
+
+
+async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -> None:
+    world, events = World(), Events()
+    app = App(url, events=events)
+    begun, asked, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    events.subscribe(lambda event: asked.set() if isinstance(event, JobMarked) else None)
+
+    @tool(scope="global", key_fields=["order"])
+    async def pay(order: str) -> str:
+        begun.set()
+        await goes_on.wait()
+        return str(world.act(order))
+
+    @app.task
+    async def agent() -> str:
+        return await pay("o-1")
+
+    async with app, app.worker():
+        ticket = await agent.submit()
+        await begun.wait()
+        cancelling = asyncio.create_task(ticket.cancel())
+        await asked.wait()
+        goes_on.set()
+        assert await cancelling
+        # Nobody saw its result; it is there.
+        assert await result(await agent.submit()) == "o-1"
+    assert world.made == ["o-1"]
+
+
+async def test_outside_of_a_stored_job_a_tool_is_a_function() -> None:
+    @tool
+    async def plain(number: int) -> ToolContext:
+        """Say who calls."""
+        return tool_context()
+
+    assert await plain(3) == ToolContext("")
+    assert (plain.__name__, plain.__doc__) == ("plain", "Say who calls.")
+    assert ToolContext("key").derived(2) == "key:2"
+    with pytest.raises(UsageError, match="for the code of a tool"):
+        tool_context()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"effect": "twice"}, "effect='twice' is not allowed"),
+        ({"scope": "town"}, "scope='town' is not allowed"),
+        ({"timeout": 0}, "timeout=0 is not allowed"),
+        ({"dedupe_ttl": -1}, "dedupe_ttl=-1 is not allowed"),
+        ({"key_fields": ["a"]}, "key_fields go with scope"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
+    async def act(a: int) -> None: ...
+
+    with pytest.raises(UsageError, match=said):
+        tool(**options)(act)
