@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from threading import Event
 
 from poolhand import App, emit
 
@@ -26,10 +27,10 @@ def read() -> int:
 
 @app.task(name="stream")
 async def stream(count: int) -> None:
-    already = read()
+    already, beat = read(), Event()
     for number in range(count):
-        while number > read() - already + AHEAD:  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.005)
+        while number > read() - already + AHEAD:
+            await asyncio.to_thread(beat.wait, 0.005)
         await emit(number)
 
 
