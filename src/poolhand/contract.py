@@ -1,13 +1,11 @@
 """The wall: what a store promises, in four small ports behind one URL.
 
-A store keeps and orders; it decides nothing by itself. Who may enter, who is next and how a job
-changes is said by `rules`, which every store asks; one suite of tests holds them all to it. A verb
-is all or nothing: what it returns is written, what it raised has left no trace. Only a StoreError
-says that a store could not do it. Verbs take durations: the store is the only clock of what it
-keeps. Audit records are written with the change they tell of.
-
-Records of which there are many (`gc=False`) hold nothing that could lead back to them: the garbage
-collector, which would look through all of them again and again, is spared that.
+A store keeps and orders; who may enter, who is next and how a job changes is said by `rules`, which
+every store asks; one suite of tests holds them all to it. A verb is all or nothing: what it returns
+is written, what it raised has left no trace. Only a StoreError says that a store could not do it.
+Verbs take durations: the store is the only clock of what it keeps. Audit records are written with
+the change they tell of. Records of which there are many (`gc=False`) hold nothing that could lead
+back to them, so that the garbage collector need not look through them.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from poolhand.rules.job import Job, Status
+from poolhand.rules.meeting import OnBusy
 from poolhand.rules.spec import PoolSpec
 
 
@@ -51,7 +50,8 @@ class Order(Struct, frozen=True, gc=False):
 
     `job` is a draft: the store gives it its moments and its place. It may run after `delay` seconds
     or from `job.run_at` on; after `expires` seconds of waiting it is over. `rerun_failed`: a key
-    whose job did not succeed runs again. `revives` names a dead job that this one replaces.
+    whose job did not succeed runs again. `revives` names a dead job that this one replaces. One
+    that comes alone may find its session busy: `on_busy` says what then.
     """
 
     job: Job
@@ -60,13 +60,13 @@ class Order(Struct, frozen=True, gc=False):
     expires: float | None = None
     rerun_failed: bool = False
     revives: str | None = None
+    on_busy: OnBusy = OnBusy.ENQUEUE
 
 
 class Batch(Struct, frozen=True):
     """Orders that come in together or not at all.
 
-    Where a pool blocks its submitters, an order without a place is parked under the lease of
-    `owner`; without an owner it is refused.
+    Where a pool blocks its submitters, one without a place is parked under `owner`, or refused.
     """
 
     orders: tuple[Order, ...]
@@ -90,7 +90,7 @@ class Added(Struct, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a whole batch was refused: "full", "no_slot", or "not_dead" (what it was to revive)."""
+    """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (what it was to revive)."""
 
     reason: str
     pool: str

@@ -5,7 +5,8 @@ PoolhandError
 ├── Refused               not now; `retry_after` says when to try again, where known
 │   ├── PoolFull          the queue is full (also an asyncio.QueueFull)
 │   ├── NoFreeSlot        no slot is free and the pool keeps no queue (also a QueueFull)
-│   └── Draining          the pool is stopping (also a RuntimeError)
+│   ├── Draining          the pool is stopping (also a RuntimeError)
+│   └── SessionBusy       the session has a turn already, and on_busy="reject" said no
 ├── JobError              what became of a job
 │   ├── JobFailed         it ended with something that cannot be raised again as it is
 │   ├── JobTimedOut       it ran past its soft or hard timeout
@@ -97,6 +98,12 @@ class Draining(Refused, RuntimeError):
     """The pool is draining or stopped and takes no new work."""
 
     code = "PH-POL-003"
+
+
+class SessionBusy(Refused):
+    """A session has a turn already."""
+
+    code = "PH-POL-004"
 
 
 class JobError(PoolhandError):

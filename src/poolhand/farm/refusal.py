@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poolhand.contract import Refusal
-from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError
+from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError, SessionBusy
 
 
 def refused(refusal: Refusal) -> PoolhandError:
@@ -14,6 +14,11 @@ def refused(refusal: Refusal) -> PoolhandError:
         return Conflict(
             f"the job to run again in pool {refusal.pool!r} is no dead job: it was run again "
             "before, or did not fail"
+        )
+    if refusal.reason == "busy":
+        return SessionBusy(
+            f"the session has a turn already in pool {refusal.pool!r}; submit when it is over, or "
+            "choose another on_busy"
         )
     return _full(refusal)
 

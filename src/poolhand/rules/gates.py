@@ -44,6 +44,11 @@ class Sessions(Generic[E]):
         session = None if job.session is None else self._sessions.get((job.tenant, job.session))
         return None if session is None else session.holder
 
+    def last(self, job: Job) -> E | None:
+        """Return the turn that waits behind all others of a session."""
+        session = None if job.session is None else self._sessions.get((job.tenant, job.session))
+        return None if session is None else session.last
+
     def enter(self, entry: E) -> bool:
         """Let an entry through, or make it wait for its turn."""
         job = entry.job

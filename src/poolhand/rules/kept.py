@@ -10,6 +10,7 @@ from poolhand.rules.desk import RERUN, Desk
 from poolhand.rules.entry import E
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keys import Keys
+from poolhand.rules.meeting import Meeting, OnBusy, meet
 from poolhand.rules.rank import Strategy
 
 
@@ -55,6 +56,10 @@ class KeptDesk(Desk[E]):
         """Return the entry that the key of a newcomer already stands for."""
         owner = self._keys.find(job, now)
         return None if owner is None or (rerun and owner.job.status in RERUN) else owner
+
+    def meet(self, job: Job, on_busy: OnBusy) -> Meeting[E]:
+        """Say what it means for a newcomer that its session may be busy."""
+        return meet(job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job))
 
     def facts(self, entry: E, now: float) -> Facts:
         """Return what the ruling on a newcomer depends on."""

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
-EVENTS, JOURNAL = "job/", "journal/"
+EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
 
@@ -47,6 +47,11 @@ def journal_of(job_id: str) -> str:
     return JOURNAL + job_id
 
 
+def inbox_of(job_id: str) -> str:
+    """Return the stream of what was submitted to a turn while it waited."""
+    return INBOX + job_id
+
+
 def streams_of(job_id: str) -> tuple[str, ...]:
     """Return all streams of a job."""
-    return events_of(job_id), journal_of(job_id)
+    return events_of(job_id), journal_of(job_id), inbox_of(job_id)

@@ -31,7 +31,7 @@ from poolhand.contract import (
     Written,
 )
 from poolhand.errors import Unavailable, Unsupported
-from poolhand.rules import audit, lifecycle
+from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
@@ -151,21 +151,13 @@ class MemoryStore:
         return found
 
     def _cancel(self, id: str, by: str) -> Stored | None:
-        books = self._books
-        row = books.rows.get(id)
+        row = self._books.rows.get(id)
         if row is None:
             return None
         if row.parked:
-            books.unpark(row)
+            self._books.unpark(row)
             return None
-        job = row.job
-        if not job.status.terminal and not row.wished:
-            books.note(audit.acted_on(audit.CANCEL, job, by, "", books.at))
-        if job.status.waiting:
-            books.remove(row, lifecycle.cancel(job, books.at))
-        elif job.status is Status.RUNNING and not row.wished:
-            row.wished = True
-            books.topics.add("wish")
+        self._books.cancel(row, by)
         return row.stored()
 
     # Owners

@@ -203,6 +203,17 @@ class Books:
         if job.session is not None or job.idempotency_key is not None:
             row.pool.desk.finish(row, self.now)
 
+    def cancel(self, row: Row, by: str) -> None:
+        """End a job that waits, wish the end of one that runs."""
+        job = row.job
+        if not job.status.terminal and not row.wished:
+            self.note(audit.acted_on(audit.CANCEL, job, by, "", self.at))
+        if job.status.waiting:
+            self.remove(row, lifecycle.cancel(job, self.at))
+        elif job.status is Status.RUNNING and not row.wished:
+            row.wished = True
+            self.topics.add("wish")
+
     def prune(self, keep: float, limit: int) -> int:
         """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
         count = 0

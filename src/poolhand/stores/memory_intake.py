@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Order, Refusal
+from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import (
     Bounded,
@@ -20,7 +20,9 @@ from poolhand.rules.backpressure import (
 from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import Trial, may_refuse
+from poolhand.rules.meeting import TURN, OnBusy, Way
 from poolhand.rules.spec import undeclared
+from poolhand.rules.streams import inbox_of
 from poolhand.rules.terms import arrival
 from poolhand.stores.bounds import cannot_be_kept, known_already
 from poolhand.stores.memory_books import Books
@@ -127,16 +129,42 @@ class Intake:
 
     def _enter(self, order: Order, row: Row, holder: Holder | None) -> Added | Refusal:
         books, pool = self._books, row.pool
+        turn = self._turn_of(order, pool)
+        if isinstance(turn, Added | Refusal):
+            return turn
+        if turn is not None:
+            row.job = replace(row.job, interrupts=turn.job.id)
         if pool.spec.name not in books.pools:
             books.open(pool)
         desk = pool.desk
         verdict = desk.admit(row, books.now, order.rerun_failed)
         if verdict is not desk.taken:
             # Who revives a job has to come in now: should it give up, nobody would be left.
-            return self._carry_out(verdict, row, holder if order.revives is None else None)
-        books.keep(row)
-        books.accept(row)
-        return Added(row.job, Entry.TAKEN)
+            answer = self._carry_out(verdict, row, holder if order.revives is None else None)
+        else:
+            books.keep(row)
+            books.accept(row)
+            answer = Added(row.job, Entry.TAKEN)
+        if turn is not None and isinstance(answer, Added) and answer.entry is Entry.TAKEN:
+            books.cancel(turn, order.job.submitted_by)
+        return answer
+
+    def _turn_of(self, order: Order, pool: Pool) -> Row | Added | Refusal | None:
+        """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
+        books, desk, job = self._books, pool.desk, order.job
+        if order.on_busy is OnBusy.ENQUEUE or desk.joined(job, order.rerun_failed, books.now):
+            return None
+        meeting = desk.meet(job, order.on_busy)
+        match meeting.way:
+            case Way.REFUSE:
+                return _refusal(pool, "busy", desk.waiting)
+            case Way.JOIN:
+                assert meeting.turn is not None
+                id = meeting.turn.job.id
+                books.log.append([Line(inbox_of(id), TURN, order.brief)], books.at)
+                return Added(meeting.turn.job, Entry.JOINED)
+            case _:
+                return meeting.turn
 
     def _carry_out(self, verdict: Verdict[Row], row: Row, holder: Holder | None) -> Added | Refusal:
         books, desk = self._books, row.pool.desk

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Order, Refusal
+from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.backpressure import (
     Bounded,
@@ -21,7 +21,9 @@ from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.kept import may_refuse
+from poolhand.rules.meeting import TURN, OnBusy, Way
 from poolhand.rules.spec import undeclared
+from poolhand.rules.streams import inbox_of
 from poolhand.rules.terms import arrival
 from poolhand.stores.sql_books import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
 from poolhand.stores.sql_log import ROW_LINES
@@ -158,6 +160,11 @@ class Intake:
         pool = self._steps.pools.named(order.job.pool)
         if pool is None:
             pool = self._steps.pools.open(undeclared(order.job.pool))
+        turn = self._turn_of(order, pool)
+        if isinstance(turn, Added):
+            return turn
+        if turn is not None:
+            order = replace(order, job=replace(order.job, interrupts=turn.job.id))
         row = self._row(order, pool)
         # Known before it is decided about: what its coming sets off may come back to it.
         self._books.rows[row.seq] = row
@@ -166,7 +173,26 @@ class Intake:
         added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
         if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
+        if turn is not None and added.entry is Entry.TAKEN:
+            self._steps.cancel(turn.job.id, order.job.submitted_by)
         return added
+
+    def _turn_of(self, order: Order, pool: StoredPool) -> Row | Added | None:
+        """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
+        job, now = order.job, self._books.now
+        if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
+            return None
+        meeting = pool.meet(job, order.on_busy)
+        match meeting.way:
+            case Way.REFUSE:
+                raise _Refused(pool.spec.name, "busy")
+            case Way.JOIN:
+                assert meeting.turn is not None
+                id = meeting.turn.job.id
+                self._books.tell([Line(inbox_of(id), TURN, order.brief)])
+                return Added(meeting.turn.job, Entry.JOINED)
+            case _:
+                return meeting.turn
 
     def _taken_unasked(self, orders: Sequence[Order]) -> StoredPool | None:
         """Return the pool that takes all of these, if there is nothing to decide about any."""

@@ -18,6 +18,7 @@ HEIRS = """
 SELECT gate, min(seq) FROM poolhand_waits WHERE pool = ? AND place = 2 AND gate IN (?*)
 GROUP BY gate
 """
+LAST = "SELECT max(seq) FROM poolhand_waits WHERE pool = ? AND place = 2 AND gate = ?"
 HOLD = Insert(
     "poolhand_sessions",
     {"pool": "bigint", "line": "text", "holder": "bigint"},
@@ -49,6 +50,13 @@ class StoredSessions(Sessions[Row]):
 
     def holder(self, job: Job) -> Row | None:
         seq = None if job.session is None else self._holder(_line(job))
+        return None if seq is None else self._books.row(seq)
+
+    def last(self, job: Job) -> Row | None:
+        if job.session is None:
+            return None
+        self._books.write_waits()
+        (seq,) = self._books.tables.execute(LAST, (self._pool, _line(job))).fetchone()
         return None if seq is None else self._books.row(seq)
 
     def enter(self, entry: Row) -> bool:

@@ -1,0 +1,111 @@
+"""Turns of a session that find it busy: each way of going on is decided with their coming in."""
+
+from __future__ import annotations
+
+import pytest
+
+from poolhand.contract import Added
+from poolhand.rules.backpressure import fail_fast
+from poolhand.rules.job import Status
+from poolhand.rules.meeting import OnBusy
+from poolhand.rules.streams import inbox_of
+from tests.contract.support import Hand, entries, order, refused, spec
+
+WAYS = list(OnBusy)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand, way: OnBusy) -> None:
+    assert entries(await hand.add(order("a", session="s", on_busy=way))) == ["taken"]
+    (claim,) = await hand.claim(1)
+    assert (claim.job.id, claim.job.interrupts) == ("a", None)
+    await hand.finish(claim)
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
+    # Another session, and the same of another tenant, are others.
+    assert entries(await hand.add(order("c", session="t", on_busy=way))) == ["taken"]
+    assert entries(await hand.add(order("d", session="s", tenant="x", on_busy=way))) == ["taken"]
+    assert await hand.statuses(*"bcd") == "queued queued queued"
+
+
+async def test_a_turn_that_may_not_wait_is_refused_and_leaves_no_trace(hand: Hand) -> None:
+    await hand.start("a", session="s")
+    before = await hand.audited()
+    answer = refused(await hand.add(order("b", session="s", on_busy=OnBusy.REJECT)))
+    assert (answer.reason, answer.pool) == ("busy", "pool")
+    assert await hand.store.get(["b"]) == [None]
+    assert await hand.audited() == before
+
+
+@pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
+async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None:
+    claim = await hand.start("a", session="s")
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
+    assert (await hand.get("a")).cancel_wished
+    assert await hand.statuses("a", "b") == "running blocked"
+    assert (await hand.get("b")).job.interrupts == "a"
+    await hand.finish(claim, status=Status.CANCELLED)
+    assert [one.job.id for one in await hand.claim(2)] == ["b"]
+    assert "cancel a" in await hand.audited("cancel")
+
+
+@pytest.mark.parametrize("way", [OnBusy.INTERRUPT, OnBusy.ROLLBACK], ids=str)
+async def test_a_turn_may_end_the_one_that_waits(hand: Hand, way: OnBusy) -> None:
+    await hand.take_in("a", session="s")
+    assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
+    assert await hand.statuses("a", "b") == "cancelled queued"
+    assert (await hand.get("b")).job.interrupts == "a"
+
+
+async def test_who_does_not_come_in_ends_nobody(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=fail_fast(), slots=1))
+    await hand.start("a", session="s")
+    refused(await hand.add(order("b", session="s", on_busy=OnBusy.INTERRUPT)))
+    assert not (await hand.get("a")).cancel_wished
+
+
+async def test_a_turn_joins_the_last_that_waits_or_waits_itself(hand: Hand) -> None:
+    claim = await hand.start("a", session="s")
+    merge = OnBusy.MERGE
+    assert entries(await hand.add(order("b", session="s", on_busy=merge))) == ["taken"]
+    joined = await hand.add(order("c", session="s", on_busy=merge))
+    assert isinstance(joined, tuple)
+    assert [(one.job.id, one.entry.value) for one in joined] == [("b", "joined")]
+    await hand.take_in("d", session="s")
+    await hand.add(order("e", session="s", on_busy=merge))
+    # Not one of other code.
+    assert entries(await hand.add(order("f", session="s", name="other", on_busy=merge))) == [
+        "taken"
+    ]
+    assert await hand.store.get(["c", "e"]) == [None, None]
+    assert [one.body for one in await hand.store.read(inbox_of("b"))] == [b"brief of c"]
+    assert [one.body for one in await hand.store.read(inbox_of("d"))] == [b"brief of e"]
+    await hand.finish(claim)
+    assert await hand.statuses("b", "d", "f") == "queued blocked blocked"
+
+
+async def test_a_turn_that_has_begun_is_joined_by_nobody(hand: Hand) -> None:
+    claim = await hand.start("a", session="s")
+    await hand.retry(claim)
+    (added,) = await taken(hand, "b")
+    assert added.entry.value == "taken"
+    assert await hand.store.read(inbox_of("a")) == []
+
+
+async def test_a_turn_that_waits_for_its_first_start_is_joined(hand: Hand) -> None:
+    await hand.take_in("a", session="s")
+    (added,) = await taken(hand, "b")
+    assert (added.job.id, added.entry.value) == ("a", "joined")
+
+
+async def taken(hand: Hand, id: str) -> tuple[Added, ...]:
+    answer = await hand.add(order(id, session="s", on_busy=OnBusy.MERGE))
+    assert isinstance(answer, tuple)
+    return answer
+
+
+async def test_a_key_goes_before_the_session(hand: Hand) -> None:
+    await hand.start("a", session="s", idempotency_key="k")
+    for way in WAYS:
+        answer = await hand.add(order("b", session="s", idempotency_key="k", on_busy=way))
+        assert entries(answer) == ["joined"]
+    assert not (await hand.get("a")).cancel_wished
