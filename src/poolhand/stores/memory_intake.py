@@ -132,8 +132,8 @@ class Intake:
         turn = self._turn_of(order, pool)
         if isinstance(turn, Added | Refusal):
             return turn
-        if turn is not None:
-            row.job = replace(row.job, interrupts=turn.job.id)
+        if turn is not None and order.on_busy is OnBusy.ROLLBACK:
+            row.job = replace(row.job, rolls_back=turn.job.id)
         if pool.spec.name not in books.pools:
             books.open(pool)
         desk = pool.desk

@@ -163,8 +163,8 @@ class Intake:
         turn = self._turn_of(order, pool)
         if isinstance(turn, Added):
             return turn
-        if turn is not None:
-            order = replace(order, job=replace(order.job, interrupts=turn.job.id))
+        if turn is not None and order.on_busy is OnBusy.ROLLBACK:
+            order = replace(order, job=replace(order.job, rolls_back=turn.job.id))
         row = self._row(order, pool)
         # Known before it is decided about: what its coming sets off may come back to it.
         self._books.rows[row.seq] = row

@@ -60,7 +60,7 @@ class Terms(Struct, frozen=True, array_like=True):
     idempotency_key: str | None
     run_at: datetime | None
     expires_at: datetime | None
-    interrupts: str | None
+    rolls_back: str | None
 
 
 terms_of = attrgetter(*Terms.__struct_fields__)
