@@ -74,8 +74,11 @@ from poolhand.rules.streams import JobEvent
 if TYPE_CHECKING:
     from poolhand.app import App
     from poolhand.contract import Filter
+    from poolhand.execute.execution import Execution
+    from poolhand.farm.agent import Agent
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
+    from poolhand.sessions.session import Session
     from poolhand.tools.calling import ToolContext
     from poolhand.tools.step import step
     from poolhand.tools.tool import tool, tool_context
@@ -85,11 +88,14 @@ if TYPE_CHECKING:
 
 # What a pool in memory does not need is imported when it is first named.
 _LATER = {
+    "Agent": "poolhand.farm.agent",
     "AllowPickle": "poolhand.wire.pickling",
     "App": "poolhand.app",
+    "Execution": "poolhand.execute.execution",
     "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
+    "Session": "poolhand.sessions.session",
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
     "Task": "poolhand.farm.task",
@@ -117,6 +123,7 @@ durable.offer(_durable_pool)
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agent",
     "AgentPool",
     "AgentRequest",
     "AllowPickle",
@@ -131,6 +138,7 @@ __all__ = [
     "DrainReport",
     "Draining",
     "Event",
+    "Execution",
     "Explanation",
     "FanoutResult",
     "Fault",
@@ -161,6 +169,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "SchemaTooNew",
+    "Session",
     "SessionBusy",
     "Shift",
     "ShiftReport",

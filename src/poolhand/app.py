@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from poolhand.config import load, masked
 from poolhand.contract import Order, Store
@@ -15,6 +15,7 @@ from poolhand.errors import StoreError, Unsupported, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
+from poolhand.farm.agent import Agent, message_of
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.maintenance import KEEP_RESULTS
@@ -37,6 +38,7 @@ from poolhand.rules.checks import NAME_ALLOWED, is_amount, is_name, is_seconds, 
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
+from poolhand.sessions.session import Session, SessionTerms, turn_of
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
@@ -51,6 +53,7 @@ KINDS = (
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 SCOPE = "app"
 READY_WITHIN = 4.5
+SESSION_OPTIONS = ("schema", "upcasters", "ttl")
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
@@ -143,6 +146,25 @@ class App:
         Without `retry` a failed attempt is followed by up to three more.
         """
         maker = TaskMaker(self, pool, dict(options))
+        return maker if fn is None else maker(fn)
+
+    @overload
+    def agent(
+        self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
+    ) -> Agent[P, T]: ...
+
+    @overload
+    def agent(self, fn: None = None, /, *, pool: str = ..., **options: Any) -> AgentMaker: ...
+
+    def agent(
+        self, fn: Callable[..., Any] | None = None, /, *, pool: str = "default", **options: Any
+    ) -> Any:
+        """Register an async function as an agent: its first argument is the session of its turn.
+
+        Takes the options of a task, `on_busy`, and how its sessions are kept: `schema` and
+        `upcasters` (the shape of their state), `ttl` (seconds after the last turn).
+        """
+        maker = AgentMaker(self, pool, dict(options))
         return maker if fn is None else maker(fn)
 
     def worker(
@@ -259,10 +281,24 @@ class App:
         self._check_near_miss({pool}, declared=set(self._configs))
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
+        self._add(code, pool)
+        return task
+
+    def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
+        """Make an agent of a function."""
+        kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
+        name = options.pop("name", None)
+        turn = turn_of(fn, SessionTerms(**kept), lambda data, id: message_of(code, data, id))
+        code = Code(name_of_task(fn) if name is None else name, turn, self._parcels)
+        self._check_near_miss({pool}, declared=set(self._configs))
+        agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
+        self._add(code, pool)
+        return agent
+
+    def _add(self, code: Code, pool: str) -> None:
         self._pools_of_tasks.add(pool)
         self._codes.add(code)
         KNOWN.renew(code)
-        return task
 
     def _station(self) -> Station:
         store = store_of(self.url, self.runtime)
@@ -302,6 +338,21 @@ class TaskMaker:
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         return self._app.register(fn, self._pool, dict(self._options))
+
+
+class AgentMaker:
+    """What `@app.agent(…)` leaves to be called with the function."""
+
+    def __init__(self, app: App, pool: str, options: dict[str, Any]) -> None:
+        self._app = app
+        self._pool = pool
+        self._options = options
+
+    def __call__(
+        self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
+    ) -> Agent[P, T]:
+        agent: Agent[P, T] = self._app.enlist(fn, self._pool, dict(self._options))
+        return agent
 
 
 _UNDECLARED = PoolConfig("default")

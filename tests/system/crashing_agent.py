@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from poolhand import App, Retry, emit, step, tool, wait
+from poolhand import App, Retry, Session, emit, step, tool, wait
 
 URL, FOLDER = sys.argv[1], Path(sys.argv[2])
 LEDGER, OUTCOMES = FOLDER / "ledger", FOLDER / "outcomes"
@@ -59,9 +59,9 @@ async def mail(wanted: str) -> str:
     return act("mail", wanted)
 
 
-@app.task(retry=Retry(attempts=4, first=0.0, jitter=0.0))
-async def agent(wanted: str) -> list[str]:
-    found = []
+@app.agent(retry=Retry(attempts=4, first=0.0, jitter=0.0))
+async def agent(session: Session, wanted: str) -> list[str]:
+    found = session.state["messages"]
     for what in STEPS:
         die_at(f"before {what}", wanted)
         await emit(what)
@@ -73,18 +73,22 @@ async def agent(wanted: str) -> list[str]:
             case _:
                 found.append(await step(what, act, what, wanted))
         die_at(f"after {what}", wanted)
-    return found
+    return list(found)
 
 
 async def main() -> None:
     told = OUTCOMES.read_text().splitlines() if OUTCOMES.exists() else []
     async with app, app.worker(), asyncio.timeout(LIMIT):
         for place in PLACES[len(told) :]:
-            ticket = await agent.with_options(idempotency_key=place).submit(place)
+            talk = agent.session(place)
+            ticket = await talk.with_options(idempotency_key=place).submit(place)
             job = await wait(ticket)
-            chunks = [event.data async for event in ticket.events()]
+            last = [event.data async for event in ticket.events()][-1]
+            record, history = await talk.record(), await talk.history()
+            state = None if record is None else record.state["messages"]
+            tries = [one.status for one in history]
             error = "" if job.error is None else job.error.type
-            note(OUTCOMES, [place, job.status.value, job.result, error, job.crashes, chunks[-1]])
+            note(OUTCOMES, [place, job.status.value, job.result, error, state, tries, last])
 
 
 if __name__ == "__main__":

@@ -47,12 +47,14 @@ def test_killed_at_every_place_an_agent_repeats_nothing_that_it_finished(
         ends.append(subprocess.run(command, check=False).returncode)
     assert ends == [-signal.SIGKILL] * len(PLACES) + [0]
     outcomes = lines(tmp_path / "outcomes")
-    for place, status, result, error, crashes, last in outcomes:
+    for place, status, result, error, state, tries, last in outcomes:
+        # State, outcome and log of a turn are all there or all absent.
         if place == "in pay":
             assert (status, error) == ("failed", "poolhand.errors.ToolOutcomeUnknown")
+            assert state is None
         else:
-            assert (place, status, result) == (place, "completed", STEPS)
-        assert crashes == 1
+            assert (place, status, result, state) == (place, "completed", STEPS, STEPS)
+        assert (place, tries) == (place, ["queued", status])
         assert last == status
     assert [one[0] for one in outcomes] == PLACES
     happened = Counter((place, what) for place, what in lines(tmp_path / "ledger"))

@@ -15,6 +15,7 @@ from poolhand.execute.executor import hand_back, unwritable
 from poolhand.farm.chronicle import Chronicle
 from poolhand.farm.heartbeat import Heartbeat
 from poolhand.farm.keeper import Keeper
+from poolhand.farm.ledger import Ledger
 from poolhand.farm.watch import Outcomes
 
 POLL = 1.0  # hints may be lost; what is true is asked for this often
@@ -73,14 +74,14 @@ class Hand:
         keeper: Keeper,
         heart: Heartbeat,
         outcomes: Outcomes,
-        chronicle: Chronicle,
+        telling: tuple[Chronicle, Ledger],
         pools: tuple[str, ...] | None,
         served: Served,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._outcomes = outcomes
-        self._chronicle = chronicle
+        self._chronicle, self._ledger = telling
         self._pools = pools
         self._served = served
         self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
@@ -247,9 +248,12 @@ class Hand:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)
         if done:
-            changes = await self._chronicle.closing([one.change for one in done])
+            changes = self._ledger.closing([one.change for one in done])
+            changes = await self._chronicle.closing(changes)
             replaced = await store.replace(changes, wanted)
-            self._chronicle.over(change.token for change in changes)
+            tokens = [change.token for change in changes]
+            self._chronicle.over(tokens)
+            self._ledger.over(tokens)
             return replaced
         claims = () if wanted is None else tuple(await store.claim(wanted))
         return Replaced((), claims)

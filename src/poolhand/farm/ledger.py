@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from poolhand.contract import Line, Put
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Line, Put
 from poolhand.errors import Conflict
 from poolhand.farm.keeper import Keeper
 from poolhand.rules.job import Status
-from poolhand.rules.streams import journal_of
+from poolhand.rules.streams import inbox_of, journal_of
 
 AT_ONCE = 1000
-RECORD = "record"
+RECORD, REVISION = "record", "revision"
 
 
 class Ledger:
@@ -27,7 +29,14 @@ class Ledger:
             "document": self._document,
             "put": self._put,
             "runs": self._runs,
+            "completed": self._completed,
+            "lines": self._lines,
+            "inbox": self._inbox,
+            "trim": self._trim,
+            "save": self._save,
+            "hold": self._hold,
         }
+        self._held: dict[int, tuple[Put, Line]] = {}
 
     def ask(self, id: str, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
         """Have something done for a job."""
@@ -38,11 +47,7 @@ class Ledger:
 
     async def _journal(self, id: str, token: int) -> list[bytes]:
         """Return all that was recorded for a job."""
-        stream, last, bodies = journal_of(id), 0, []
-        while lines := await self._keeper.store.read(stream, last, AT_ONCE):
-            last = lines[-1].number
-            bodies += [line.body for line in lines]
-        return bodies
+        return await self._all_of(journal_of(id))
 
     async def _record(self, id: str, token: int, body: bytes) -> None:
         """Record something for a job, for all its attempts to come."""
@@ -62,3 +67,56 @@ class Ledger:
         """Tell whether another job runs."""
         found = (await self._keeper.store.get([other]))[0]
         return found is not None and found.job.status is Status.RUNNING
+
+    async def _completed(self, id: str, token: int, other: str) -> bool:
+        """Tell whether another job has ended well."""
+        found = (await self._keeper.store.get([other]))[0]
+        return found is not None and found.job.status is Status.COMPLETED
+
+    async def _lines(self, id: str, token: int, stream: str) -> list[bytes]:
+        return await self._all_of(stream)
+
+    async def _inbox(self, id: str, token: int) -> list[bytes]:
+        """Return what joined a turn while it waited."""
+        return await self._all_of(inbox_of(id))
+
+    async def _trim(self, id: str, token: int, stream: str, before: int) -> None:
+        await self._keeper.store.trim(stream, before)
+
+    async def _save(
+        self, id: str, token: int, key: str, stream: str, value: bytes, ttl: float | None
+    ) -> None:
+        """Write the state of a session now, and that it was so."""
+        store = self._keeper.store
+        lost = await store.append([Line(stream, REVISION, value, token)])
+        if lost or not await store.put([Put(key, value, None, ttl)], token):
+            raise Conflict(f"job {id} is not this attempt's any more; its session is not saved")
+
+    async def _hold(
+        self, id: str, token: int, key: str, stream: str, value: bytes, ttl: float | None
+    ) -> None:
+        """Have the state of a session written when its turn ends well."""
+        self._held[token] = Put(key, value, None, ttl), Line(stream, REVISION, value)
+
+    def closing(self, changes: Sequence[Change]) -> list[Change]:
+        """Return changes with what is to be written with them."""
+        return [self._with_state(change) for change in changes] if self._held else list(changes)
+
+    def _with_state(self, change: Change) -> Change:
+        held = self._held.get(change.token)
+        if held is None or change.job.status is not Status.COMPLETED:
+            return change
+        put, line = held
+        return replace(change, documents=(*change.documents, put), log=(*change.log, line))
+
+    def over(self, tokens: Iterable[int]) -> None:
+        """Forget attempts that have ended."""
+        for token in tokens:
+            self._held.pop(token, None)
+
+    async def _all_of(self, stream: str) -> list[bytes]:
+        last, bodies = 0, []
+        while lines := await self._keeper.store.read(stream, last, AT_ONCE):
+            last = lines[-1].number
+            bodies += [line.body for line in lines]
+        return bodies

@@ -57,7 +57,12 @@ class Line:
         self._station = station
         self._crew = crew
         self.hand = Hand(
-            station.keeper, station.heart, station.outcomes, station.chronicle, pools, self
+            station.keeper,
+            station.heart,
+            station.outcomes,
+            (station.chronicle, station.ledger),
+            pools,
+            self,
         )
         self.tray = Tray(crew.loop, self.hand)
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from poolhand.contract import Change, Lease, Log, Owner, Put
+from poolhand.execute.execution import Tried, logged
 from poolhand.execute.executor import crashed
 from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
@@ -102,7 +103,10 @@ class Reaper:
         claims = await store.bury(lease.owner.id, lease.renewal)
         if not claims:
             return
-        changes = [crashed(claim, at) for claim in claims]
+        owner = lease.owner.id
+        changes = [
+            logged(crashed(claim, at), Tried(claim.job.attempts, owner), at) for claim in claims
+        ]
         replaced = await store.replace(changes)
         # Others may look at the same moment: what they took back is theirs to tell.
         made = [one for one, was_made in zip(changes, replaced.made, strict=True) if was_made]

@@ -16,6 +16,7 @@ from poolhand.execute.code import Code
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.ids import Ids, full_id
 from poolhand.rules.job import Job, Status
+from poolhand.rules.meeting import OnBusy
 from poolhand.runtime import Identity, Runtime
 
 
@@ -45,7 +46,9 @@ class Orders:
     def make(self, call: Call, terms: Terms) -> Order:
         (id,) = self._next_ids(1)
         brief = _brief(call, terms.options)
-        return Order(self._draft(call, terms, id), write_brief(brief), *_how(terms.options))
+        on_busy = OnBusy(terms.options.on_busy)
+        order = Order(self._draft(call, terms, id), write_brief(brief), *_how(terms.options))
+        return order if on_busy is OnBusy.ENQUEUE else replace(order, on_busy=on_busy)
 
     def make_all(self, call: Call, payloads: Sequence[bytes], terms: Terms) -> list[Order]:
         """Return orders for calls that differ in nothing but their payloads."""

@@ -86,6 +86,7 @@ class Submits(Generic[P, T]):
 
         At most 50,000. Where the pool blocks its submitters, those without a place wait for one.
         """
+        self._check_waits("submit_many")
         code = self._code
         payloads = [code.pack(call, {}) for call in _as_calls(calls)]
         orders = self._door.orders.make_all(Call(code.name, code=code), payloads, self._terms())
@@ -107,6 +108,7 @@ class Submits(Generic[P, T]):
         It is one of `app.transaction()`, or, over PostgreSQL, the one that is open on a connection
         of asyncpg. The job then comes in right after the commit.
         """
+        self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
             return await transaction.add(self._order(args, kwargs))
         if not isinstance(transaction, Connection):
@@ -139,6 +141,7 @@ class Submits(Generic[P, T]):
         expires: float | None = UNSET,
         cancel_with_caller: bool = UNSET,
         on_crash: str = UNSET,
+        on_busy: str = UNSET,
         **fairness: str | None,
     ) -> Submits[P, T]:
         """Return this task with other options.
@@ -152,6 +155,12 @@ class Submits(Generic[P, T]):
         # Told here, not at the submit: bad options are the fault of this line.
         view.check()
         return view
+
+    def _check_waits(self, verb: str) -> None:
+        """Raise if what a busy session does to one turn would have to be decided for many."""
+        on_busy = self._terms().options.on_busy
+        if on_busy != "enqueue":
+            raise UsageError(f"{verb}: on_busy={on_busy!r} goes with submit, one turn at a time")
 
     def check(self) -> None:
         """Raise what is wrong with the options, as far as it can be known now."""

@@ -12,6 +12,7 @@ from typing import Any
 from poolhand.contract import Change, Claim
 from poolhand.errors import PoolhandError
 from poolhand.execute.capture import close_output
+from poolhand.execute.execution import Tried, logged
 from poolhand.execute.executor import (
     End,
     Errand,
@@ -173,6 +174,7 @@ class Worker:
         if isinstance(change, Failed):
             self.failed(attempt, change, now)
         else:
+            change = self._logged(change, work, value)
             self._finish(work, Done(change, None, value if work.errand.code is None else None))
             self._vacate(attempt)
 
@@ -283,7 +285,12 @@ class Worker:
         else:
             policy = NO_RETRY if work.wished else work.errand.brief.policy
             change, outcome = self._change(work, outcome, policy, end)
+        change = self._logged(change, work)
         self._finish(work, Done(change, error_of(change.job, outcome)))
+
+    def _logged(self, change: Change, work: StoredWork, value: Any = None) -> Change:
+        tried = Tried(work.job.attempts, self.station.heart.owner.id, work.errand.call)
+        return logged(change, tried, self._clock.wall(), value)
 
     def _change(
         self, work: StoredWork, outcome: Outcome, policy: Retry | None, end: End

@@ -25,6 +25,7 @@ from poolhand.rules.checks import (
 )
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
+from poolhand.rules.meeting import OnBusy
 from poolhand.rules.rank import FairRoundRobin
 
 
@@ -51,6 +52,7 @@ class Options(Struct, frozen=True):
     expires: float | None = None
     cancel_with_caller: bool = False
     on_crash: str = "rerun"
+    on_busy: str = "enqueue"
 
     @property
     def fairness_key(self) -> str:
@@ -83,10 +85,20 @@ def with_changes(
             faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:
         changed = replace(options, **_with_lane(values, field))
-        if changed.delay is None or changed.run_at is None:
+        faults = _faults_together(changed)
+        if not faults:
             return changed
-        faults = ["give delay or run_at, not both"]
     raise UsageError(f"Pool {config.name!r}, with_options: " + "; ".join(faults))
+
+
+def _faults_together(options: Options) -> list[str]:
+    """Return what does not go together."""
+    faults = []
+    if options.delay is not None and options.run_at is not None:
+        faults.append("give delay or run_at, not both")
+    if options.on_busy != "enqueue" and options.session is None:
+        faults.append(f"on_busy={options.on_busy!r} goes with a session; give session=")
+    return faults
 
 
 def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
@@ -161,7 +173,7 @@ def deadlines(
     return soft, hard, hard if soft is None else soft
 
 
-DURABLE_ONLY = ("on_crash",)
+DURABLE_ONLY = ("on_crash", "on_busy")
 ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
 
@@ -204,6 +216,10 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
     "on_crash": (lambda value: value in ON_CRASH, "'rerun' or 'fail'"),
+    "on_busy": (
+        lambda value: isinstance(value, str) and value in list(OnBusy),
+        "'enqueue', 'reject', 'interrupt', 'rollback' or 'merge'",
+    ),
 }
 
 
@@ -213,8 +229,8 @@ def _is_moment(value: datetime) -> bool:
 
 def _later_faults(values: dict[str, Any], durable: bool) -> list[str]:
     faults = []
-    if values.pop("on_busy", "enqueue") != "enqueue":
-        faults.append("on_busy is not in this version; turns of a session wait ('enqueue')")
+    if not durable and values.pop("on_busy", "enqueue") != "enqueue":
+        faults.append("on_busy goes with jobs that a store keeps; here turns of a session wait")
     if not durable and values.pop("on_crash", None) is not None:
         faults.append("on_crash goes with jobs that a store keeps: a pool in memory has no crash")
     if durable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -50,6 +51,21 @@ def journal_of(job_id: str) -> str:
 def inbox_of(job_id: str) -> str:
     """Return the stream of what was submitted to a turn while it waited."""
     return INBOX + job_id
+
+
+def session_of(tenant: str | None, session: str) -> str:
+    """Return the key of a session's document, and the stream of its revisions."""
+    return f"{sessions_of(tenant)}{quote(session, safe='')}"
+
+
+def sessions_of(tenant: str | None) -> str:
+    """Return how the keys of all sessions of a tenant begin."""
+    return f"session/{quote(tenant or '', safe='')}/"
+
+
+def executions_of(tenant: str | None, session: str) -> str:
+    """Return the stream of the attempts at all turns of a session."""
+    return f"executions/{quote(tenant or '', safe='')}/{quote(session, safe='')}"
 
 
 def streams_of(job_id: str) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ async def test_the_strategys_own_field_is_an_option_of_that_pool(
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ({"on_busy": "reject"}, ["on_busy", "not in this version"]),
+        ({"on_busy": "reject"}, ["on_busy", "goes with jobs that a store keeps"]),
         ({"on_crash": "fail"}, ["on_crash", "goes with jobs that a store keeps"]),
     ],
     ids=str,

@@ -1,0 +1,124 @@
+"""Agents: tasks that run as turns of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from poolhand.errors import UsageError
+from poolhand.execute.brief import read_brief
+from poolhand.execute.code import Code
+from poolhand.execute.execution import Execution, read_execution
+from poolhand.farm.task import Door, Submits
+from poolhand.rules.meeting import OnBusy
+from poolhand.rules.streams import executions_of, session_of
+from poolhand.sessions.record import SessionRecord, read
+from poolhand.sessions.session import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Agent(Generic[P, T]):
+    """A registered agent. Called with a session it just runs; in a session it is submitted."""
+
+    def __init__(
+        self,
+        call: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]],
+        code: Code,
+        pool: str,
+        door: Door,
+        changes: dict[str, Any],
+    ) -> None:
+        self._call = call
+        self.fn = code.fn
+        self.code = code
+        self._pool = pool
+        self._door = door
+        self._on_busy = changes.pop("on_busy", OnBusy.ENQUEUE.value)
+        self._changes = changes
+        self.__doc__ = call.__doc__
+        self.__name__ = getattr(call, "__name__", code.name)
+        self.__qualname__ = getattr(call, "__qualname__", code.name)
+        self.__module__ = call.__module__
+        self.__wrapped__ = call
+        # Told where the agent is made, not by its first session.
+        self.session("check")
+
+    @property
+    def name(self) -> str:
+        return self.code.name
+
+    async def __call__(self, session: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take a turn here and now, as if it were no agent; nothing is kept."""
+        return await self._call(session, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name} in pool {self._pool!r}>"
+
+    def session(
+        self,
+        id: str,
+        *,
+        tenant: str | None = None,
+        user: str | None = None,
+        on_busy: str | None = None,
+    ) -> SessionDoor[P, T]:
+        """Return the way to one session: `await assistant.session("s-1").submit("hello")`.
+
+        Of a tenant and a user, if you have several; the same name with another tenant is another
+        session. `on_busy` says what a turn does that finds another one there.
+        """
+        if not isinstance(id, str):
+            raise UsageError(f"session({id!r}) is not allowed; give the name of a session, a text")
+        changes = {
+            **self._changes,
+            "session": id,
+            "tenant": tenant,
+            "user": user,
+            "on_busy": self._on_busy if on_busy is None else on_busy,
+        }
+        door: SessionDoor[P, T] = SessionDoor(self.code, self._pool, self._door, changes)
+        door.check()
+        return door
+
+
+class SessionDoor(Submits[P, T]):
+    """One session of an agent, from outside: turns go in, and what is kept can be seen."""
+
+    @property
+    def _where(self) -> tuple[str | None, str]:
+        return self._changes["tenant"], self._changes["session"]
+
+    async def record(self) -> SessionRecord | None:
+        """Return the session as it was last written, None if it was not."""
+        station = await self._door.station()
+        key = session_of(*self._where)
+        found = await station.keeper.ask(lambda: station.store.get_document(key))
+        return None if found is None else read(found[0])
+
+    async def revisions(self) -> list[SessionRecord]:
+        """Return what is kept of the states it has had, oldest first."""
+        lines = await self._lines(session_of(*self._where))
+        return [read(body) for body in lines]
+
+    async def history(self) -> list[Execution]:
+        """Return the attempts at its turns, oldest first."""
+        lines = await self._lines(executions_of(*self._where))
+        return [read_execution(body) for body in lines]
+
+    async def _lines(self, stream: str) -> list[bytes]:
+        station = await self._door.station()
+        store = station.store
+        last, found = 0, list[bytes]()
+        while lines := await station.keeper.ask(lambda: store.read(stream, last)):  # noqa: B023
+            last = lines[-1].number
+            found += [line.body for line in lines]
+        return found
+
+
+def message_of(code: Code, data: bytes, job_id: str) -> Any:
+    """Return what a turn was submitted with that has joined another one."""
+    call: Any = code.unpack(read_brief(data, job_id).payload)
+    given = (*call.args, *call.keywords.values())
+    return given[0] if len(given) == 1 else given

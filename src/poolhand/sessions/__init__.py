@@ -1,0 +1,1 @@
+"""Sessions: the state of a conversation, turn after turn."""

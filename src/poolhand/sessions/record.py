@@ -1,0 +1,78 @@
+"""The record of a session: its state, whose it is, and which turn wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.errors import SchemaTooNew, TooLarge, UsageError
+
+MOST_STATE = 1024 * 1024  # bytes of JSON
+KEPT_REVISIONS = 20
+
+State = dict[str, Any]
+Upcasters = Mapping[int, Callable[[State], State]]
+
+
+class SessionRecord(Struct, frozen=True):
+    """A session as it is kept; `turn` is the job that wrote it, `schema` the shape of its state."""
+
+    id: str
+    tenant: str | None
+    user: str | None
+    schema: int
+    turn: str
+    state: State
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SessionRecord).decode
+
+
+def new_state(session_id: str, at: datetime) -> State:
+    """Return the state of a session that nobody has written yet."""
+    return {"session_id": session_id, "messages": [], "context": {}, "created_at": at.isoformat()}
+
+
+def write(record: SessionRecord) -> bytes:
+    """Return a record as it is kept, or say why it cannot be."""
+    try:
+        data = _encode(record)
+    except Exception as error:
+        raise UsageError(
+            f"the state of session {record.id!r} takes JSON values: {error}"
+        ) from error
+    if len(data) > MOST_STATE:
+        raise TooLarge(
+            f"the state of session {record.id!r} has {len(data):,} bytes; at most {MOST_STATE:,} "
+            "are kept: leave out what can be found elsewhere",
+            limit=MOST_STATE,
+            size=len(data),
+        )
+    return data
+
+
+def read(data: bytes) -> SessionRecord:
+    return _decode(data)
+
+
+def upcast(record: SessionRecord, schema: int, upcasters: Upcasters) -> State:
+    """Return the state in the shape of today."""
+    state, known = record.state, record.schema
+    if known > schema:
+        raise SchemaTooNew(
+            f"the state of session {record.id!r} has schema {known}, the agent here {schema}: run "
+            "the newer code that wrote it"
+        )
+    for step in range(known, schema):
+        if step not in upcasters:
+            raise UsageError(
+                f"the state of session {record.id!r} has schema {known}, the agent {schema}: give "
+                f"upcasters={{{step}: …}}, which takes it from {step} to {step + 1}"
+            )
+        state = upcasters[step](state)
+    return state

@@ -1,0 +1,159 @@
+"""A session as its turn sees it: loaded before, saved with the outcome, or not at all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.context import Running, running
+from poolhand.errors import UsageError
+from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.streams import session_of
+from poolhand.sessions.record import (
+    KEPT_REVISIONS,
+    SessionRecord,
+    State,
+    Upcasters,
+    new_state,
+    read,
+    upcast,
+    write,
+)
+
+
+class SessionTerms(Struct, frozen=True):
+    """How the sessions of an agent are kept: the shape of their state, and for how long."""
+
+    schema: int = 1
+    upcasters: Upcasters = {}
+    ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_count(self.schema):
+            raise UsageError(f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 …")
+        if self.ttl is not None and not is_amount(self.ttl):
+            raise UsageError(f"ttl={shown(self.ttl)} is not allowed; give seconds above 0, or None")
+
+
+class Session:
+    """One turn's view of its session; `state` is yours to change, in place or as a whole.
+
+    `inbox` holds what was submitted to this turn while it waited (on_busy="merge"). `revision`
+    counts how often the state was written.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        state: State | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+    ) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.user = user
+        self.state: State = new_state(id, datetime.now(UTC)) if state is None else state
+        self.inbox: list[Any] = []
+        self.revision = 0
+        self._inside: Running | None = None
+        self._terms = SessionTerms()
+        self._written = b""
+
+    async def save(self) -> None:
+        """Write the state now: it stays, whatever becomes of this turn, unless it is rolled back.
+
+        Without this it is written with the outcome of the turn, if that is good.
+        """
+        if self._inside is not None:
+            data = self._data()
+            await self._inside.ask("save", *self._place(), data, self._terms.ttl)
+            self._written = data
+            self.revision += 1
+
+    async def open(self, inside: Running, terms: SessionTerms) -> None:
+        """Load the session of a turn."""
+        self._inside, self._terms = inside, terms
+        found = await inside.ask("document", self._place()[0])
+        if found is not None:
+            data, self.revision = found
+            await self._take(read(data))
+            self._written = data if read(data).schema == terms.schema else b""
+            if self.revision % KEPT_REVISIONS == 0:
+                await inside.ask("trim", self._place()[1], self.revision - KEPT_REVISIONS)
+
+    async def close(self) -> None:
+        """Have the state written with the outcome."""
+        assert self._inside is not None
+        data = self._data()
+        if data != self._written:
+            await self._inside.ask("hold", *self._place(), data, self._terms.ttl)
+
+    async def _take(self, record: SessionRecord) -> None:
+        """Take a record over, or the one before it where its turn is rolled back."""
+        assert self._inside is not None
+        job: Any = self._inside.snapshot()
+        if record.user is not None and job.user is not None and record.user != job.user:
+            raise UsageError(f"session {self.id!r} belongs to another user than {job.user!r}")
+        self.user = record.user if job.user is None else job.user
+        if record.turn != job.rolls_back or await self._inside.ask("completed", record.turn):
+            self.state = upcast(record, self._terms.schema, self._terms.upcasters)
+            return
+        before = await self._before(record.turn)
+        if before is not None:
+            self.state = upcast(before, self._terms.schema, self._terms.upcasters)
+        await self.save()
+
+    async def _before(self, turn: str) -> SessionRecord | None:
+        """Return the last revision that a turn did not write."""
+        assert self._inside is not None
+        revisions = [read(body) for body in await self._inside.ask("lines", self._place()[1])]
+        return next((one for one in reversed(revisions) if one.turn != turn), None)
+
+    def _data(self) -> bytes:
+        assert self._inside is not None
+        job: Any = self._inside.snapshot()
+        return write(
+            SessionRecord(self.id, self.tenant, self.user, self._terms.schema, job.id, self.state)
+        )
+
+    def _place(self) -> tuple[str, str]:
+        """Return the key of the document and the stream of its revisions."""
+        name = session_of(self.tenant, self.id)
+        return name, name
+
+
+def turn_of(
+    fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, str], Any]
+) -> Callable[..., Any]:
+    """Return an agent as the task of one turn: without the session, which is loaded for it.
+
+    `message_of` reads what has joined a turn.
+    """
+    signature = inspect.signature(fn)
+    if not inspect.iscoroutinefunction(fn) or not signature.parameters:
+        raise UsageError(
+            f"an agent is an async function whose first argument is its session; {fn!r} is not"
+        )
+    _, *others = signature.parameters.values()
+
+    @wraps(fn)
+    async def turn(*args: Any, **kwargs: Any) -> Any:
+        inside = running.get()
+        assert inside is not None
+        job: Any = inside.snapshot()
+        if job.session is None:
+            raise UsageError(f"{job.name} is an agent: it runs in a session")
+        session = Session(job.session, None, job.tenant, job.user)
+        await session.open(inside, terms)
+        session.inbox = [message_of(data, job.id) for data in await inside.ask("inbox")]
+        value = await fn(session, *args, **kwargs)
+        await session.close()
+        return value
+
+    turn.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return turn

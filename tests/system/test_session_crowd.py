@@ -1,0 +1,66 @@
+"""Many turns of one session at once, from several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poolhand import App
+from poolhand.rules.audit import STREAM
+from poolhand.rules.streams import session_of
+from poolhand.sessions.record import SessionRecord, read
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+PROCESSES, EACH = 4, 25
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema
+
+
+async def found(url: str) -> tuple[SessionRecord, list[str], list[str]]:
+    """Return the session, and the turns as they were submitted and as they ended."""
+    async with App(url) as app:
+        station = await app.station()
+        store = station.store
+        document = await station.keeper.ask(lambda: store.get_document(session_of(None, "one")))
+        assert document is not None
+        lines = await station.keeper.ask(lambda: store.read(STREAM, limit=10_000))
+    told = [
+        (line.kind, json.loads(line.body)["task_id"]) for line in lines if b"task_id" in line.body
+    ]
+    submitted = [id for kind, id in told if kind == "pool_submit"]
+    return read(document[0]), submitted, [id for kind, id in told if kind == "pool_outcome"]
+
+
+def test_a_hundred_turns_from_four_processes_lose_nothing_and_keep_their_order(url: str) -> None:
+    command = [sys.executable, "-m", "tests.system.session_crowd", url]
+    crowd = [
+        subprocess.Popen([*command, str(number), str(EACH)], stdin=subprocess.PIPE)
+        for number in range(PROCESSES)
+    ]
+    try:
+        # Closing what they read from lets them go; each waits for its own turns before.
+        assert [process.communicate(timeout=150) for process in crowd]
+        assert [process.returncode for process in crowd] == [0] * PROCESSES
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
+    record, submitted, ended = asyncio.run(found(url))
+    messages = record.state["messages"]
+    assert sorted(messages) == sorted(f"{p}-{n}" for p in range(PROCESSES) for n in range(EACH))
+    assert submitted == ended
+    for number in range(PROCESSES):
+        own = [one for one in messages if one.startswith(f"{number}-")]
+        assert own == [f"{number}-{turn}" for turn in range(EACH)]

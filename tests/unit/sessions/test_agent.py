@@ -1,0 +1,312 @@
+"""Agents: turns of a session, whose state is saved with their outcome or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from poolhand import (
+    JobCancelled,
+    JobFailed,
+    Retry,
+    SchemaTooNew,
+    Session,
+    SessionBusy,
+    TooLarge,
+    UsageError,
+    wait,
+)
+from poolhand.app import App
+from poolhand.pool.ticket import Ticket
+
+AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
+LIMIT = 30
+
+
+async def result(ticket: Ticket[Any]) -> Any:
+    async with asyncio.timeout(LIMIT):
+        return await ticket
+
+
+async def test_the_state_of_a_session_goes_from_turn_to_turn(url: str) -> None:
+    app = App(url)
+
+    @app.agent(pool="chat")
+    async def assistant(session: Session, message: str) -> int:
+        session.state["messages"].append(message)
+        return len(session.state["messages"])
+
+    async with app, app.worker():
+        talk = assistant.session("s-1", tenant="acme", user="ann")
+        assert await talk.record() is None
+        assert [await result(await talk.submit(text)) for text in ("hello", "again")] == [1, 2]
+        record = await talk.record()
+        assert record is not None
+        assert record.state["messages"] == ["hello", "again"]
+        assert sorted(record.state) == ["context", "created_at", "messages", "session_id"]
+        assert (record.id, record.tenant, record.user) == ("s-1", "acme", "ann")
+        # The same name of another tenant is another session.
+        assert await result(await assistant.session("s-1", tenant="x").submit("hi")) == 1
+        assert await result(await assistant.session("s-2", tenant="acme").submit("hi")) == 1
+        assert [len(one.state["messages"]) for one in await talk.revisions()] == [1, 2]
+
+
+async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
+    app = App(url)
+    runs: list[int] = []
+
+    @app.agent(retry=AGAIN)
+    async def assistant(session: Session, message: str) -> list[str]:
+        session.state["messages"].append(message)
+        runs.append(len(session.state["messages"]))
+        if message == "bad" or len(runs) == 1:
+            raise ConnectionError(message)
+        return list(session.state["messages"])
+
+    async with app, app.worker():
+        talk = assistant.session("s")
+        assert await result(await talk.submit("one")) == ["one"]
+        with pytest.raises((ConnectionError, JobFailed)):
+            await result(await talk.submit("bad"))
+        assert await result(await talk.submit("two")) == ["one", "two"]
+        history = await talk.history()
+    assert runs == [1, 1, 2, 2, 2, 2]
+    assert [(one.attempt, one.status, one.message) for one in history] == [
+        (1, "scheduled", "one"),
+        (2, "completed", "one"),
+        (1, "scheduled", "bad"),
+        (2, "scheduled", "bad"),
+        (3, "failed", "bad"),
+        (1, "completed", "two"),
+    ]
+    assert history[0].error == "ConnectionError: one"
+    assert history[1].result == '["one"]'
+    assert {one.session for one in history} == {"s"}
+    assert all(one.worker and one.duration_ms is not None for one in history)
+
+
+async def test_what_is_saved_in_a_turn_stays_whatever_becomes_of_it(url: str) -> None:
+    app = App(url)
+
+    @app.agent(retry=None)
+    async def assistant(session: Session, message: str) -> None:
+        session.state["saved"] = message
+        await session.save()
+        session.state["saved"] = "never"
+        raise ValueError(message)
+
+    async with app, app.worker():
+        talk = assistant.session("s")
+        with pytest.raises((ValueError, JobFailed)):
+            await result(await talk.submit("half"))
+        record = await talk.record()
+    assert record is not None
+    assert record.state["saved"] == "half"
+
+
+class Busy:
+    """An agent whose turns wait until they are let go."""
+
+    def __init__(self, url: str, on_busy: str) -> None:
+        self.app = App(url)
+        self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+
+        @self.app.agent(on_busy=on_busy)
+        async def assistant(session: Session, message: str) -> list[Any]:
+            session.state["messages"].append(message)
+            await session.save()
+            self.begun.set()
+            if message == "first":
+                await self.goes_on.wait()
+            return [*session.state["messages"], *session.inbox]
+
+        self.talk = assistant.session("s")
+
+
+async def test_turns_wait_for_each_other(url: str) -> None:
+    busy = Busy(url, "enqueue")
+    async with busy.app, busy.app.worker():
+        tickets = [await busy.talk.submit(text) for text in ("first", "second", "third")]
+        busy.goes_on.set()
+        assert [await result(one) for one in tickets] == [
+            ["first"],
+            ["first", "second"],
+            ["first", "second", "third"],
+        ]
+
+
+async def test_a_busy_session_may_refuse(url: str) -> None:
+    busy = Busy(url, "reject")
+    async with busy.app, busy.app.worker():
+        first = await busy.talk.submit("first")
+        with pytest.raises(SessionBusy, match="has a turn already"):
+            await busy.talk.submit("second")
+        busy.goes_on.set()
+        assert await result(first) == ["first"]
+        assert await result(await busy.talk.submit("third")) == ["first", "third"]
+
+
+@pytest.mark.parametrize(
+    ("on_busy", "left"), [("interrupt", ["first", "second"]), ("rollback", ["second"])]
+)
+async def test_a_turn_may_take_the_place_of_another(
+    url: str, on_busy: str, left: list[str]
+) -> None:
+    busy = Busy(url, on_busy)
+    async with busy.app, busy.app.worker():
+        first = await busy.talk.submit("first")
+        await busy.begun.wait()
+        second = await busy.talk.submit("second")
+        with pytest.raises(JobCancelled):
+            await result(first)
+        assert await result(second) == left
+        record = await busy.talk.record()
+        assert record is not None
+        assert record.state["messages"] == left
+
+
+async def test_turns_may_join_one_that_waits(url: str) -> None:
+    busy = Busy(url, "merge")
+    async with busy.app, busy.app.worker():
+        first = await busy.talk.submit("first")
+        await busy.begun.wait()
+        others = [await busy.talk.submit(text) for text in ("second", "third", "fourth")]
+        assert len({one.id for one in others}) == 1
+        busy.goes_on.set()
+        assert await result(first) == ["first"]
+        assert await result(others[2]) == ["first", "second", "third", "fourth"]
+
+
+async def test_old_state_is_brought_into_the_shape_of_today(shared_url: str) -> None:
+    async def count(session: Session) -> Any:
+        session.state["turns"] = session.state.get("turns", 0) + 1
+        return session.state
+
+    old = App(shared_url)
+    first = old.agent(name="count")(count)
+    async with old, old.worker():
+        await result(await first.session("s").submit())
+    new = App(shared_url)
+    upcasters = {
+        1: lambda state: {"n": state["turns"]},
+        2: lambda state: {"turns": state["n"] * 10},
+    }
+    third = new.agent(name="count", schema=3, upcasters=upcasters)(count)
+    async with new, new.worker():
+        assert await result(await third.session("s").submit()) == {"turns": 11}
+    behind = App(shared_url)
+    for agent, said in (
+        (behind.agent(name="count", retry=None)(count), SchemaTooNew),
+        (behind.agent(name="count4", schema=4, retry=None)(count), UsageError),
+    ):
+        async with behind, behind.worker():
+            with pytest.raises((said, JobFailed), match="has schema 3"):
+                await result(await agent.session("s").submit())
+
+
+async def test_a_session_belongs_to_its_user(url: str) -> None:
+    app = App(url)
+
+    @app.agent(retry=None)
+    async def assistant(session: Session) -> str | None:
+        session.state["seen"] = True
+        return session.user
+
+    async with app, app.worker():
+        assert await result(await assistant.session("s", user="ann").submit()) == "ann"
+        assert await result(await assistant.session("s").submit()) == "ann"
+        with pytest.raises((UsageError, JobFailed), match="belongs to another user"):
+            await result(await assistant.session("s", user="bob").submit())
+
+
+async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
+    app = App(url)
+
+    @app.agent(retry=None)
+    async def assistant(session: Session, what: str) -> None:
+        session.state["x"] = object() if what == "object" else "x" * 2_000_000
+
+    async with app, app.worker():
+        talk = assistant.session("s")
+        for what, error in (("object", UsageError), ("much", TooLarge)):
+            with pytest.raises((error, JobFailed), match="the state of session 's'"):
+                await result(await talk.submit(what))
+        assert await talk.record() is None
+
+
+async def test_only_so_many_revisions_are_kept(url: str) -> None:
+    app = App(url)
+
+    @app.agent
+    async def assistant(session: Session) -> None:
+        session.state["turn"] = session.revision
+
+    async with app, app.worker():
+        talk = assistant.session("s")
+        for ticket in [await talk.submit() for _ in range(65)]:
+            await result(ticket)
+        kept = await talk.revisions()
+    assert [one.state["turn"] for one in kept][-1] == 64
+    assert 20 <= len(kept) <= 40
+
+
+async def test_a_plain_call_takes_a_turn_with_any_session() -> None:
+    app = App("memory://")
+
+    @app.agent
+    async def assistant(session: Session, message: str) -> str:
+        """Answer."""
+        session.state["messages"].append(message)
+        await session.save()
+        return message.upper()
+
+    session = Session("s")
+    assert await assistant(session, "hi") == "HI"
+    assert session.state["messages"] == ["hi"]
+    assert (assistant.__name__, assistant.__doc__) == ("assistant", "Answer.")
+
+
+async def test_wrong_agents_and_options_are_refused() -> None:
+    app = App("memory://")
+
+    def plain(session: Session) -> None: ...
+
+    async def nothing() -> None: ...
+
+    async def fine(session: Session) -> None: ...
+
+    for fn in (plain, nothing):
+        with pytest.raises(UsageError, match="whose first argument is its session"):
+            app.agent(fn)  # type: ignore[arg-type]
+    for options, said in (
+        ({"schema": 0}, "schema=0 is not allowed"),
+        ({"ttl": -1}, "ttl=-1 is not allowed"),
+        ({"on_busy": "panic"}, "on_busy='panic' is not allowed"),
+        ({"colour": 1}, "'colour' is no option"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            app.agent(**options)(fine)
+    talk = app.agent(fine).session("s", on_busy="merge")
+    with pytest.raises(UsageError, match="one turn at a time"):
+        await talk.submit_many([()])
+    with pytest.raises(UsageError, match="goes with a session"):
+        app.task(name="t")(nothing).with_options(on_busy="reject")
+
+
+@pytest.mark.slow
+async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
+    app = App(url)
+
+    @app.agent
+    async def count(session: Session, number: int) -> None:
+        session.state["messages"].append(number)
+
+    async with app, app.worker(slots=20):
+        talk = count.session("s")
+        tickets = [await talk.submit(number) for number in range(100)]
+        await wait(tickets, LIMIT)
+        record = await talk.record()
+    assert record is not None
+    assert record.state["messages"] == list(range(100))
