@@ -11,7 +11,7 @@ from typing import Any
 
 from durable_cases import BATCH, POOL, SLOTS, Countdown, Span, batches
 from poolhand import App
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from poolhand.config import load, masked
-from poolhand.contract import Order, Store
-from poolhand.errors import StoreError, Unsupported, UsageError
+from poolhand.contract import Order
+from poolhand.errors import StoreError, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
@@ -31,7 +31,6 @@ from poolhand.observe.events import EVENTS, Event, Events
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.pool import check_parts
-from poolhand.pool.scope import is_path
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import NAME_ALLOWED, is_amount, is_name, is_seconds, is_writable, shown
@@ -39,6 +38,7 @@ from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
+from poolhand.store_url import store_of
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
@@ -46,11 +46,6 @@ from poolhand.wire.signing import KeyRing
 P = ParamSpec("P")
 T = TypeVar("T")
 
-KINDS = (
-    "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
-    "postgresql://user:password@host:5432/database"
-)
-POSTGRES_NEEDS = ("asyncpg", "greenlet")
 SCOPE = "app"
 READY_WITHIN = 4.5
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
@@ -368,52 +363,6 @@ def _names(pools: object) -> tuple[Any, ...]:
     if isinstance(pools, str) or not isinstance(pools, Iterable):
         return (None,)
     return tuple(pools)
-
-
-def store_of(url: str, runtime: Runtime) -> Store:
-    """Return the store, not yet open, that a URL names."""
-    scheme, separator, rest = str(url).partition("://")
-    given = _given(url)
-    if not separator:
-        raise UsageError(f"store={given} is not allowed; give {KINDS}")
-    match scheme.lower():
-        case "memory":
-            from poolhand.stores.memory import MemoryStore
-
-            return MemoryStore(runtime)
-        case "sqlite":
-            from poolhand.stores.sqlite import SqliteStore
-
-            return SqliteStore(_path(url, rest), runtime)
-        case "postgresql" | "postgres":
-            try:
-                from poolhand.stores.postgres import PostgresStore
-            except ImportError as error:
-                if (error.name or "").partition(".")[0] not in POSTGRES_NEEDS:
-                    raise
-                raise Unsupported(
-                    f"store={given} needs {error.name}; install poolhand[postgres]"
-                ) from error
-
-            return PostgresStore(str(url), runtime)
-        case _:
-            raise Unsupported(f"store={given} is not supported by this version; use {KINDS}")
-
-
-def _given(url: object) -> str:
-    """Return what was given for a URL as an error may show it."""
-    return shown(masked(url) if isinstance(url, str) else url)
-
-
-def _path(url: str, rest: str) -> str:
-    path = rest[1:]
-    if not rest.startswith("/") or not path:
-        raise UsageError(f"store={shown(url)} names no file; give {KINDS}")
-    if path == ":memory:":
-        raise UsageError(f"store={shown(url)} is not allowed; use memory://, or name a file")
-    if not is_path(path):
-        raise UsageError(f"store={shown(url)} is not allowed; no file can have that name")
-    return path
 
 
 def _configured_store() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.contract import Store
 from poolhand.runtime import Runtime
 

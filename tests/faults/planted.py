@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.contract import Added, Entry, Store
 from poolhand.execute.executor import hand_back
 from poolhand.farm.maintenance import Reaper

@@ -24,7 +24,7 @@ from itertools import groupby
 from typing import Any
 
 from poolhand import App, Limits, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.contract import Filter
 from poolhand.runtime import Runtime
 from poolhand.wire.limits import LIMITS

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner, Result
 
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.cli.main import app
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator

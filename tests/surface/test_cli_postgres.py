@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from poolhand import App, ReadOnly
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.cli.door import opened
 from poolhand.operate import server_findings
 from poolhand.runtime import Runtime

@@ -14,7 +14,7 @@ from typing import TypeVar
 import typer
 
 from poolhand import config as settings
-from poolhand.app import store_of
+from poolhand.store_url import store_of
 from poolhand.cli import exits, screen
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError

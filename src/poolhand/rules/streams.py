@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
+LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
 
@@ -55,17 +57,25 @@ def inbox_of(job_id: str) -> str:
 
 def session_of(tenant: str | None, session: str) -> str:
     """Return the key of a session's document, and the stream of its revisions."""
-    return f"{sessions_of(tenant)}{quote(session, safe='')}"
+    return sessions_of(tenant) + _part(session)
 
 
 def sessions_of(tenant: str | None) -> str:
     """Return how the keys of all sessions of a tenant begin."""
-    return f"session/{quote(tenant or '', safe='')}/"
+    return f"session/{_part(tenant or '')}/"
 
 
 def executions_of(tenant: str | None, session: str) -> str:
     """Return the stream of the attempts at all turns of a session."""
-    return f"executions/{quote(tenant or '', safe='')}/{quote(session, safe='')}"
+    return f"executions/{_part(tenant or '')}/{_part(session)}"
+
+
+def _part(name: str) -> str:
+    """Return a name as a part of a path that can be an entry of an index, however long it is."""
+    quoted = quote(name, safe="")
+    if len(quoted) <= LONGEST_PART:
+        return quoted
+    return f"{quoted[: LONGEST_PART - 65]}~{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def streams_of(job_id: str) -> tuple[str, ...]:
