@@ -11,12 +11,12 @@ from typing import Any
 
 from durable_cases import BATCH, POOL, SLOTS, Countdown, Span, batches
 from poolhand import App
-from poolhand.store_url import store_of
 from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 
 WARM_UP = 500
 MEMORY = "memory://"

@@ -87,8 +87,8 @@ def laid(folder: Path, store: str, moves_clock: bool = False) -> Iterator[Ground
 def postgres(programs: Path | None = None) -> Iterator[PostgresServer]:
     """Have a server for a block, or say why there is none."""
     from poolhand import Unsupported
-    from poolhand.store_url import store_of
     from poolhand.runtime import Runtime
+    from poolhand.store_url import store_of
     from poolhand.testing import PostgresServer, ServerMissing
 
     server = PostgresServer(binaries=programs)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from poolhand.store_url import store_of
 from poolhand.contract import Store
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 
 
 @asynccontextmanager

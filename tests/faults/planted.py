@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.store_url import store_of
 from poolhand.contract import Added, Entry, Store
 from poolhand.execute.executor import hand_back
 from poolhand.farm.maintenance import Reaper
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 from poolhand.stores.file import StoreFile
 from tests.faults.ground import POSTGRES, SQLITE, STORES
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner, Result
 
-from poolhand.store_url import store_of
 from poolhand.cli.main import app
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
 from poolhand.rules.backpressure import Bounded, OnFull
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 from tests.unit.operate.world import World, made
 
 T = TypeVar("T")

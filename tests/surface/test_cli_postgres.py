@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 from poolhand import App, ReadOnly
-from poolhand.store_url import store_of
 from poolhand.cli.door import opened
 from poolhand.operate import server_findings
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 from poolhand.stores import postgres_link
 from poolhand.testing import PostgresServer
 from tests.surface.test_cli import Desk, run

@@ -14,7 +14,6 @@ from typing import TypeVar
 import typer
 
 from poolhand import config as settings
-from poolhand.store_url import store_of
 from poolhand.cli import exits, screen
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError
@@ -22,6 +21,7 @@ from poolhand.operate.actions import Operator
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.server_findings import OnServer
 from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
 
 T = TypeVar("T")
 
