@@ -52,6 +52,7 @@ def logged(change: Change, tried: Tried, at: datetime, value: Any = None) -> Cha
     """Return a change with the line of its attempt, if its job is a turn of a session."""
     job = change.job
     if job.session is None:
+        # Jobs of a dead process are of all kinds.
         return change
     line = Execution(
         job.session,

@@ -289,6 +289,8 @@ class Worker:
         self._finish(work, Done(change, error_of(change.job, outcome)))
 
     def _logged(self, change: Change, work: StoredWork, value: Any = None) -> Change:
+        if work.job.session is None:
+            return change
         tried = Tried(work.job.attempts, self.station.heart.owner.id, work.errand.call)
         return logged(change, tried, self._clock.wall(), value)
 
