@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
 from poolhand.cli.pools import of_pool
-from poolhand.operate.actions import Operator
+from poolhand.operate.actions import LAST, Operator
 from poolhand.operate.views import Answer, JobsView, JobView
 from poolhand.rules.job import Status
+from poolhand.rules.streams import JobEvent
 
 commands = typer.Typer(no_args_is_help=True, help="See jobs, cancel them, run failed ones again.")
 
@@ -49,9 +52,20 @@ def list_jobs(
     show_page(operate(store, app, look), json)
 
 
-@commands.command(epilog=options.examples(f"poolhand jobs show {options.AN_ID}"))
+@commands.command(
+    epilog=options.examples(
+        f"poolhand jobs show {options.AN_ID}", f"poolhand jobs show {options.AN_ID} --follow"
+    )
+)
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Show what it tells, until it is over.")
+    ] = False,
+    after: Annotated[
+        int,
+        typer.Option("--after", min=0, max=LAST, metavar="N", help="From behind this event on."),
+    ] = 0,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
@@ -60,10 +74,28 @@ def show(
     job = operate(store, app, lambda operator: operator.job(id))
     if job is None:
         raise fail(f"there is no job {id!r}; see `poolhand jobs list`", exits.NOT_FOUND)
-    if json:
+    if follow:
+        operate(store, app, lambda operator: _follow(operator, id, after, json))
+    elif json:
         screen.as_json(job)
     else:
         _show(job)
+
+
+async def _follow(operator: Operator, id: str, after: int, json: bool) -> None:
+    """Write what a job tells, line by line, as it comes."""
+    async for event in operator.follow(id, after):
+        if json:
+            screen.json_line(event)
+        else:
+            screen.line(f"{event.number:>6}  {screen.shown(event.at)}  {_told(event)}")
+            sys.stdout.flush()
+
+
+def _told(event: JobEvent) -> str:
+    data = event.data
+    text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+    return f"{event.kind.value:<9}  {screen.safe(text)}"
 
 
 @commands.command(epilog=options.examples(f"poolhand jobs cancel {options.AN_ID}"))

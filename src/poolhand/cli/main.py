@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from poolhand.cli import dead, exits, jobs, pools, streams, upkeep
+from poolhand.cli import dead, exits, jobs, pools, sessions, streams, upkeep
 from poolhand.rules.checks import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(jobs.commands, name="jobs")
 app.add_typer(dead.commands, name="dead")
 app.add_typer(pools.commands, name="pools")
+app.add_typer(sessions.commands, name="sessions")
 upkeep.add_to(app)
 
 

@@ -103,9 +103,18 @@ def aside(text: str) -> None:
 
 def as_json(value: Any) -> None:
     """Write a value as JSON, and nothing else."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    _write_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def json_line(value: Any) -> None:
+    """Write a value as one line of JSON, at once."""
+    _write_json(msgspec.json.encode(value))
+    sys.stdout.flush()
+
+
+def _write_json(data: bytes) -> None:
     # Every character that could steer a terminal stands inside a string, where it may be escaped.
-    line("".join(c if c == "\n" or c.isprintable() else _in_json(c) for c in text))
+    line("".join(c if c == "\n" or c.isprintable() else _in_json(c) for c in data.decode()))
 
 
 @contextmanager

@@ -62,6 +62,12 @@ class KeptStore:
     async def leases(self) -> list[Lease]:
         return await self._ask(lambda store: store.leases())
 
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        return await self._ask(lambda store: store.get_document(key))
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
+        return await self._ask(lambda store: store.scan(prefix, after, limit))
+
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]:

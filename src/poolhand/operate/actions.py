@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -10,9 +11,18 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, Stored
 from poolhand.errors import UsageError
+from poolhand.execute.execution import Execution
+from poolhand.farm.listening import look
 from poolhand.farm.why import at_a_glance, explained, pool_named
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
+from poolhand.operate.sessions import (
+    SessionsView,
+    SessionView,
+    history_of,
+    session_of,
+    sessions_of,
+)
 from poolhand.operate.views import (
     Answer,
     AuditView,
@@ -28,10 +38,12 @@ from poolhand.rules.audit import STREAM
 from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
 from poolhand.rules.job import Status
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
+from poolhand.rules.streams import JobEvent
 from poolhand.runtime import Runtime
 
 ALL = Filter()
 LAST = 2**63 - 1
+LOOK_AGAIN = 0.2
 
 
 class Operator:
@@ -127,6 +139,34 @@ class Operator:
         """Return the name of a pool that was probably meant by this one; itself if it exists."""
         names = [row.spec.name for row in await self._store.pools()]
         return next(iter(get_close_matches(pool, names, n=1)), None)
+
+    async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
+        """Yield what a job tells, from behind that number on, until it is over."""
+        over = False
+        while not over:
+            told = await look(self._store, id, after)
+            if told is None:
+                await asyncio.sleep(LOOK_AGAIN)
+                continue
+            page, over = told
+            for event in page:
+                yield event
+                after = event.number
+
+    async def sessions(
+        self, tenant: str | None = None, after: str = "", limit: int = 100
+    ) -> SessionsView:
+        """Return a page of the sessions of a tenant, or, without one, of all."""
+        _check_page(0, limit)
+        return await sessions_of(self._store, tenant, after, limit)
+
+    async def session(self, id: str, tenant: str | None = None) -> SessionView | None:
+        """Return a session with its state."""
+        return await session_of(self._store, tenant, id)
+
+    async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
+        """Return the attempts at the turns of a session, oldest first."""
+        return await history_of(self._store, tenant, id)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""

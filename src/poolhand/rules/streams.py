@@ -12,6 +12,7 @@ from msgspec import Struct
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
+SESSIONS = "session/"
 LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
@@ -62,7 +63,7 @@ def session_of(tenant: str | None, session: str) -> str:
 
 def sessions_of(tenant: str | None) -> str:
     """Return how the keys of all sessions of a tenant begin."""
-    return f"session/{_part(tenant or '')}/"
+    return f"{SESSIONS}{_part(tenant or '')}/"
 
 
 def executions_of(tenant: str | None, session: str) -> str:

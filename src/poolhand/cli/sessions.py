@@ -1,0 +1,120 @@
+"""`poolhand sessions`: see conversations, their state and their turns."""
+
+from __future__ import annotations
+
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+
+from poolhand.cli import exits, options, screen
+from poolhand.cli.door import fail, operate
+
+commands = typer.Typer(no_args_is_help=True, help="See conversations, their state and their turns.")
+
+COLUMNS = ("id", "tenant", "user", "revision", "schema", "bytes", "turn")
+TURNS = ("at", "job", "try", "status", "took", "worker", "message", "result")
+SPARE = ("worker", "took", "try")
+
+Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
+Whose = Annotated[
+    str | None, typer.Option("--tenant", metavar="TENANT", help="The tenant whose session it is.")
+]
+Behind = Annotated[
+    str, typer.Option("--after", metavar="CURSOR", help="Go on behind the page before.")
+]
+
+
+@commands.command(
+    "list", epilog=options.examples("poolhand sessions list --tenant acme --limit 20")
+)
+def list_sessions(
+    tenant: options.Tenant = None,
+    limit: options.Limit = 50,
+    after: Behind = "",
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """List sessions, by tenant and name."""
+    page = operate(store, app, lambda operator: operator.sessions(tenant, after, limit))
+    if json:
+        screen.as_json(page)
+        return
+    rows = [
+        (one.id, one.tenant, one.user, one.revision, one.schema, one.bytes, one.turn)
+        for one in page.sessions
+    ]
+    screen.table(COLUMNS, rows, ("schema", "bytes"))
+    if page.after is not None:
+        screen.aside(f"there are more: --after {screen.safe(page.after)}")
+    elif not page.sessions:
+        screen.aside("no such sessions")
+
+
+@commands.command(epilog=options.examples("poolhand sessions show s-1 --tenant acme"))
+def show(
+    id: Id,
+    tenant: Whose = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Show one session: whose it is, and its state."""
+    found = operate(store, app, lambda operator: operator.session(id, tenant))
+    if found is None:
+        _not_found(id)
+    if json:
+        screen.as_json(found)
+        return
+    screen.facts(
+        [
+            ("id", found.id),
+            ("tenant", found.tenant),
+            ("user", found.user),
+            ("revision", found.revision),
+            ("schema", found.schema),
+            ("turn", found.turn),
+            ("bytes", found.bytes),
+        ]
+    )
+    state = msgspec.json.format(msgspec.json.encode(found.state), indent=2).decode()
+    for line in state.splitlines():
+        screen.line(screen.safe(line))
+
+
+@commands.command(epilog=options.examples("poolhand sessions history s-1 --tenant acme"))
+def history(
+    id: Id,
+    tenant: Whose = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Show the attempts at the turns of a session, oldest first."""
+    found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    if json:
+        screen.as_json(found)
+        return
+    if not found:
+        _not_found(id)
+    rows = [
+        (
+            one.at,
+            one.job,
+            one.attempt,
+            one.status,
+            None if one.duration_ms is None else one.duration_ms / 1000,
+            one.worker,
+            one.message,
+            one.error or one.result,
+        )
+        for one in found
+    ]
+    screen.table(TURNS, rows, SPARE)
+
+
+def _not_found(id: str) -> NoReturn:
+    raise fail(
+        f"there is no session {id!r}, of this tenant; see `poolhand sessions list`", exits.NOT_FOUND
+    )

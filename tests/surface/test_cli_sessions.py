@@ -1,0 +1,115 @@
+"""Sessions and what jobs tell, on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from poolhand import App, Session, emit, progress
+from poolhand.cli.main import app
+
+HOSTILE = "\x1b[31mred\x07"
+SPELLED = "\\x1b[31mred\\x07"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema
+
+
+@pytest.fixture
+def job(url: str) -> str:
+    """Let three sessions talk; return the id of the last turn."""
+    made = App(url)
+
+    @made.agent(retry=None)
+    async def chat(session: Session, message: str) -> str:
+        await progress("thinking", about=message)
+        await emit(HOSTILE)
+        session.state["messages"].append(message)
+        if message == "fail":
+            raise ValueError(HOSTILE)
+        return message.upper()
+
+    async def talk() -> str:
+        async with made, made.worker():
+            for tenant, name in (("acme", "s-1"), ("acme", "s-2"), (None, "s/1")):
+                await (await chat.session(name, tenant=tenant, user="ann").submit("hi"))
+            session = chat.session("s-1", tenant="acme", user="ann")
+            failed = await session.submit("fail")
+            await asyncio.wait([asyncio.ensure_future(failed.result())])
+            return failed.id
+
+    return asyncio.run(talk())
+
+
+def run(url: str, *words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [*words, "--store", url], prog_name="poolhand")
+    assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def read(url: str, *words: str) -> Any:
+    return json.loads(run(url, *words, "--json").stdout)
+
+
+def test_sessions_are_listed_page_by_page(url: str, job: str) -> None:
+    found = read(url, "sessions", "list")
+    assert [(one["tenant"], one["id"]) for one in found["sessions"]] == [
+        (None, "s/1"),
+        ("acme", "s-1"),
+        ("acme", "s-2"),
+    ]
+    assert found["after"] is None
+    first = read(url, "sessions", "list", "--tenant", "acme", "--limit", "1")
+    second = read(url, "sessions", "list", "--tenant", "acme", "--after", first["after"])
+    assert [one["id"] for one in first["sessions"] + second["sessions"]] == ["s-1", "s-2"]
+    shown = run(url, "sessions", "list").stdout.splitlines()
+    assert shown[0].split() == ["ID", "TENANT", "USER", "REVISION", "SCHEMA", "BYTES", "TURN"]
+    assert shown[2].split()[:4] == ["s-1", "acme", "ann", "1"]
+    assert "no such sessions" in run(url, "sessions", "list", "--tenant", "x").stderr
+
+
+def test_a_session_is_shown_with_its_state(url: str, job: str) -> None:
+    found = read(url, "sessions", "show", "s-1", "--tenant", "acme")
+    assert found["state"]["messages"] == ["hi"]
+    assert (found["user"], found["revision"]) == ("ann", 1)
+    assert '"messages": [' in run(url, "sessions", "show", "s-1", "--tenant", "acme").stdout
+    told = run(url, "sessions", "show", "s-1", code=3).stderr
+    assert "there is no session 's-1', of this tenant" in told
+
+
+def test_the_turns_of_a_session_are_shown(url: str, job: str) -> None:
+    found = read(url, "sessions", "history", "s-1", "--tenant", "acme")
+    assert [(one["message"], one["status"], one["result"]) for one in found] == [
+        ("hi", "completed", "HI"),
+        ("fail", "failed", ""),
+    ]
+    shown = run(url, "sessions", "history", "s-1", "--tenant", "acme").stdout
+    assert SPELLED in shown
+    assert HOSTILE not in shown
+    run(url, "sessions", "history", "nobody", code=3)
+
+
+def test_what_a_job_tells_is_followed_to_its_end(url: str, job: str) -> None:
+    lines = run(url, "jobs", "show", job, "--follow").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3"]
+    assert lines[0].endswith('progress   {"message":"thinking","about":"fail"}')
+    assert lines[1].endswith(f"chunk      {SPELLED}")
+    assert lines[2].endswith("state      failed")
+    out = run(url, "jobs", "show", job, "--follow", "--after", "1", "--json").stdout
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [(one["number"], one["kind"], one["data"]) for one in events] == [
+        (2, "chunk", HOSTILE),
+        (3, "state", "failed"),
+    ]
+    run(url, "jobs", "show", "nobody", "--follow", code=3)
