@@ -277,10 +277,7 @@ class Jobs(Protocol):
         """Take parked orders back; return the ids of those that have come in before."""
 
     async def claim(self, wanted: Wanted) -> list[Claim]:
-        """Hand out the jobs that are next: the best of each pool first.
-
-        Pools take turns, over all claims of a process. No job goes to two; all caps are kept.
-        """
+        """Hand out the best of each pool, which take turns; none goes to two, caps are kept."""
 
     async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
         """Write what became of claimed jobs, each if its token is good, then claim."""
@@ -325,6 +322,9 @@ class Jobs(Protocol):
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
         """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys."""
+
+    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+        """Forget jobs that are over, keys and streams included, and these streams; return ids."""
 
 
 class Documents(Protocol):

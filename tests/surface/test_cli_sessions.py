@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from poolhand import App, Session, emit, progress
+from poolhand import App, Session, emit, progress, wait
 from poolhand.cli.main import app
 
 HOSTILE = "\x1b[31mred\x07"
@@ -45,7 +45,7 @@ def job(url: str) -> str:
                 await (await chat.session(name, tenant=tenant, user="ann").submit("hi"))
             session = chat.session("s-1", tenant="acme", user="ann")
             failed = await session.submit("fail")
-            await asyncio.wait([asyncio.ensure_future(failed.result())])
+            await wait(failed)
             return failed.id
 
     return asyncio.run(talk())
@@ -113,3 +113,26 @@ def test_what_a_job_tells_is_followed_to_its_end(url: str, job: str) -> None:
         (3, "state", "failed"),
     ]
     run(url, "jobs", "show", "nobody", "--follow", code=3)
+
+
+def test_a_session_is_erased_with_its_turns(url: str, job: str) -> None:
+    shown = run(url, "sessions", "erase", "s-1", "--tenant", "acme", "--by", "anna").stdout
+    assert shown == "s-1: erased, with 2 turns\n"
+    run(url, "jobs", "show", job, code=3)
+    run(url, "sessions", "erase", "s-1", "--tenant", "acme", code=3)
+    run(url, "sessions", "history", "s-1", "--tenant", "acme", code=3)
+    left = read(url, "sessions", "list")["sessions"]
+    assert [(one["tenant"], one["id"]) for one in left] == [(None, "s/1"), ("acme", "s-2")]
+    assert len(read(url, "jobs", "list")["jobs"]) == 2
+    audit = read(url, "audit", "--kind", "pool_erase")["lines"]
+    assert [line["by"] for line in audit] == ["anna", "anna"]
+
+
+def test_all_sessions_of_a_tenant_are_erased_if_that_is_meant(url: str, job: str) -> None:
+    for words in ((), ("--all",), ("--all", "--tenant", "acme"), ("s-1", "--all", "--yes")):
+        run(url, "sessions", "erase", *words, code=2)
+    erased = read(url, "sessions", "erase", "--all", "--tenant", "acme", "--yes")
+    assert [(one["id"], one["turns"]) for one in erased] == [("s-1", 2), ("s-2", 1)]
+    assert [one["id"] for one in read(url, "sessions", "list")["sessions"]] == ["s/1"]
+    run(url, "sessions", "erase", "s/1")
+    assert read(url, "jobs", "list")["jobs"] == []

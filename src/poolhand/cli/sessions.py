@@ -114,6 +114,49 @@ def history(
     screen.table(TURNS, rows, SPARE)
 
 
+@commands.command(
+    epilog=options.examples(
+        "poolhand sessions erase s-1 --tenant acme",
+        "poolhand sessions erase --all --tenant acme --yes",
+    )
+)
+def erase(
+    by: options.By,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="The name of a session.")
+    ] = None,
+    tenant: Whose = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All sessions of the tenant; needs --yes.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """End the turns of a session, then forget it and all that they said.
+
+    The audit log stays: it says who was where and when, not what was said.
+    """
+    if (id is None) is not every or (every and (tenant is None or not yes)):
+        raise fail("name a session, or give --all --tenant TENANT --yes", exits.USAGE)
+    if id is None:
+        assert tenant is not None
+        erased = operate(store, app, lambda operator: operator.erase_sessions(tenant, by))
+    else:
+        gone = operate(store, app, lambda operator: operator.erase_session(id, by, tenant))
+        if gone is None:
+            _not_found(id)
+        erased = [gone]
+    if json:
+        screen.as_json(erased)
+        return
+    for one in erased:
+        screen.line(f"{screen.safe(one.id)}: erased, with {one.turns} turns")
+    if not erased:
+        screen.aside("no such sessions")
+
+
 def _not_found(id: str) -> NoReturn:
     raise fail(
         f"there is no session {id!r}, of this tenant; see `poolhand sessions list`", exits.NOT_FOUND

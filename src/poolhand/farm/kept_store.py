@@ -62,6 +62,12 @@ class KeptStore:
     async def leases(self) -> list[Lease]:
         return await self._ask(lambda store: store.leases())
 
+    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+        return await self._ask(lambda store: store.erase(ids, streams, by))
+
+    async def delete(self, key: str, expect: int | None = None) -> bool:
+        return await self._ask(lambda store: store.delete(key, expect))
+
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._ask(lambda store: store.get_document(key))
 

@@ -17,8 +17,10 @@ from poolhand.farm.why import at_a_glance, explained, pool_named
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
 from poolhand.operate.sessions import (
+    ErasedView,
     SessionsView,
     SessionView,
+    erase_session,
     history_of,
     session_of,
     sessions_of,
@@ -167,6 +169,21 @@ class Operator:
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
         """Return the attempts at the turns of a session, oldest first."""
         return await history_of(self._store, tenant, id)
+
+    async def erase_session(self, id: str, by: str, tenant: str | None = None) -> ErasedView | None:
+        """End the turns of a session, then forget it and all that they said and told."""
+        _check_who(by)
+        return await erase_session(self._store, tenant, id, by)
+
+    async def erase_sessions(self, tenant: str, by: str) -> list[ErasedView]:
+        """Erase all sessions of a tenant."""
+        _check_who(by)
+        erased: list[ErasedView] = []
+        while views := (await sessions_of(self._store, tenant, "", 100)).sessions:
+            for one in views:
+                gone = await erase_session(self._store, tenant, one.id, by)
+                erased += [] if gone is None else [gone]
+        return erased
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from poolhand.contract import Filter
+from poolhand.errors import Unavailable
 from poolhand.execute.execution import Execution, read_execution
 from poolhand.operate.operable import Operable
 from poolhand.rules import streams
+from poolhand.rules.job import Job
 from poolhand.sessions.record import read
 
 AT_ONCE = 1000
+STOP_WITHIN = 30.0
+LOOK_AGAIN = 0.1
 
 
 class SessionView(Struct, frozen=True):
@@ -25,6 +32,14 @@ class SessionView(Struct, frozen=True):
     turn: str
     bytes: int
     state: dict[str, Any] | None = None
+
+
+class ErasedView(Struct, frozen=True):
+    """A session that is gone, and how many turns went with it."""
+
+    id: str
+    tenant: str | None
+    turns: int
 
 
 class SessionsView(Struct, frozen=True):
@@ -56,6 +71,48 @@ async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execu
         last = lines[-1].number
         found += [read_execution(line.body) for line in lines]
     return found
+
+
+async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -> ErasedView | None:
+    """End the turns of a session, then forget it, its turns and all that they told."""
+    key, stream = streams.session_of(tenant, id), streams.executions_of(tenant, id)
+    turns = await _turns_of(store, tenant, id)
+    if not turns and await store.get_document(key) is None:
+        return None
+    await store.cancel([job.id for job in turns if not job.status.terminal], by)
+    ids = [job.id for job in turns]
+    await _until_over(store, ids, id)
+    erased = await store.erase(ids, [key, stream], by)
+    await store.delete(key)
+    return ErasedView(id, tenant, len(erased))
+
+
+async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
+    """Return all turns of a session that are kept, of this tenant or of none."""
+    which, after = Filter(session=id, tenant=tenant), None
+    found: list[Job] = []
+    while True:
+        page = await store.find(which, after, AT_ONCE)
+        found += [one.job for one in page.jobs if one.job.tenant == tenant]
+        after = page.after
+        if after is None:
+            return found
+
+
+async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None:
+    """Wait until turns that were asked to stop have done so."""
+    try:
+        async with asyncio.timeout(STOP_WITHIN):
+            while True:
+                found = await store.get(ids)
+                if all(one is None or one.job.status.terminal for one in found):
+                    return
+                await asyncio.sleep(LOOK_AGAIN)
+    except TimeoutError:
+        raise Unavailable(
+            f"a turn of session {session!r} was asked to stop and does not: nothing was erased; "
+            "try again when its worker is back, or it has ended"
+        ) from None
 
 
 async def _view(store: Operable, key: str, with_state: bool) -> SessionView | None:

@@ -28,6 +28,7 @@ PAUSE = "pool_pause"
 RESUME = "pool_resume"
 DRAIN = "pool_drain"
 RERUN = "pool_rerun"
+ERASE = "pool_erase"
 
 
 class Submitted(Struct, frozen=True, gc=False):

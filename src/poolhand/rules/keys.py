@@ -68,6 +68,13 @@ class Keys(Generic[E]):
             self._finished[owner] = now + self._ttl
             self._forget(now)
 
+    def drop(self, entry: E) -> None:
+        """Let go of the key of a job that is over, before its time."""
+        owner = _owner(entry.job)
+        if owner is not None and owner in self._finished and self._owners[owner] is entry:
+            del self._finished[owner]
+            del self._owners[owner]
+
     def limit(self, ttl: float, most: int, now: float) -> None:
         """Keep keys as long, and as many, as this says from now on."""
         self._ttl, self._most = ttl, most

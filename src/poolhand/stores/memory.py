@@ -220,6 +220,11 @@ class MemoryStore:
         self._documents.sweep(self._books.now)
         return self._books.prune(keep, limit)
 
+    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+        self._books.begin()
+        self._books.log.forget(streams)
+        return self._books.erase(ids, by)
+
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
@@ -227,6 +228,17 @@ class Books:
                 count += 1
         self._over.extendleft(reversed(kept))
         return count
+
+    def erase(self, ids: Sequence[str], by: str) -> list[str]:
+        """Forget jobs that are over, and their keys."""
+        rows = [self.rows[id] for id in dict.fromkeys(ids) if id in self.rows]
+        gone = [row for row in rows if row.job.status.terminal and not row.stuck]
+        for row in gone:
+            self.note(audit.acted_on(audit.ERASE, row.job, by, "", self.at))
+            row.pool.keys.drop(row)
+            self._over.remove(row)
+            self._forget(row)
+        return [row.job.id for row in gone]
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.job.id], self.numbered[row.number]

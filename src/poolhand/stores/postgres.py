@@ -396,6 +396,11 @@ class PostgresStore:
             lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Need({no: True})
         )
 
+    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+        return await self._steps(
+            lambda steps: sql_upkeep.erase(steps, ids, streams, by), postgres_needs.jobs(ids)
+        )
+
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:

@@ -80,6 +80,15 @@ class StoredKeys(Keys[Row]):
         self.finished += 1
         self._forget(now)
 
+    def drop(self, entry: Row) -> None:
+        if entry.job.idempotency_key is None:
+            return
+        own = self._own(entry.job)
+        owner = self._books.tables.execute(OWNER, own).fetchone()
+        if owner is not None and owner[0] == entry.seq and owner[1] is not None:
+            self._books.tables.execute(DELETE, own)
+            self.finished -= 1
+
     def forget(self, now: float) -> None:
         """Let go of the keys whose time is over, and of those there are too many of."""
         self._forget(now)

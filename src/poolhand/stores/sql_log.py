@@ -140,7 +140,7 @@ class StreamLog:
 
     def forget(self, streams: Sequence[str]) -> None:
         """Forget whole streams, of what is gone as well."""
-        for _ in self._tables.among(FORGET_STREAMS, streams):
+        for _ in self._tables.among(FORGET_STREAMS, [sought(name) for name in streams]):
             pass
 
     def _lines(self, stream: str, after: int) -> Iterator[tuple[int, float, str, bytes]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poolhand.contract import Promoted
+from poolhand.rules import audit
 from poolhand.rules.streams import streams_of
 from poolhand.stores import sql_documents
 from poolhand.stores.sql_books import FORGET_JOB
 from poolhand.stores.sql_intake import Intake
+from poolhand.stores.sql_rows import END_OF
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Delete
 
@@ -24,7 +28,9 @@ SELECT e.no, e.seq, e.pool, e.status, e.over_at,
 FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
 """
 IDS = "SELECT id FROM poolhand_jobs WHERE seq IN (?*)"
+HELD = "SELECT seq FROM poolhand_claims WHERE seq IN (?*)"
 FORGET_END = Delete("poolhand_ends", "no")
+ERASE_END = Delete("poolhand_ends", "seq")
 
 
 def promote(steps: Steps, limit: int) -> Promoted:
@@ -98,3 +104,20 @@ def forget(steps: Steps, keep: float, limit: int) -> int:
     tables.delete(FORGET_END, [no for no, _ in gone])
     tables.delete(FORGET_JOB, numbers)
     return len(gone)
+
+
+def erase(steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+    """Forget jobs that are over, with their keys and streams, and other streams."""
+    books, tables = steps.books, steps.books.tables
+    rows = [row for row in map(books.row_named, dict.fromkeys(ids)) if row is not None]
+    stuck = {seq for (seq,) in tables.among(HELD, [row.seq for row in rows])}
+    gone = [row for row in rows if row.job.status.terminal and row.seq not in stuck]
+    for row in gone:
+        books.note(audit.acted_on(audit.ERASE, row.job, by, "", books.at))
+        steps.pools.no(row.pool).keys.drop(row)
+        steps.pools.tally(row.pool, END_OF[row.job.status], -1)
+    names = [row.job.id for row in gone]
+    books.log.forget([*streams, *(stream for id in names for stream in streams_of(id))])
+    tables.delete(ERASE_END, [row.seq for row in gone])
+    tables.delete(FORGET_JOB, [row.seq for row in gone])
+    return names

@@ -191,6 +191,9 @@ class SqliteStore:
     async def prune(self, keep: float, limit: int = 1000) -> int:
         return await self._steps(lambda steps: sql_upkeep.prune(steps, keep, limit))
 
+    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+        return await self._steps(lambda steps: sql_upkeep.erase(steps, ids, streams, by))
+
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
