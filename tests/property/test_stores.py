@@ -37,7 +37,9 @@ from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
+from poolhand.rules.meeting import OnBusy
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
+from poolhand.rules.streams import inbox_of
 from poolhand.stores import memory_books, sql_steps
 from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
@@ -263,6 +265,16 @@ class StoresMachine(RuleBasedStateMachine):
     def give_up(self, parked: list[int], unwanted: list[int]) -> None:
         self.both(lambda store: store.unpark([self.name(one) for one in parked]))
         self.both(lambda store: store.cancel([self.name(one) for one in unwanted], "me"))
+
+    @rule(pool=POOL, session=st.sampled_from(["s", "t"]), on_busy=st.sampled_from(list(OnBusy)))
+    def take_a_turn(self, pool: str, session: str, on_busy: OnBusy) -> None:
+        self.add("x", (self.order(pool, {"session": session, "on_busy": on_busy}),))
+
+    @precondition(lambda self: self.names)
+    @rule(unwanted=st.lists(WHICH, min_size=1, max_size=3), stream=st.sampled_from(["s", "t"]))
+    def erase(self, unwanted: list[int], stream: str) -> None:
+        names = [self.name(one) for one in unwanted]
+        self.both(lambda store: store.erase(names, [stream, inbox_of(names[0])], "me"))
 
     # Being run
 
