@@ -16,7 +16,7 @@ TYPED := $(wildcard src tests bench examples)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable clean
+.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable bench-stream clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ soak: setup servers ## property tests and seeded schedules with fresh seeds (MIN
 faults: setup servers ## kill, stop and starve real processes; an independent checker judges (50 minutes)
 	@$(RUN) -m tests.faults $(ARGS)
 
-bench: bench-pool bench-lag bench-processes bench-durable ## all benchmarks
+bench: bench-pool bench-lag bench-processes bench-durable bench-stream ## all benchmarks
 
 bench-pool: ## CPU and memory per job, beside what else there is
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
@@ -73,6 +73,10 @@ bench-processes: ## what a process job costs, and what the death of a child does
 bench-durable: servers ## CPU and time per stored job, beside the raw floor and other queues
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/durable.py $(ARGS)
+
+bench-stream: servers ## what jobs that stream cost their loop and their store
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/stream.py $(ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

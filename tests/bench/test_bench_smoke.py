@@ -134,3 +134,18 @@ def test_a_quick_run_says_what_a_process_job_costs_and_what_a_killed_child_does(
         assert "; the next job: " in told
     told = table["8 jobs, one child killed", ours][-1]
     assert told == "7 completed, 1 JobLost; the next job: completed"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_quick_run_tells_how_late_a_loop_is_whose_jobs_stream(tmp_path: Path) -> None:
+    table = quick_run("stream.py", tmp_path / "stream.md")
+    for store in ("SQLite", "PostgreSQL"):
+        for who in ("nobody reads", "each job has a reader"):
+            rate, to_a_write, cpu, p99, most, goal = table[store, who]
+            assert float(rate.replace(",", "")) > 100
+            # Chunks of many jobs go together.
+            assert float(to_a_write) > 5
+            amount(cpu, "µs")
+            assert amount(p99, "ms") <= amount(most, "ms")
+            assert re.search(r"(pass|MISSED): [\d.,]+ \(≤ 50.00 ms, p99\)", goal)
