@@ -149,6 +149,12 @@ def host() -> str:
         return socket.gethostname()
 
 
+def is_coming_up() -> bool:
+    """Tell whether this is a child that still imports the script it was started from."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)
+
+
 def boot_id() -> str:
     """Return what tells this boot of the machine from all others, empty where nothing does."""
     return _text_of("/proc/sys/kernel/random/boot_id").strip()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from inspect import isawaitable
+from inspect import isawaitable, unwrap
 from typing import Any
 
 from poolhand.context import running
@@ -125,17 +125,19 @@ def name_of_task(fn: Callable[..., Any]) -> str:
     module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if module is None or path is None:
         raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
-    if module == "__main__":
-        module = _name_of_main()
+    if module in ("__main__", "__mp_main__"):
+        # The second is what a child of multiprocessing calls the script of its parent.
+        module = _name_of_script(fn)
     return f"{module}.{path}"
 
 
-def _name_of_main() -> str:
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
+def _name_of_script(fn: Callable[..., Any]) -> str:
+    # What the function itself sees: while a child imports it, its main module is another one.
+    main = getattr(unwrap(fn), "__globals__", None) or vars(sys.modules["__main__"])
+    spec = main.get("__spec__")
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
-    file = str(getattr(main, "__file__", "") or "__main__")
+    file = str(main.get("__file__") or "__main__")
     return file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
 
 

@@ -9,10 +9,11 @@ from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
 from functools import partial
 
-from poolhand.errors import Unavailable
+from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.keeper import Reply
 from poolhand.farm.station import Station
 from poolhand.rules.spec import PoolSpec
+from poolhand.runtime import is_coming_up
 
 OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
 
@@ -95,6 +96,11 @@ class Opening:
             opened.add_done_callback(_forsake)
 
     def _begin(self) -> PlainFuture[Station]:
+        if is_coming_up():
+            raise UsageError(
+                "a store is opened by a script that is only being imported, by a child for one of "
+                "its jobs: keep what it does under `if __name__ == '__main__':`"
+            )
         mine: PlainFuture[Station] = PlainFuture()
         found = self._tries.setdefault(os.getpid(), mine)
         if found is mine:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from types import ModuleType
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -98,21 +97,32 @@ def test_names_are_found_and_given_once() -> None:
     assert codes.find("add") is other
 
 
-def test_a_task_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_named_by_its_place() -> None:
     assert name_of_task(add) == f"{__name__}.add"
 
     def local() -> None: ...
 
     assert name_of_task(local).endswith("test_a_task_is_named_by_its_place.<locals>.local")
-    main = ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(local, "__module__", "__main__")
-    monkeypatch.setattr(local, "__qualname__", "local")
-    main.__file__ = "/somewhere/agents.py"
-    assert name_of_task(local) == "agents.local", "as a worker that imports it would name it"
-    main.__spec__ = ModuleType("x").__spec__
     with pytest.raises(UsageError, match="has no name to be found by"):
         name_of_task(partial(add, 1))
+
+
+@pytest.mark.parametrize("module", ["__main__", "__mp_main__"], ids=["script", "child"])
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [(None, "agents.local"), (ModuleSpec("pack.__main__", None), "pack.local")],
+    ids=["by path", "by name"],
+)
+def test_a_task_of_a_script_is_named_as_one_that_imports_it_would(
+    module: str, spec: ModuleSpec | None, name: str
+) -> None:
+    script: dict[str, Any] = {
+        "__name__": module,
+        "__file__": "/somewhere/agents.py",
+        "__spec__": spec,
+    }
+    exec("def local() -> None: ...", script)
+    assert name_of_task(script["local"]) == name
 
 
 @pytest.mark.parametrize("name", ["", "  ", 5, None])
