@@ -116,13 +116,10 @@ def test_a_task_is_named_by_its_place() -> None:
 def test_a_task_of_a_script_is_named_as_one_that_imports_it_would(
     module: str, spec: ModuleSpec | None, name: str
 ) -> None:
-    script: dict[str, Any] = {
-        "__name__": module,
-        "__file__": "/somewhere/agents.py",
-        "__spec__": spec,
-    }
-    exec("def local() -> None: ...", script)
-    assert name_of_task(script["local"]) == name
+    script = {"__name__": module, "__file__": "/somewhere/agents.py", "__spec__": spec}
+    local = FunctionType(add.__code__, script)
+    local.__qualname__ = "local"
+    assert name_of_task(local) == name
 
 
 @pytest.mark.parametrize("name", ["", "  ", 5, None])
