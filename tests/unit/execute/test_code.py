@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.machinery import ModuleSpec
+from types import FunctionType
 from typing import Any
 
 import pytest
