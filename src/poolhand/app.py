@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -33,12 +34,20 @@ from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
-from poolhand.rules.checks import NAME_ALLOWED, is_amount, is_name, is_seconds, is_writable, shown
+from poolhand.rules.checks import (
+    NAME_ALLOWED,
+    is_amount,
+    is_name,
+    is_seconds,
+    is_writable,
+    shown,
+)
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
 from poolhand.store_url import store_of
+from poolhand.tools.calling import settle
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
@@ -231,6 +240,17 @@ class App:
         """
         async with transaction(await self.station()) as opened:
             yield opened
+
+    async def settle_tool(self, key: str, *, happened: bool, result: Any = None) -> None:
+        """Say of a call of a tool, by the key that ToolOutcomeUnknown names, whether it happened.
+
+        If it did, `result` is what it returned; if not, it is made when its job is run again.
+        """
+        station = await self.station()
+        write = partial(self._parcels.write, result)
+        found = await station.keeper.ask(lambda: settle(station.store, key, happened, write))
+        if found is None:
+            raise UsageError(f"settle_tool: there is no receipt of the key {shown(key)}")
 
     async def close(self) -> None:
         """Let go of the store; jobs stay in it. The next use opens it again."""

@@ -17,6 +17,7 @@ from poolhand.context import TOLD
 from poolhand.contract import Change, Line, Store
 from poolhand.errors import StoreError, Unavailable
 from poolhand.farm.keeper import Keeper
+from poolhand.farm.numbers import last_number
 from poolhand.rules.job import Job
 from poolhand.rules.streams import TOLD_TOPIC, Kind, events_of
 
@@ -25,13 +26,15 @@ ENOUGH = 4096  # bytes of one job that are not kept waiting
 TOO_MUCH = 256 * 1024  # bytes of one job that are not written yet: who tells more waits
 FAR_TOO_MUCH = 16 * TOO_MUCH  # and who cannot wait is refused
 TRY_AGAIN = 1.0
-AT_ONCE = 1000
+KEEP_EVENTS = 100_000
+TRIM_EVERY = 0.1  # as a part of what is kept, so that it is not done all the time
 
 
 class Story:
     """What one attempt tells, as far as it is not written.
 
-    `last` is the number of the last line of its stream; it is to be looked up while not `sure`. A
+    `last` is the number of the last line of its stream, to be looked up while not `sure`; those
+    below `trimmed` are gone. A
     `closed` one is written with the end of its attempt; of a `lost` one nobody wants to hear.
     """
 
@@ -41,7 +44,7 @@ class Story:
         self.token = token
         self.lines: deque[Line] = deque()
         self.size = 0
-        self.last = 0
+        self.last = self.trimmed = 0
         self.sure = self.begun = self.closed = self.lost = False
         self.shrunk = asyncio.Event()
 
@@ -64,13 +67,10 @@ class Story:
 
         An attempt that finds lines of others says first that it begins anew.
         """
-        found = 0
-        while lines := await store.read(self.stream, self.last, AT_ONCE):
-            self.last = lines[-1].number
-            found += len(lines)
+        before, self.last = self.last, await last_number(store, self.stream, self.last)
         if self.begun:
-            self.drop(found)
-        elif found:
+            self.drop(self.last - before)
+        elif self.last:
             again = self.line(Kind.RESTARTED, b"null")
             self.size += len(again.body)
             self.lines.appendleft(again)
@@ -80,8 +80,9 @@ class Story:
 class Chronicle:
     """The stories of the attempts that run here, by their tokens; all but `tell` on the keeper."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, keep: int = KEEP_EVENTS) -> None:
         self._keeper = keeper
+        self._keep = keep
         self._stories: dict[int, Story] = {}
         self._awake = False
         self._wake = asyncio.Event()
@@ -161,7 +162,15 @@ class Chronicle:
             story.lost = story.token in lost
             story.last += len(lines)
             story.drop(len(lines))
+            await self._trim(story)
         store.publish(TOLD_TOPIC)
+
+    async def _trim(self, story: Story) -> None:
+        """Let go of the oldest of very many events."""
+        before = story.last - self._keep + 1
+        if before - story.trimmed > max(1, self._keep * TRIM_EVERY):
+            await self._keeper.store.trim(story.stream, before)
+            story.trimmed = before
 
     async def closing(self, changes: Sequence[Change]) -> list[Change]:
         """Return changes with what their attempts have told and nobody has written yet."""

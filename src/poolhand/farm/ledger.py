@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from poolhand.contract import Change, Line, Put
 from poolhand.errors import Conflict
 from poolhand.farm.keeper import Keeper
-from poolhand.rules.job import Status
+from poolhand.farm.numbers import last_number
+from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import inbox_of, journal_of
 
 AT_ONCE = 1000
@@ -32,68 +33,72 @@ class Ledger:
             "completed": self._completed,
             "lines": self._lines,
             "inbox": self._inbox,
-            "trim": self._trim,
+            "shorten": self._shorten,
             "save": self._save,
             "hold": self._hold,
         }
         self._held: dict[int, tuple[Put, Line]] = {}
 
-    def ask(self, id: str, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
+    def ask(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
         """Have something done for a job."""
-        return self._keeper.ask(partial(self._verbs[verb], id, token, *details))
+        return self._keeper.ask(partial(self._verbs[verb], job, token, *details))
 
-    def ask_sync(self, id: str, token: int, verb: str, details: tuple[Any, ...]) -> Any:
-        return self._keeper.ask_sync(partial(self._verbs[verb], id, token, *details))
+    def ask_sync(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Any:
+        return self._keeper.ask_sync(partial(self._verbs[verb], job, token, *details))
 
-    async def _journal(self, id: str, token: int) -> list[bytes]:
+    async def _journal(self, job: Job, token: int) -> list[bytes]:
         """Return all that was recorded for a job."""
-        return await self._all_of(journal_of(id))
+        return await self._all_of(journal_of(job.run))
 
-    async def _record(self, id: str, token: int, body: bytes) -> None:
+    async def _record(self, job: Job, token: int, body: bytes) -> None:
         """Record something for a job, for all its attempts to come."""
-        if await self._keeper.store.append([Line(journal_of(id), RECORD, body, token)]):
-            raise Conflict(f"job {id} is not this attempt's any more; what it did is not recorded")
+        if await self._keeper.store.append([Line(journal_of(job.run), RECORD, body, token)]):
+            raise Conflict(
+                f"job {job.id} is not this attempt's any more; what it did is not recorded"
+            )
 
-    async def _document(self, id: str, token: int, key: str) -> tuple[bytes, int] | None:
+    async def _document(self, job: Job, token: int, key: str) -> tuple[bytes, int] | None:
         return await self._keeper.store.get_document(key)
 
     async def _put(
-        self, id: str, token: int, key: str, value: bytes, expect: int, ttl: float | None
+        self, job: Job, token: int, key: str, value: bytes, expect: int, ttl: float | None
     ) -> bool:
         """Write a document, if it is of that version and the lease is good."""
         return await self._keeper.store.put([Put(key, value, expect, ttl)], token)
 
-    async def _runs(self, id: str, token: int, other: str) -> bool:
+    async def _runs(self, job: Job, token: int, other: str) -> bool:
         """Tell whether another job runs."""
         found = (await self._keeper.store.get([other]))[0]
         return found is not None and found.job.status is Status.RUNNING
 
-    async def _completed(self, id: str, token: int, other: str) -> bool:
+    async def _completed(self, job: Job, token: int, other: str) -> bool:
         """Tell whether another job has ended well."""
         found = (await self._keeper.store.get([other]))[0]
         return found is not None and found.job.status is Status.COMPLETED
 
-    async def _lines(self, id: str, token: int, stream: str) -> list[bytes]:
+    async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
         return await self._all_of(stream)
 
-    async def _inbox(self, id: str, token: int) -> list[bytes]:
+    async def _inbox(self, job: Job, token: int) -> list[bytes]:
         """Return what joined a turn while it waited."""
-        return await self._all_of(inbox_of(id))
+        return await self._all_of(inbox_of(job.id))
 
-    async def _trim(self, id: str, token: int, stream: str, before: int) -> None:
-        await self._keeper.store.trim(stream, before)
+    async def _shorten(self, job: Job, token: int, stream: str, keep: int) -> None:
+        """Keep the last lines of a stream alone."""
+        store = self._keeper.store
+        await store.trim(stream, await last_number(store, stream) - keep + 1)
 
     async def _save(
-        self, id: str, token: int, key: str, stream: str, value: bytes, ttl: float | None
+        self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None
     ) -> None:
         """Write the state of a session now, and that it was so."""
         store = self._keeper.store
         lost = await store.append([Line(stream, REVISION, value, token)])
         if lost or not await store.put([Put(key, value, None, ttl)], token):
-            raise Conflict(f"job {id} is not this attempt's any more; its session is not saved")
+            raise Conflict(f"job {job.id} is not this attempt's any more; its session is not saved")
 
     async def _hold(
-        self, id: str, token: int, key: str, stream: str, value: bytes, ttl: float | None
+        self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None
     ) -> None:
         """Have the state of a session written when its turn ends well."""
         self._held[token] = Put(key, value, None, ttl), Line(stream, REVISION, value)

@@ -86,6 +86,7 @@ class Orders:
             tenant=job.tenant,
             user=job.user,
             idempotency_key=job.idempotency_key,
+            continues=job.run,
         )
         expires = None
         if job.expires_at is not None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from poolhand.contract import Change, Lease, Store
 from poolhand.errors import StoreError
-from poolhand.farm.chronicle import Chronicle
+from poolhand.farm.chronicle import KEEP_EVENTS, Chronicle
 from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
 from poolhand.farm.homes import Homes
@@ -47,11 +47,18 @@ class Employed(Protocol):
 class Station:
     """Opens a store on its keeper and keeps it going: leases, outcomes, maintenance."""
 
-    def __init__(self, store: Store, runtime: Runtime, events: Events, keep: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        events: Events,
+        keep: float,
+        keep_events: int = KEEP_EVENTS,
+    ) -> None:
         self.keeper = Keeper(store, runtime, events)
         self.heart = Heartbeat(self.keeper)
         self.outcomes = Outcomes(self.keeper)
-        self.chronicle = Chronicle(self.keeper)
+        self.chronicle = Chronicle(self.keeper, keep_events)
         self.ledger = Ledger(self.keeper)
         self.listening = Listening(self.keeper)
         self.parking = Watch("parking", self.keeper, is_in)

@@ -98,10 +98,10 @@ class StoredWork:
         return self._hearing.chronicle.tell(self.job, self.token, Kind(kind), data)
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
-        return self._hearing.ledger.ask(self.job.id, self.token, verb, details)
+        return self._hearing.ledger.ask(self.job, self.token, verb, details)
 
     def ask_sync(self, verb: str, *details: Any) -> Any:
-        return self._hearing.ledger.ask_sync(self.job.id, self.token, verb, details)
+        return self._hearing.ledger.ask_sync(self.job, self.token, verb, details)
 
 
 def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:

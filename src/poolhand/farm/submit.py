@@ -60,6 +60,8 @@ class Submissions:
         if Entry.PARKED in {one.entry for one in added}:
             jobs = await self._wait_in(station, orders, added, how)
         seen = [_found(station, own, job) for own, job in zip(known, jobs, strict=True)]
+        if len(seen) == 1:
+            seen[0].since = station.keeper.runtime.monotonic()
         return self._tickets(station, seen, how)
 
     def accepted(self, answer: Answer) -> tuple[Added, ...]:

@@ -21,10 +21,11 @@ REST = 5.0  # a look at many jobs may take a sixth of the time, no more
 class Seen:
     """What this process knows of a stored job: what it raised here or, of a closure, returned.
 
-    `waiting` counts those here who wait for its value; `shared`: several submitters got it.
+    `waiting` counts those here who wait for its value; `shared`: several submitters got it. `since`
+    is when it was submitted, if that was here and alone.
     """
 
-    __slots__ = ("__weakref__", "error", "job", "shared", "trace", "value", "waiting")
+    __slots__ = ("__weakref__", "error", "job", "shared", "since", "trace", "value", "waiting")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -32,6 +33,7 @@ class Seen:
         self.trace: TracebackType | None = None
         self.value: Any = None
         self.shared = False
+        self.since = 0.0
         self.waiting = 0
 
     def end_with(self, value: Any, error: BaseException | None) -> None:
@@ -62,14 +64,20 @@ class Watch:
         if self._waiting:
             self._look.set()
 
-    async def until(self, id: str) -> Stored | None:
-        """Return the job once it is as it is waited for, None if it is not kept; on any loop."""
-        found: Stored | None = await self._keeper.wait(partial(self._wait, id))
+    async def until(self, id: str, look_in: float = 0.0) -> Stored | None:
+        """Return the job once it is as it is waited for, None if it is not kept; on any loop.
+
+        Without a hint it is looked for in so many seconds.
+        """
+        found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in))
         return found
 
-    def _wait(self, id: str, reply: Reply) -> None:
+    def _wait(self, id: str, look_in: float, reply: Reply) -> None:
         self._waiting.setdefault(id, []).append(reply)
-        self._look.set()
+        if look_in:
+            self._keeper.loop.call_later(look_in, self._look.set)
+        else:
+            self._look.set()
 
     def is_awaited(self, id: str) -> bool:
         return id in self._waiting

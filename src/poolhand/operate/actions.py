@@ -13,6 +13,7 @@ from poolhand.contract import Filter, Stored
 from poolhand.errors import UsageError
 from poolhand.execute.execution import Execution
 from poolhand.farm.listening import look
+from poolhand.farm.numbers import last_number
 from poolhand.farm.why import at_a_glance, explained, pool_named
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
@@ -193,26 +194,13 @@ class Operator:
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the newest audit lines, oldest of them first."""
         _check_page(0, limit)
-        end = await self._end_of_audit()
+        end = await last_number(self._store, STREAM)
         window = limit
         while True:
             lines = await self._store.read(STREAM, max(0, end - window), window, kind)
             if len(lines) >= limit or window >= end:
                 return [audit_view(one) for one in lines[-limit:]]
             window *= 4
-
-    async def _end_of_audit(self) -> int:
-        """Return the number of the last line: numbers have no gaps, so it can be narrowed down."""
-        low, high = 0, 1024
-        while await self._store.read(STREAM, high, 1):
-            low, high = high, high * 2
-        while low < high:
-            middle = (low + high) // 2
-            if await self._store.read(STREAM, middle, 1):
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     async def _set_paused(self, pool: str, paused: bool, by: str) -> PoolView | None:
         _check_who(by)

@@ -58,7 +58,8 @@ class Job(Struct, frozen=True, kw_only=True):
     Moments are UTC and ISO-8601 when encoded; they are for people. Durations are seconds of the
     monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key". `crashes`
     counts how often the process that ran it died under it. `rolls_back` is the turn of its session
-    that was cancelled for it, and whose writes do not count.
+    that was cancelled for it, and whose writes do not count. `continues` is the dead job whose run
+    it goes on with.
     """
 
     id: str
@@ -88,4 +89,10 @@ class Job(Struct, frozen=True, kw_only=True):
     rejection_reason: str | None = None
     rejection_policy: str | None = None
     rolls_back: str | None = None
+    continues: str | None = None
     marks: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str:
+        """What the attempts at it, and at those it goes on for, have in common."""
+        return self.continues or self.id

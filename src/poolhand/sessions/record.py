@@ -12,7 +12,7 @@ from msgspec import Struct
 from poolhand.errors import SchemaTooNew, TooLarge, UsageError
 
 MOST_STATE = 1024 * 1024  # bytes of JSON
-KEPT_REVISIONS = 20
+KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
 
 State = dict[str, Any]
 Upcasters = Mapping[int, Callable[[State], State]]

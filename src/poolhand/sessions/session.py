@@ -13,8 +13,9 @@ from msgspec import Struct
 from poolhand.context import Running, running
 from poolhand.errors import UsageError
 from poolhand.rules.checks import is_amount, is_count, shown
-from poolhand.rules.streams import session_of
+from poolhand.rules.streams import executions_of, session_of
 from poolhand.sessions.record import (
+    KEPT_EXECUTIONS,
     KEPT_REVISIONS,
     SessionRecord,
     State,
@@ -84,7 +85,9 @@ class Session:
             await self._take(read(data))
             self._written = data if read(data).schema == terms.schema else b""
             if self.revision % KEPT_REVISIONS == 0:
-                await inside.ask("trim", self._place()[1], self.revision - KEPT_REVISIONS)
+                executions = executions_of(self.tenant, self.id)
+                await inside.ask("shorten", self._place()[1], KEPT_REVISIONS)
+                await inside.ask("shorten", executions, KEPT_EXECUTIONS)
 
     async def close(self) -> None:
         """Have the state written with the outcome."""

@@ -61,6 +61,7 @@ class Terms(Struct, frozen=True, array_like=True):
     run_at: datetime | None
     expires_at: datetime | None
     rolls_back: str | None
+    continues: str | None
 
 
 terms_of = attrgetter(*Terms.__struct_fields__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError, Task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.context import Running
+from poolhand.contract import Put
 from poolhand.errors import (
     Conflict,
     GiveUp,
@@ -26,6 +27,7 @@ from poolhand.rules.receipts import Effect, Next, Receipt, Stage, rule
 
 LOOK_AGAIN = 0.2
 RECEIPTS = "receipt/"
+DEDUPE = 86_400.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
@@ -42,6 +44,14 @@ class ToolContext(Struct, frozen=True):
     def derived(self, number: int) -> str:
         """Return a key for a call within the call."""
         return f"{self.idempotency_key}:{number}"
+
+
+class Receipts(Protocol):
+    """Where receipts are kept."""
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
+
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool: ...
 
 
 class Terms(Protocol):
@@ -129,7 +139,8 @@ class Calling:
             raise ToolOutcomeUnknown(
                 self._said(
                     "was begun by an attempt that never told how it ended, and must not be made "
-                    "twice; look whether it happened, or give the tool a verify="
+                    f"twice; look whether it happened, say so: app.settle_tool({self._key!r}, …), "
+                    "then run the job again; or give the tool a verify="
                 ),
                 key=self._key,
             )
@@ -168,7 +179,11 @@ class Calling:
         said = self._said(f"took longer than {self._terms.timeout:g} s")
         if self._terms.effect is Effect.ONCE:
             await self._write(replace(receipt, stage=Stage.UNKNOWN))
-            return ToolOutcomeUnknown(f"{said}; whether it happened is not known", key=self._key)
+            return ToolOutcomeUnknown(
+                f"{said}; whether it happened is not known: look, say so by "
+                f"app.settle_tool({self._key!r}, …), then run the job again",
+                key=self._key,
+            )
         await self._write(replace(receipt, stage=Stage.FAILED, error="TimeoutError"))
         return ToolError(said, key=self._key)
 
@@ -201,3 +216,25 @@ async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Make a call and wait for it if it is one that takes its time."""
     value = fn(*args, **kwargs)
     return await value if isawaitable(value) else value
+
+
+async def settle(
+    store: Receipts, key: str, happened: bool, write: Callable[[str], bytes]
+) -> Receipt | None:
+    """Say of a call that was begun whether it has happened, with its result; None: it is unknown.
+
+    One that has not happened may be made again. Raises Conflict where there is nothing to decide.
+    """
+    found = await store.get_document(RECEIPTS + key)
+    if found is None:
+        return None
+    receipt, version = _decode(found[0]), found[1]
+    if receipt.stage not in (Stage.UNKNOWN, Stage.CLAIMED):
+        raise Conflict(f"the call {key} of {receipt.tool} has {receipt.stage.value}; that stands")
+    if happened:
+        done = replace(receipt, stage=Stage.SUCCEEDED, result=write(receipt.tool))
+    else:
+        done = replace(receipt, stage=Stage.FAILED, error="it has not happened")
+    if not await store.put([Put(RECEIPTS + key, _encode(done), version, DEDUPE)]):
+        raise Conflict(f"the call {key} of {receipt.tool} has gone on meanwhile; look again")
+    return done

@@ -18,13 +18,12 @@ from poolhand.execute.code import PARCELS, Code, name_of_task
 from poolhand.execute.parcel import Parcels
 from poolhand.rules.checks import is_amount, is_name, shown
 from poolhand.rules.receipts import Effect
-from poolhand.tools.calling import Calling, ToolContext, made
+from poolhand.tools.calling import DEDUPE, Calling, ToolContext, made
 from poolhand.tools.step import under
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-DEDUPE = 86_400.0
 READ_CACHE = 3_600.0
 TIMEOUT = 60.0
 SCOPES = ("run", "session", "global")
@@ -121,7 +120,7 @@ def _scope_id(scope: str, inside: Running) -> str:
     job: Any = inside.snapshot()
     match scope:
         case "run":
-            return str(job.id)
+            return str(job.run)
         case "session":
             if job.session is None:
                 raise UsageError("a tool of scope 'session' was called by a job without a session")

@@ -18,7 +18,10 @@ from poolhand import (
     progress,
 )
 from poolhand.app import App
+from poolhand.farm.station import Station
 from poolhand.pool.ticket import Ticket
+from poolhand.testing import SeededRuntime
+from tests.unit.farm.support import SharedStore, StoreApp, seeded
 
 LIMIT = 30
 
@@ -234,3 +237,30 @@ async def test_events_go_with_their_job(url: str) -> None:
         assert await station.keeper.ask(lambda: station.store.read(f"job/{ticket.id}")) == []
         with pytest.raises(JobLost, match="not kept any more"):
             await told(ticket)
+
+
+class Forgetful(StoreApp):
+    """An app that keeps the last hundred events of a job."""
+
+    def _station(self) -> Station:
+        return Station(self.store, self.runtime, self.events, self._keep, keep_events=100)
+
+
+@seeded
+async def test_of_very_many_events_the_last_are_kept(runtime: SeededRuntime) -> None:
+    app = Forgetful(SharedStore(runtime), runtime)
+
+    @app.task
+    async def pour() -> None:
+        for number in range(1, 1001):
+            await emit(number)
+            await asyncio.sleep(0.001)
+
+    async with app, app.worker():
+        ticket = await pour.submit()
+        await ticket
+        events = [event async for event in ticket.events()]
+    numbers = [event.number for event in events]
+    assert numbers == list(range(numbers[0], 1002))
+    assert 100 <= len(numbers) <= 200
+    assert [event.data for event in events[:-1]] == numbers[:-1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 
 from poolhand import (
+    Conflict,
     GiveUp,
     IdempotencyConflict,
     JobFailed,
@@ -19,6 +21,7 @@ from poolhand import (
     step,
     tool,
     tool_context,
+    wait,
 )
 from poolhand.app import App
 from poolhand.observe.events import Events, JobMarked
@@ -247,3 +250,41 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
 
     with pytest.raises(UsageError, match=said):
         tool(**options)(act)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_somebody_decides_and_the_dead_job_goes_on_where_it_was(
+    url: str, happened: bool
+) -> None:
+    app, world = App(url), World()
+
+    @tool(timeout=0.05)
+    async def pay(order: str) -> str:
+        world.act(order)
+        if len(world.made) == 2:
+            await asyncio.sleep(100)
+        return "paid here"
+
+    @app.task(retry=None)
+    async def agent() -> list[str]:
+        await step("before", world.made.append, "before")
+        return [await pay("o-1"), await step("after", lambda: "after")]
+
+    async with app, app.worker():
+        job = await wait(await agent.submit())
+        assert job.error is not None
+        (key,) = re.findall(r"settle_tool\('(\w+)'", job.error.message)
+        await app.settle_tool(key, happened=happened, result="paid there")
+        with pytest.raises(Conflict, match="that stands"):
+            await app.settle_tool(key, happened=True)
+        (answer,) = await app.operator().retry([job.id], "anna")
+        again = await app.get(answer.text.split()[-1])
+        assert again is not None
+        assert await result(again) == ["paid there" if happened else "paid here", "after"]
+    assert world.made == ["before", "o-1"] if happened else ["before", "o-1", "o-1"]
+
+
+async def test_what_nobody_asked_for_cannot_be_decided(url: str) -> None:
+    async with App(url) as app:
+        with pytest.raises(UsageError, match="there is no receipt of the key"):
+            await app.settle_tool("nothing", happened=True)

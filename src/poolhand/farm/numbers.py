@@ -1,0 +1,33 @@
+"""How far a stream is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from poolhand.contract import Written
+
+
+class Lines(Protocol):
+    """The verb of a store that reads a stream."""
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> Sequence[Written]: ...
+
+
+async def last_number(store: Lines, stream: str, least: int = 0) -> int:
+    """Return the number of the last line, `least` or above.
+
+    Numbers have no gaps, so it can be narrowed down.
+    """
+    low, high = least, least + 1024
+    while await store.read(stream, high, 1):
+        low, high = high, high * 2
+    while low < high:
+        middle = (low + high) // 2
+        if await store.read(stream, middle, 1):
+            low = middle + 1
+        else:
+            high = middle
+    return low
