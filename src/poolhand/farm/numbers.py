@@ -21,9 +21,12 @@ async def last_number(store: Lines, stream: str, least: int = 0) -> int:
 
     Numbers have no gaps, so it can be narrowed down.
     """
+    if not await store.read(stream, least, 1):
+        # Nearly always: whoever asks has seen the last one, or there is none.
+        return least
     low, high = least, least + 1024
     while await store.read(stream, high, 1):
-        low, high = high, high * 2
+        low, high = high, 2 * high
     while low < high:
         middle = (low + high) // 2
         if await store.read(stream, middle, 1):
