@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ import asyncpg
 from poolhand.errors import Unavailable, Unsupported, UsageError
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_address import Address
+from poolhand.stores.postgres_tables import Connection
 
 CONNECT_SECONDS = 5.0
 TRUSTED_SECONDS = 1.0  # for which a connection that was just used is taken to be alive
@@ -42,21 +43,8 @@ BEGIN_POOLED = "; ".join(
 OLDEST = (13,)  # pg_current_xact_id
 
 
-class Raw(Protocol):
-    """What is used of a connection of asyncpg."""
-
-    async def fetch(self, text: str, *values: Any) -> list[Any]: ...
-
-    async def execute(self, text: str) -> str: ...
-
-    async def copy_records_to_table(
-        self,
-        table_name: str,
-        *,
-        records: Iterable[tuple[Any, ...]],
-        columns: Sequence[str],
-        schema_name: str,
-    ) -> str: ...
+class Raw(Connection, Protocol):
+    """A connection of asyncpg, with what is known of it."""
 
     def terminate(self) -> None: ...
 

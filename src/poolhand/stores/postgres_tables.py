@@ -30,7 +30,7 @@ class Outdated(Exception):
 
 
 class Connection(Protocol):
-    """What is used of a connection of asyncpg."""
+    """What statements need of a connection of asyncpg."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
 
