@@ -21,6 +21,8 @@ from poolhand.errors import (
     ToolBusy,
     ToolError,
     ToolOutcomeUnknown,
+    UsageError,
+    WireError,
 )
 from poolhand.execute.code import Code
 from poolhand.rules.receipts import Effect, Next, Receipt, Stage, rule
@@ -114,10 +116,13 @@ class Calling:
                 case Next.VERIFY:
                     found = await self._verified(receipt, args, kwargs)
                     if found is not None:
-                        return await self._succeed(None if found is True else found)
-                    return await self._run(make, receipt)
+                        value = None if found is True else found
+                        return await self._succeed(self._code.pack_result(value), receipt)
+                    if await self._claim(receipt):
+                        return await self._run(make, self._receipt(receipt))
                 case Next.RUN:
-                    return await self._run(make, receipt)
+                    if await self._claim(receipt):
+                        return await self._run(make, self._receipt(receipt))
 
     async def _look(self) -> tuple[Receipt | None, bool]:
         found = await self._inside.ask("document", RECEIPTS + self._key)
@@ -146,12 +151,24 @@ class Calling:
             )
         return await made(self._terms.verify, args, kwargs)
 
-    async def _run(self, make: Make, before: Receipt | None) -> Any:
-        receipt = self._receipt(before)
-        await self._write(receipt)
+    async def _claim(self, before: Receipt | None) -> bool:
+        """Take the call, unless another job was quicker."""
+        version = self._version
+        try:
+            await self._write(self._receipt(before))
+        except Conflict:
+            await self._look()
+            if self._version == version:
+                # Nobody was: it is the lease that is not good.
+                raise
+            return False
+        return True
+
+    async def _run(self, make: Make, receipt: Receipt) -> Any:
         task = asyncio.ensure_future(self._bounded(make, receipt.tries))
         try:
             value = await asyncio.shield(task) if self._terms.effect is Effect.ONCE else await task
+            result = self._code.pack_result(value)
         except CancelledError:
             await self._after_cancellation(task, receipt)
             raise
@@ -160,7 +177,7 @@ class Calling:
         except Exception as error:
             await self._fail(receipt, error)
             raise
-        return await self._succeed(value, receipt)
+        return await self._succeed(result, receipt)
 
     async def _bounded(self, make: Make, tries: int) -> Any:
         async with asyncio.timeout(self._terms.timeout):
@@ -170,10 +187,13 @@ class Calling:
         """Let what must happen once come to its end, bounded by its timeout, and write it down."""
         if not task.done():
             await asyncio.wait([task])
-        if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or isinstance(error, TimeoutError):
             await self._write(replace(receipt, stage=Stage.UNKNOWN))
+        elif isinstance(error, Exception):
+            await self._fail(receipt, error)
         else:
-            await self._succeed(task.result(), receipt)
+            await self._succeed(self._code.pack_result(task.result()), receipt)
 
     async def _timed_out(self, receipt: Receipt) -> ToolError:
         said = self._said(f"took longer than {self._terms.timeout:g} s")
@@ -189,11 +209,11 @@ class Calling:
 
     async def _fail(self, receipt: Receipt, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"[:2000]
-        retryable = not isinstance(error, GiveUp)
+        # What cannot be kept cannot be kept the next time either.
+        retryable = not isinstance(error, GiveUp | UsageError | WireError)
         await self._write(replace(receipt, stage=Stage.FAILED, error=text, retryable=retryable))
 
-    async def _succeed(self, value: Any, receipt: Receipt | None = None) -> Any:
-        result = self._code.pack_result(value)
+    async def _succeed(self, result: bytes, receipt: Receipt | None) -> Any:
         done = replace(self._receipt(receipt), stage=Stage.SUCCEEDED, result=result)
         await self._write(done, self._terms.dedupe_ttl)
         return self._code.unpack_result(result)

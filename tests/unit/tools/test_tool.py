@@ -288,3 +288,52 @@ async def test_what_nobody_asked_for_cannot_be_decided(url: str) -> None:
     async with App(url) as app:
         with pytest.raises(UsageError, match="there is no receipt of the key"):
             await app.settle_tool("nothing", happened=True)
+
+
+async def test_jobs_that_make_the_same_call_at_once_make_it_once(url: str) -> None:
+    app, world = App(url), World()
+    both = asyncio.Event()
+
+    @tool(scope="global", key_fields=["order"])
+    async def pay(order: str) -> str:
+        world.act(order)
+        await both.wait()
+        return "paid"
+
+    begun: list[int] = []
+
+    @app.task
+    async def agent(number: int) -> str:
+        begun.append(number)
+        if len(begun) == 5:
+            both.set()
+        return await pay("o-1")
+
+    async with app, app.worker():
+        tickets = [await agent.submit(number) for number in range(5)]
+        assert [await result(one) for one in tickets] == ["paid"] * 5
+    assert world.made == ["o-1"]
+
+
+async def test_a_result_that_cannot_be_kept_is_told_and_the_call_not_repeated(url: str) -> None:
+    app, world = App(url), World()
+
+    @tool
+    async def fetch() -> str:
+        world.act("fetch")
+        return "x" * 300_000
+
+    seen: list[str] = []
+
+    @app.task(retry=AGAIN)
+    async def agent() -> None:
+        try:
+            await fetch()
+        except Exception as error:
+            seen.append(type(error).__name__)
+            raise
+
+    async with app, app.worker():
+        await wait(await agent.submit(), LIMIT)
+    assert world.made == ["fetch"]
+    assert (seen[0], set(seen[1:])) == ("TooLarge", {"ToolError"})
