@@ -19,8 +19,8 @@ PRELUDE = """
 import asyncio
 from collections.abc import AsyncIterator
 from poolhand import (
-    AgentRequest, App, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Status, Ticket,
-    agent_fanout, bounded, bounded_map, fair_round_robin, wait,
+    AgentRequest, App, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Session, Status, Ticket,
+    agent_fanout, bounded, bounded_map, fair_round_robin, step, tool, wait,
 )
 
 async def review(number: int, *, deep: bool = False) -> str:
@@ -52,6 +52,18 @@ async def study(topic: str, *, deep: bool = False) -> list[str]:
 @app.task(pool="typed", timeout=5)
 def tally(text: str, times: int = 1) -> int:
     return len(text) * times
+
+@app.agent(pool="typed")
+async def chat(session: Session, message: str) -> list[int]:
+    return [len(message)]
+
+@app.agent
+async def talk(session: Session, number: int, *, deep: bool = False) -> str:
+    return str(number)
+
+@tool(effect="read")
+async def look(where: str) -> bytes:
+    return where.encode()
 
 pool = Pool("typed", max_concurrent=2, queue=fair_round_robin(), backpressure=bounded(5))
 view = pool.with_options(priority=1, key="k", tenant_id="acme")
@@ -129,6 +141,12 @@ REVEALED = {
     "await tally.submit('x', 2)": "Ticket[int]",
     "tally.submit_sync('x')": "Ticket[int]",
     "await study.submit_many([('bees',)])": "list[Ticket[list[str]]]",
+    "await chat.session('s').submit('hi')": "Ticket[list[int]]",
+    "await (await talk.session('s').submit(5, deep=True))": "str",
+    "await chat(Session('s'), 'hi')": "list[int]",
+    "await step('count', count, 'x', times=2)": "int",
+    "await step('review', review, 5)": "str",
+    "await look('here')": "bytes",
     "await study.with_options(priority=1, tenant_id='acme').submit('bees')": "Ticket[list[str]]",
     "await study.with_options(key='k').with_options(delay=5).submit('x')": "Ticket[list[str]]",
     "await wait(await study.submit('bees'))": "Job",
@@ -193,6 +211,10 @@ WRONG = {
     "(await (await tally.submit('x'))).upper()": "attr-defined",
     "app.task(pool='typed', timeout='5')": "arg-type|typeddict-item|call-overload",
     "app.task(5)": "arg-type|call-overload",
+    "await chat.session('s').submit(5)": "arg-type",
+    "await chat('hi')": "arg-type|call-arg",
+    "await look(5)": "arg-type",
+    "await step('count', count, 5)": "arg-type|call-overload",
     "app.pool('x', max_concurrent='5')": "arg-type|typeddict-item",
     "app.worker('5')": "arg-type",
 }
