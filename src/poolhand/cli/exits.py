@@ -23,6 +23,7 @@ CODES = {
     "PH-STO-002": REFUSED,  # somebody else was first
     "PH-STO-003": USAGE,  # no such kind of store
     "PH-WIR": WRONG,
+    "PH-TOL": WRONG,
     "PH-DIR": WRONG,
 }
 
