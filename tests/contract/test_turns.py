@@ -8,7 +8,7 @@ from poolhand.contract import Added
 from poolhand.rules.backpressure import fail_fast
 from poolhand.rules.job import Status
 from poolhand.rules.meeting import OnBusy
-from poolhand.rules.streams import inbox_of
+from poolhand.rules.streams import inbox_of, rollbacks_of
 from tests.contract.support import Hand, entries, order, refused, spec
 
 WAYS = list(OnBusy)
@@ -18,7 +18,7 @@ WAYS = list(OnBusy)
 async def test_a_session_that_is_free_is_entered_whatever_was_said(hand: Hand, way: OnBusy) -> None:
     assert entries(await hand.add(order("a", session="s", on_busy=way))) == ["taken"]
     (claim,) = await hand.claim(1)
-    assert (claim.job.id, claim.job.rolls_back) == ("a", None)
+    assert claim.job.id == "a"
     await hand.finish(claim)
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
     # Another session, and the same of another tenant, are others.
@@ -42,7 +42,7 @@ async def test_a_turn_may_end_the_one_that_runs(hand: Hand, way: OnBusy) -> None
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
     assert (await hand.get("a")).cancel_wished
     assert await hand.statuses("a", "b") == "running blocked"
-    assert (await hand.get("b")).job.rolls_back == ("a" if way is OnBusy.ROLLBACK else None)
+    assert await rolled_back(hand) == ([b"a"] if way is OnBusy.ROLLBACK else [])
     await hand.finish(claim, status=Status.CANCELLED)
     assert [one.job.id for one in await hand.claim(2)] == ["b"]
     assert "cancel a" in await hand.audited("cancel")
@@ -53,7 +53,11 @@ async def test_a_turn_may_end_the_one_that_waits(hand: Hand, way: OnBusy) -> Non
     await hand.take_in("a", session="s")
     assert entries(await hand.add(order("b", session="s", on_busy=way))) == ["taken"]
     assert await hand.statuses("a", "b") == "cancelled queued"
-    assert (await hand.get("b")).job.rolls_back == ("a" if way is OnBusy.ROLLBACK else None)
+    assert await rolled_back(hand) == ([b"a"] if way is OnBusy.ROLLBACK else [])
+
+
+async def rolled_back(hand: Hand) -> list[bytes]:
+    return [line.body for line in await hand.store.read(rollbacks_of(None, "s"))]
 
 
 async def test_who_does_not_come_in_ends_nobody(hand: Hand) -> None:

@@ -30,7 +30,6 @@ class Ledger:
             "document": self._document,
             "put": self._put,
             "runs": self._runs,
-            "completed": self._completed,
             "lines": self._lines,
             "inbox": self._inbox,
             "shorten": self._shorten,
@@ -70,11 +69,6 @@ class Ledger:
         """Tell whether another job runs."""
         found = (await self._keeper.store.get([other]))[0]
         return found is not None and found.job.status is Status.RUNNING
-
-    async def _completed(self, job: Job, token: int, other: str) -> bool:
-        """Tell whether another job has ended well."""
-        found = (await self._keeper.store.get([other]))[0]
-        return found is not None and found.job.status is Status.COMPLETED
 
     async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
         return await self._all_of(stream)

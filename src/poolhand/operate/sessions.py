@@ -75,14 +75,14 @@ async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execu
 
 async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -> ErasedView | None:
     """End the turns of a session, then forget it, its turns and all that they told."""
-    key, stream = streams.session_of(tenant, id), streams.executions_of(tenant, id)
+    key = streams.session_of(tenant, id)
     turns = await _turns_of(store, tenant, id)
     if not turns and await store.get_document(key) is None:
         return None
     await store.cancel([job.id for job in turns if not job.status.terminal], by)
     ids = [job.id for job in turns]
     await _until_over(store, ids, id)
-    erased = await store.erase(ids, [key, stream], by)
+    erased = await store.erase(ids, streams.streams_of_session(tenant, id), by)
     await store.delete(key)
     return ErasedView(id, tenant, len(erased))
 

@@ -57,8 +57,7 @@ class Job(Struct, frozen=True, kw_only=True):
     `name` is that of the callable. `waited`, `ran` and `marks` are about the latest attempt.
     Moments are UTC and ISO-8601 when encoded; they are for people. Durations are seconds of the
     monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key". `crashes`
-    counts how often the process that ran it died under it. `rolls_back` is the turn of its session
-    that was cancelled for it, and whose writes do not count. `continues` is the dead job whose run
+    counts how often the process that ran it died under it. `continues` is the dead job whose run
     it goes on with.
     """
 
@@ -88,7 +87,6 @@ class Job(Struct, frozen=True, kw_only=True):
     error: Fault | None = None
     rejection_reason: str | None = None
     rejection_policy: str | None = None
-    rolls_back: str | None = None
     continues: str | None = None
     marks: tuple[str, ...] = ()
 

@@ -71,6 +71,17 @@ def executions_of(tenant: str | None, session: str) -> str:
     return f"executions/{_part(tenant or '')}/{_part(session)}"
 
 
+def rollbacks_of(tenant: str | None, session: str) -> str:
+    """Return the stream of the turns of a session whose writes are taken back."""
+    return f"rollbacks/{_part(tenant or '')}/{_part(session)}"
+
+
+def streams_of_session(tenant: str | None, session: str) -> tuple[str, ...]:
+    """Return all streams of a session."""
+    which = (session_of, executions_of, rollbacks_of)
+    return tuple(stream(tenant, session) for stream in which)
+
+
 def _part(name: str) -> str:
     """Return a name as a part of a path that can be an entry of an index, however long it is."""
     quoted = quote(name, safe="")

@@ -19,7 +19,10 @@ Upcasters = Mapping[int, Callable[[State], State]]
 
 
 class SessionRecord(Struct, frozen=True):
-    """A session as it is kept; `turn` is the job that wrote it, `schema` the shape of its state."""
+    """A session as it is kept; `turn` is the job that wrote it, `schema` the shape of its state.
+
+    What is `final` was written with the outcome of its turn, and is never taken back.
+    """
 
     id: str
     tenant: str | None
@@ -27,6 +30,7 @@ class SessionRecord(Struct, frozen=True):
     schema: int
     turn: str
     state: State
+    final: bool = False
 
 
 _encode = msgspec.json.Encoder().encode

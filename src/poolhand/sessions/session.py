@@ -13,7 +13,7 @@ from msgspec import Struct
 from poolhand.context import Running, running
 from poolhand.errors import UsageError
 from poolhand.rules.checks import is_amount, is_count, shown
-from poolhand.rules.streams import executions_of, session_of
+from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
     KEPT_REVISIONS,
@@ -63,7 +63,6 @@ class Session:
         self.revision = 0
         self._inside: Running | None = None
         self._terms = SessionTerms()
-        self._written = b""
 
     async def save(self) -> None:
         """Write the state now: it stays, whatever becomes of this turn, unless it is rolled back.
@@ -71,9 +70,8 @@ class Session:
         Without this it is written with the outcome of the turn, if that is good.
         """
         if self._inside is not None:
-            data = self._data()
+            data = self._data(final=False)
             await self._inside.ask("save", *self._place(), data, self._terms.ttl)
-            self._written = data
             self.revision += 1
 
     async def open(self, inside: Running, terms: SessionTerms) -> None:
@@ -83,18 +81,22 @@ class Session:
         if found is not None:
             data, self.revision = found
             await self._take(read(data))
-            self._written = data if read(data).schema == terms.schema else b""
             if self.revision % KEPT_REVISIONS == 0:
-                executions = executions_of(self.tenant, self.id)
-                await inside.ask("shorten", self._place()[1], KEPT_REVISIONS)
-                await inside.ask("shorten", executions, KEPT_EXECUTIONS)
+                await self._shorten()
 
     async def close(self) -> None:
         """Have the state written with the outcome."""
         assert self._inside is not None
-        data = self._data()
-        if data != self._written:
-            await self._inside.ask("hold", *self._place(), data, self._terms.ttl)
+        data = self._data(final=True)
+        await self._inside.ask("hold", *self._place(), data, self._terms.ttl)
+
+    async def _shorten(self) -> None:
+        """Let go of what is old."""
+        assert self._inside is not None
+        revisions, executions, rollbacks = streams_of_session(self.tenant, self.id)
+        await self._inside.ask("shorten", revisions, KEPT_REVISIONS)
+        await self._inside.ask("shorten", rollbacks, KEPT_REVISIONS)
+        await self._inside.ask("shorten", executions, KEPT_EXECUTIONS)
 
     async def _take(self, record: SessionRecord) -> None:
         """Take a record over, or the one before it where its turn is rolled back."""
@@ -103,26 +105,33 @@ class Session:
         if record.user is not None and job.user is not None and record.user != job.user:
             raise UsageError(f"session {self.id!r} belongs to another user than {job.user!r}")
         self.user = record.user if job.user is None else job.user
-        if record.turn != job.rolls_back or await self._inside.ask("completed", record.turn):
+        undone = set() if record.final else await self._undone()
+        if record.turn not in undone:
             self.state = upcast(record, self._terms.schema, self._terms.upcasters)
             return
-        before = await self._before(record.turn)
+        before = await self._before(undone)
         if before is not None:
             self.state = upcast(before, self._terms.schema, self._terms.upcasters)
         await self.save()
 
-    async def _before(self, turn: str) -> SessionRecord | None:
-        """Return the last revision that a turn did not write."""
+    async def _undone(self) -> set[str]:
+        """Return the turns whose writes do not count."""
+        assert self._inside is not None
+        stream = rollbacks_of(self.tenant, self.id)
+        return {body.decode() for body in await self._inside.ask("lines", stream)}
+
+    async def _before(self, undone: set[str]) -> SessionRecord | None:
+        """Return the last revision that counts."""
         assert self._inside is not None
         revisions = [read(body) for body in await self._inside.ask("lines", self._place()[1])]
-        return next((one for one in reversed(revisions) if one.turn != turn), None)
+        counts = (one for one in reversed(revisions) if one.final or one.turn not in undone)
+        return next(counts, None)
 
-    def _data(self) -> bytes:
+    def _data(self, final: bool) -> bytes:
         assert self._inside is not None
         job: Any = self._inside.snapshot()
-        return write(
-            SessionRecord(self.id, self.tenant, self.user, self._terms.schema, job.id, self.state)
-        )
+        whose = (self.id, self.tenant, self.user)
+        return write(SessionRecord(*whose, self._terms.schema, job.id, self.state, final))
 
     def _place(self) -> tuple[str, str]:
         """Return the key of the document and the stream of its revisions."""

@@ -27,6 +27,7 @@ from poolhand.rules.terms import arrival
 from poolhand.stores.bounds import cannot_be_kept, known_already
 from poolhand.stores.memory_books import Books
 from poolhand.stores.memory_rows import Holder, Pool, Row
+from poolhand.stores.turns import ended_for
 
 Key = tuple[str, str | None, str]  # pool, tenant and idempotency key
 
@@ -132,8 +133,6 @@ class Intake:
         turn = self._turn_of(order, pool)
         if isinstance(turn, Added | Refusal):
             return turn
-        if turn is not None and order.on_busy is OnBusy.ROLLBACK:
-            row.job = replace(row.job, rolls_back=turn.job.id)
         if pool.spec.name not in books.pools:
             books.open(pool)
         desk = pool.desk
@@ -146,6 +145,7 @@ class Intake:
             books.accept(row)
             answer = Added(row.job, Entry.TAKEN)
         if turn is not None and isinstance(answer, Added) and answer.entry is Entry.TAKEN:
+            books.log.append(ended_for(turn.job, order.on_busy), books.at)
             books.cancel(turn, order.job.submitted_by)
         return answer
 

@@ -30,6 +30,7 @@ from poolhand.stores.sql_log import ROW_LINES
 from poolhand.stores.sql_pools import StoredPool
 from poolhand.stores.sql_rows import QUEUED, Row, encode, terms_of
 from poolhand.stores.sql_steps import Steps
+from poolhand.stores.turns import ended_for
 
 MANY = 250  # jobs that are worth a statement of their own, while they are made
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
@@ -163,8 +164,6 @@ class Intake:
         turn = self._turn_of(order, pool)
         if isinstance(turn, Added):
             return turn
-        if turn is not None and order.on_busy is OnBusy.ROLLBACK:
-            order = replace(order, job=replace(order.job, rolls_back=turn.job.id))
         row = self._row(order, pool)
         # Known before it is decided about: what its coming sets off may come back to it.
         self._books.rows[row.seq] = row
@@ -174,6 +173,7 @@ class Intake:
         if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
         if turn is not None and added.entry is Entry.TAKEN:
+            self._books.tell(ended_for(turn.job, order.on_busy))
             self._steps.cancel(turn.job.id, order.job.submitted_by)
         return added
 

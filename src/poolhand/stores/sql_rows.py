@@ -60,7 +60,6 @@ class Terms(Struct, frozen=True, array_like=True):
     idempotency_key: str | None
     run_at: datetime | None
     expires_at: datetime | None
-    rolls_back: str | None
     continues: str | None
 
 

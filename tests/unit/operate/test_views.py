@@ -76,5 +76,5 @@ def test_the_note_of_a_job_is_what_is_worth_a_glance() -> None:
 def test_a_view_of_a_job_has_every_field_of_it_but_the_result() -> None:
     view = job_view(Stored(msgspec.structs.replace(JOB, result=b"secret")))
     missing = set(Job.__struct_fields__) - set(view.__struct_fields__)
-    assert missing == {"pool_id", "blocked_on", "result", "rolls_back", "continues", "marks"}
+    assert missing == {"pool_id", "blocked_on", "result", "continues", "marks"}
     assert b"secret" not in msgspec.json.encode(view)

@@ -14,6 +14,7 @@ from poolhand import (
     IdempotencyConflict,
     JobFailed,
     Retry,
+    ToolBusy,
     ToolContext,
     ToolError,
     ToolOutcomeUnknown,
@@ -337,3 +338,30 @@ async def test_a_result_that_cannot_be_kept_is_told_and_the_call_not_repeated(ur
         await wait(await agent.submit(), LIMIT)
     assert world.made == ["fetch"]
     assert (seen[0], set(seen[1:])) == ("TooLarge", {"ToolError"})
+
+
+async def test_a_call_that_another_job_is_making_is_waited_for_and_then_refused(url: str) -> None:
+    app, world = App(url), World()
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(order: str) -> str:
+        world.act(order)
+        begun.set()
+        await goes_on.wait()
+        return "paid"
+
+    patient = tool(name="pay", scope="global", key_fields=["order"])(slow)
+    hasty = tool(name="pay", scope="global", key_fields=["order"], timeout=0.3)(slow)
+
+    @app.task(retry=None)
+    async def agent(waits: bool) -> str:
+        return await (patient if waits else hasty)("o-1")
+
+    async with app, app.worker():
+        first = await agent.submit(True)
+        await begun.wait()
+        with pytest.raises((ToolBusy, JobFailed), match="is being made by another job"):
+            await result(await agent.submit(False))
+        goes_on.set()
+        assert await result(first) == "paid"
+    assert world.made == ["o-1"]
