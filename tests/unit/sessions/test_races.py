@@ -23,6 +23,7 @@ class Crowd:
 
     def __init__(self, url: str, on_busy: str) -> None:
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.cuts = on_busy in ("interrupt", "rollback")
         self.at_once = self.most_at_once = 0
         self.seen: list[list[Any]] = []
         self.apps = [App(url) for _ in range(APPS)]
@@ -52,6 +53,8 @@ class Crowd:
             doors = [agent.session("s") for agent in self.agents for _ in range(EACH)]
             submits = [door.submit(f"m{number}") for number, door in enumerate(doors)]
             got = await asyncio.gather(*submits, return_exceptions=True)
+            if self.cuts:
+                await wait(first)
             self.goes_on.set()
             self.jobs = await wait([one for one in got if isinstance(one, Ticket)])
             job = await wait(first)
