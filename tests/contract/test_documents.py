@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.contract import Put
+from poolhand.contract import Line, Put
+from poolhand.rules.streams import streams_of_session
 from tests.contract.support import Another, Hand
 
 
@@ -154,3 +155,15 @@ async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None
     assert not await hand.store.put([Put("d", b"late"), Put("e", b"late")], claim.token)
     assert await hand.store.get_document("d") == (b"1", 1)
     assert await hand.store.get_document("e") is None
+
+
+async def test_the_streams_of_a_session_go_with_its_document(hand: Hand) -> None:
+    key, *others = streams_of_session("acme", "s/1")
+    await hand.store.put([Put(key, b"", ttl=10.0), Put("other", b"", ttl=10.0)])
+    await hand.store.append([Line(name, "kind", b"") for name in (key, *others, "other", "s")])
+    await hand.store.prune(0.0)
+    assert len(await hand.store.read(key)) == 1
+    hand.clock.wait(11.0)
+    await hand.store.prune(0.0)
+    assert [await hand.store.read(name) for name in (key, *others)] == [[], [], []]
+    assert [len(await hand.store.read(name)) for name in ("other", "s")] == [1, 1]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
-SESSIONS = "session/"
+SESSIONS, EXECUTIONS, ROLLBACKS = "session/", "executions/", "rollbacks/"
 LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
@@ -68,18 +68,25 @@ def sessions_of(tenant: str | None) -> str:
 
 def executions_of(tenant: str | None, session: str) -> str:
     """Return the stream of the attempts at all turns of a session."""
-    return f"executions/{_part(tenant or '')}/{_part(session)}"
+    return f"{EXECUTIONS}{_part(tenant or '')}/{_part(session)}"
 
 
 def rollbacks_of(tenant: str | None, session: str) -> str:
     """Return the stream of the turns of a session whose writes are taken back."""
-    return f"rollbacks/{_part(tenant or '')}/{_part(session)}"
+    return f"{ROLLBACKS}{_part(tenant or '')}/{_part(session)}"
 
 
 def streams_of_session(tenant: str | None, session: str) -> tuple[str, ...]:
     """Return all streams of a session."""
-    which = (session_of, executions_of, rollbacks_of)
-    return tuple(stream(tenant, session) for stream in which)
+    return streams_of_document(session_of(tenant, session))
+
+
+def streams_of_document(key: str) -> tuple[str, ...]:
+    """Return the streams that go with a document: those of a session."""
+    if not key.startswith(SESSIONS):
+        return ()
+    whose = key.removeprefix(SESSIONS)
+    return key, f"{EXECUTIONS}{whose}", f"{ROLLBACKS}{whose}"
 
 
 def _part(name: str) -> str:

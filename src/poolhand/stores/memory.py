@@ -34,6 +34,7 @@ from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.streams import streams_of_document
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import check_page
 from poolhand.stores.memory_books import Books
@@ -217,7 +218,8 @@ class MemoryStore:
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
         self._books.begin()
-        self._documents.sweep(self._books.now)
+        for key in self._documents.sweep(self._books.now):
+            self._books.log.forget(streams_of_document(key))
         return self._books.prune(keep, limit)
 
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:

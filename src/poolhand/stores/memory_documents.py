@@ -67,9 +67,11 @@ class MemoryDocuments:
                 found.append(keys[index])
         return found
 
-    def sweep(self, now: float) -> None:
-        """Let go of what has outlived its time."""
-        self._forget([key for key in self._all if not self._version(key, now)])
+    def sweep(self, now: float) -> list[str]:
+        """Let go of what has outlived its time; return the keys."""
+        gone = [key for key in self._all if not self._version(key, now)]
+        self._forget(gone)
+        return gone
 
     def _forget(self, keys: Sequence[str]) -> None:
         for key in keys:

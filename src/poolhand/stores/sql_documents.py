@@ -7,6 +7,8 @@ from itertools import takewhile
 from typing import Any
 
 from poolhand.contract import Put
+from poolhand.rules.streams import streams_of_document
+from poolhand.stores.sql_log import StreamLog
 from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Insert, Tables
 
@@ -27,7 +29,7 @@ WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?)
 ORDER BY key LIMIT ?
 """
 OLD = "SELECT max(version) FROM poolhand_documents WHERE until <= ?"
-SWEEP = "DELETE FROM poolhand_documents WHERE until <= ?"
+SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
 
 
 def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
@@ -71,11 +73,12 @@ def scan(tables: Tables, prefix: str, after: str, limit: int, now: float) -> lis
 
 
 def sweep(tables: Tables, now: float) -> None:
-    """Let go of what has outlived its time."""
+    """Let go of what has outlived its time, and of the streams that go with it."""
     (version,) = tables.execute(OLD, (now,)).fetchone()
     if version is not None:
         tables.execute(GO, (version,))
-        tables.execute(SWEEP, (now,))
+        gone = tables.execute(SWEEP, (now,)).fetchall()
+        StreamLog(tables).forget([name for (key,) in gone for name in streams_of_document(key)])
 
 
 def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:

@@ -20,6 +20,8 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.pool.ticket import Ticket
+from poolhand.testing import SeededRuntime
+from tests.unit.farm.support import seeded
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
 LIMIT = 30
@@ -310,3 +312,23 @@ async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
         record = await talk.record()
     assert record is not None
     assert record.state["messages"] == list(range(100))
+
+
+@seeded
+async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+
+    @app.agent(ttl=100.0)
+    async def assistant(session: Session) -> int:
+        session.state["turns"] = session.state.get("turns", 0) + 1
+        return int(session.state["turns"])
+
+    async with app, app.worker():
+        talk = assistant.session("s")
+        for expected in (1, 2):
+            assert await (await talk.submit()) == expected
+            await asyncio.sleep(90)
+        await asyncio.sleep(100)
+        assert await talk.record() is None
+        assert (await talk.revisions(), await talk.history()) == ([], [])
+        assert await (await talk.submit()) == 1
