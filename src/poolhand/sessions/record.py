@@ -44,6 +44,9 @@ def new_state(session_id: str, at: datetime) -> State:
 
 def write(record: SessionRecord) -> bytes:
     """Return a record as it is kept, or say why it cannot be."""
+    if not isinstance(record.state, dict):
+        kind = type(record.state).__name__
+        raise UsageError(f"the state of session {record.id!r} is a {kind}; it must be a dict")
     try:
         data = _encode(record)
     except Exception as error:

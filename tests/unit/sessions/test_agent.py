@@ -228,11 +228,14 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
 
     @app.agent(retry=None)
     async def assistant(session: Session, what: str) -> None:
+        if what == "list":
+            session.state = ["no dict"]  # type: ignore[assignment]
+            return
         session.state["x"] = object() if what == "object" else "x" * 2_000_000
 
     async with app, app.worker():
         talk = assistant.session("s")
-        for what, error in (("object", UsageError), ("much", TooLarge)):
+        for what, error in (("object", UsageError), ("list", UsageError), ("much", TooLarge)):
             with pytest.raises((error, JobFailed), match="the state of session 's'"):
                 await result(await talk.submit(what))
         assert await talk.record() is None
