@@ -1,0 +1,39 @@
+"""An agent under suspicion runs in a process of its own, and has there what it has elsewhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema
+
+
+def test_state_steps_tools_and_events_reach_their_store_from_there(
+    url: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.system.agent_alone", url, str(tmp_path / "tries")]
+    for _ in range(2):
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    told = json.loads(done.stderr)
+    assert told["own"]
+    assert (told["found"]["sum"], told["found"]["number"]) == (6, 5)
+    assert len(told["found"]["key"]) == 64
+    assert told["chunks"] == list(range(2000))
+    assert told["numbers"] == list(range(1, len(told["numbers"]) + 1))
+    assert told["log"] == ["from its own process"]
+    assert told["messages"] == ["hello"]
+    assert done.stdout == "from its own process\n"
