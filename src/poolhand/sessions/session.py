@@ -80,8 +80,10 @@ class Session:
         found = await inside.ask("document", self._place()[0])
         if found is not None:
             data, self.revision = found
-            await self._take(read(data))
-            if self.revision % KEPT_REVISIONS == 0:
+            record = read(data)
+            await self._take(record)
+            # While a turn may be rolled back, the revision before it has to stay.
+            if record.final and self.revision % KEPT_REVISIONS == 0:
                 await self._shorten()
 
     async def close(self) -> None:

@@ -335,3 +335,30 @@ async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: See
         assert await talk.record() is None
         assert (await talk.revisions(), await talk.history()) == ([], [])
         assert await (await talk.submit()) == 1
+
+
+async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> None:
+    app, begun, tries = App(url), asyncio.Event(), list[int]()
+
+    @app.agent(retry=AGAIN)
+    async def assistant(session: Session, message: str) -> list[str]:
+        session.state["messages"].append(message)
+        if message == "often":
+            tries.append(1)
+            # As many as are kept, and more, before another attempt looks at them.
+            for _ in range(39 if len(tries) == 1 else 1):
+                await session.save()
+            if len(tries) == 1:
+                raise ConnectionError
+            begun.set()
+            await asyncio.sleep(LIMIT)
+        return list(session.state["messages"])
+
+    async with app, app.worker():
+        talk = assistant.session("s", on_busy="rollback")
+        assert await result(await talk.submit("base")) == ["base"]
+        often = await talk.submit("often")
+        await begun.wait()
+        assert await result(await talk.submit("new")) == ["base", "new"]
+        with pytest.raises(JobCancelled):
+            await result(often)
