@@ -9,6 +9,7 @@ from poolhand.errors import UsageError
 from poolhand.execute.brief import read_brief
 from poolhand.execute.code import Code
 from poolhand.execute.execution import Execution, read_execution
+from poolhand.farm.numbers import bodies_of
 from poolhand.farm.task import Door, Submits
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.streams import executions_of, session_of
@@ -109,12 +110,7 @@ class SessionDoor(Submits[P, T]):
 
     async def _lines(self, stream: str) -> list[bytes]:
         station = await self._door.station()
-        store = station.store
-        last, found = 0, list[bytes]()
-        while lines := await station.keeper.ask(lambda: store.read(stream, last)):  # noqa: B023
-            last = lines[-1].number
-            found += [line.body for line in lines]
-        return found
+        return await station.keeper.ask(lambda: bodies_of(station.store, stream))
 
 
 def message_of(code: Code, data: bytes, job_id: str) -> Any:

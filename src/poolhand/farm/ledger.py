@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from poolhand.contract import Change, Line, Put
 from poolhand.errors import Conflict
 from poolhand.farm.keeper import Keeper
-from poolhand.farm.numbers import last_number
+from poolhand.farm.numbers import bodies_of, last_number
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import inbox_of, journal_of
 
-AT_ONCE = 1000
 RECORD, REVISION = "record", "revision"
 
 
@@ -47,7 +46,7 @@ class Ledger:
 
     async def _journal(self, job: Job, token: int) -> list[bytes]:
         """Return all that was recorded for a job."""
-        return await self._all_of(journal_of(job.run))
+        return await bodies_of(self._keeper.store, journal_of(job.run))
 
     async def _record(self, job: Job, token: int, body: bytes) -> None:
         """Record something for a job, for all its attempts to come."""
@@ -71,11 +70,11 @@ class Ledger:
         return found is not None and found.job.status is Status.RUNNING
 
     async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
-        return await self._all_of(stream)
+        return await bodies_of(self._keeper.store, stream)
 
     async def _inbox(self, job: Job, token: int) -> list[bytes]:
         """Return what joined a turn while it waited."""
-        return await self._all_of(inbox_of(job.id))
+        return await bodies_of(self._keeper.store, inbox_of(job.id))
 
     async def _shorten(self, job: Job, token: int, stream: str, keep: int) -> None:
         """Keep the last lines of a stream alone."""
@@ -112,10 +111,3 @@ class Ledger:
         """Forget attempts that have ended."""
         for token in tokens:
             self._held.pop(token, None)
-
-    async def _all_of(self, stream: str) -> list[bytes]:
-        last, bodies = 0, []
-        while lines := await self._keeper.store.read(stream, last, AT_ONCE):
-            last = lines[-1].number
-            bodies += [line.body for line in lines]
-        return bodies

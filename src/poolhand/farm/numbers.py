@@ -1,4 +1,4 @@
-"""How far a stream is written."""
+"""How far a stream is written, and all that is in it."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ async def last_number(store: Lines, stream: str, least: int = 0) -> int:
         else:
             high = middle
     return low
+
+
+async def bodies_of(store: Lines, stream: str) -> list[bytes]:
+    """Return what all lines of a stream say."""
+    last, bodies = 0, list[bytes]()
+    while lines := await store.read(stream, last):
+        last = lines[-1].number
+        bodies += [line.body for line in lines]
+    return bodies

@@ -11,6 +11,7 @@ from msgspec import Struct
 from poolhand.contract import Filter
 from poolhand.errors import Unavailable
 from poolhand.execute.execution import Execution, read_execution
+from poolhand.farm.numbers import bodies_of
 from poolhand.operate.operable import Operable
 from poolhand.rules import streams
 from poolhand.rules.job import Job
@@ -65,12 +66,8 @@ async def session_of(store: Operable, tenant: str | None, id: str) -> SessionVie
 
 async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execution]:
     """Return the attempts at the turns of a session."""
-    stream, last = streams.executions_of(tenant, id), 0
-    found: list[Execution] = []
-    while lines := await store.read(stream, last, AT_ONCE):
-        last = lines[-1].number
-        found += [read_execution(line.body) for line in lines]
-    return found
+    bodies = await bodies_of(store, streams.executions_of(tenant, id))
+    return [read_execution(body) for body in bodies]
 
 
 async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -> ErasedView | None:
