@@ -20,6 +20,7 @@ from poolhand.farm.agent import Agent, message_of
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.maintenance import KEEP_RESULTS
+from poolhand.farm.makers import AgentMaker, TaskMaker
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
 from poolhand.farm.shift import DRAIN_TIMEOUT, Shift
@@ -333,41 +334,6 @@ class App:
                     f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
                     f"declare it with app.pool({pool!r})"
                 )
-
-
-class TaskMaker:
-    """What `@app.task(…)` leaves to be called with the function."""
-
-    def __init__(self, app: App, pool: str, options: dict[str, Any]) -> None:
-        self._app = app
-        self._pool = pool
-        self._options = options
-
-    @overload
-    def __call__(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
-
-    @overload
-    def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
-
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return self._app.register(fn, self._pool, dict(self._options))
-
-
-class AgentMaker:
-    """What `@app.agent(…)` leaves to be called with the function."""
-
-    def __init__(self, app: App, pool: str, options: dict[str, Any]) -> None:
-        self._app = app
-        self._pool = pool
-        self._options = options
-
-    def __call__(
-        self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
-    ) -> Agent[P, T]:
-        agent: Agent[P, T] = self._app.enlist(fn, self._pool, dict(self._options))
-        return agent
 
 
 _UNDECLARED = PoolConfig("default")
