@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from poolhand import context
 from poolhand.context import fencing_token, stop_requested
 from poolhand.errors import (
     BadSignature,
@@ -193,6 +194,7 @@ __all__ = [
     "agent_fanout",
     "bounded",
     "bounded_map",
+    "context",
     "current_job",
     "emit",
     "events",

@@ -5,45 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from functools import partial
+from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from poolhand.config import load, masked
+from poolhand.config import load, load_store, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.maintenance import KEEP_RESULTS
-from poolhand.farm.makers import AgentMaker, TaskMaker
+from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
-from poolhand.farm.shift import DRAIN_TIMEOUT, Shift
+from poolhand.farm.scheduler import Scheduler
+from poolhand.farm.shift import Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
+from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
 from poolhand.observe.events import EVENTS, Event, Events
 from poolhand.operate.actions import Operator
-from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
+from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import (
-    NAME_ALLOWED,
     is_amount,
-    is_name,
-    is_seconds,
     is_writable,
     shown,
 )
-from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
+from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
+from poolhand.rules.job import Job
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
@@ -53,16 +54,18 @@ from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 
+if TYPE_CHECKING:
+    from poolhand.farm.supervisor import Supervisor
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 SCOPE = "app"
 READY_WITHIN = 4.5
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
-SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
-class App:
+class App(Schedules):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
@@ -90,11 +93,12 @@ class App:
         _check_keep(keep_results)
         self._keep = keep_results
         self._parcels = Parcels(codec, limits, ring, pickle)
-        self._configs: dict[str, PoolConfig] = {}
-        self._pools_of_tasks: set[str] = set()
+        self._declared = Declared()
+        self._warm_ups: list[Callable[[], Any]] = []
         self._opening = Opening(self._station)
         self._codes = Codes()
         self._executor = Executor(self._codes)
+        self._scheduler = Scheduler(self, self._codes, lambda: load().farm.timezone)
         self.orders = Orders(self.runtime)
         self._submissions = Submissions(self, self.events)
 
@@ -115,19 +119,7 @@ class App:
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
         """Declare a pool: its rules hold in every process that uses this store."""
-        if "autoscale" in options:
-            raise UsageError(
-                f"pool {name!r}: autoscale goes with a pool in memory; here max_concurrent caps "
-                "all processes together, and each worker has its own number of slots"
-            )
-        if scoped := [option for option in SCOPED if option in options]:
-            raise UsageError(
-                f"pool {name!r}: {', '.join(scoped)} goes with Pool(…); a pool of an app is kept "
-                "in the store of the app"
-            )
-        config = configure(name, options)
-        self._check_near_miss(self._pools_of_tasks - {name}, declared={name})
-        self._configs[name] = config
+        config = self._declared.add(name, **options)
         self._opening.declare(spec_of(config, self.pool_id(name)))
 
     @overload
@@ -183,25 +175,52 @@ class App:
 
         `capture`: what jobs print and log goes into their events as well.
         """
-        faults = []
-        if not are_slots(slots):
-            faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
-        if not is_seconds(drain_timeout):
-            faults.append(
-                f"drain_timeout={shown(drain_timeout)} is not allowed; give seconds, 0 or more"
+        return self.shift(checked_terms(slots, pools, drain_timeout, capture))
+
+    def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
+        """Have a worker process of a farm call this, before it takes jobs: `@app.warm_up`.
+
+        It loads what jobs need, async or not. One that raises makes its process unfit to work.
+        """
+        if not callable(fn):
+            raise UsageError(f"warm_up({shown(fn)}) is not allowed; give a function")
+        self._warm_ups.append(fn)
+        return fn
+
+    async def get_ready(self) -> None:
+        """Do what jobs need to be done before them."""
+        for warm_up in self._warm_ups:
+            made = warm_up()
+            if isawaitable(made):
+                await made
+
+    def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
+        """Return a worker under terms that were checked; `heard` is told what ends in it."""
+        self._scheduler.check_pools()
+        begun = self._scheduler.begin
+        return Shift(self, self._executor, self._declared.configs, terms, heard, begun)
+
+    def farm(
+        self,
+        name: str,
+        settings: FarmSettings = USUAL_FARM,
+        *,
+        pools: Iterable[str] | None = None,
+        speech: Speech = USUAL_SPEECH,
+    ) -> Supervisor:
+        """Return what runs jobs of these pools, or of all, in worker processes: `await farm.run()`.
+
+        `name` is how a process finds this app: "module:attribute".
+        """
+        from poolhand.farm.supervisor import Supervisor
+
+        chosen = checked_pools(pools, "farm")
+        if self.url.lower().startswith("memory:"):
+            raise UsageError(
+                f"farm: the store is {self.url!r}, which lives inside one process; keep jobs in a "
+                "file (sqlite:///agents.db) or on a server (postgresql://user@host/database)"
             )
-        names = None if pools is None else _names(pools)
-        if names is not None and not all(map(is_name, names)):
-            faults.append(
-                f"pools={shown(pools)} is not allowed; give a list of names of pools, or None for "
-                "all"
-            )
-        if faults:
-            raise UsageError("worker: " + "; ".join(faults))
-        configs = self._configs
-        return Shift(
-            self, self._executor, slots, names, configs, drain_timeout, captures=bool(capture)
-        )
+        return Supervisor(self, name, settings, chosen, speech)
 
     async def ready(self) -> bool:
         """Tell whether a job could be accepted now; a store that does not say so soon is away."""
@@ -261,12 +280,11 @@ class App:
 
     async def station(self) -> Station:
         if not self._opening.is_open:
-            self._check_pools()
+            self._declared.check()
         return await self._opening.station()
 
     def config(self, pool: str) -> PoolConfig:
-        config = self._configs.get(pool)
-        return _UNDECLARED if config is None else config
+        return self._declared.find(pool)
 
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)
@@ -275,7 +293,7 @@ class App:
         return await self._submissions.submit(orders, how)
 
     def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
-        self._check_pools()
+        self._declared.check()
         station = self._opening.station_sync()
         heard: list[Event] = []
         submissions = Submissions(self, self.events, heard.append)
@@ -288,13 +306,11 @@ class App:
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
-        if not is_name(pool):
-            raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
+        self._declared.check_use(pool)
         # Is it a function at all? What its options say of it is checked with them.
         where_to_run(fn, None, None)
         name = options.pop("name", None)
         code = Code(name_of_task(fn) if name is None else name, fn, self._parcels)
-        self._check_near_miss({pool}, declared=set(self._configs))
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._add(code, pool)
@@ -306,13 +322,13 @@ class App:
         name = options.pop("name", None)
         turn = turn_of(fn, SessionTerms(**kept), lambda data, id: message_of(code, data, id))
         code = Code(name_of_task(fn) if name is None else name, turn, self._parcels)
-        self._check_near_miss({pool}, declared=set(self._configs))
+        self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)
         return agent
 
     def _add(self, code: Code, pool: str) -> None:
-        self._pools_of_tasks.add(pool)
+        self._declared.use(pool)
         self._codes.add(code)
         KNOWN.renew(code)
 
@@ -320,39 +336,14 @@ class App:
         store = store_of(self.url, self.runtime)
         return Station(store, self.runtime, self.events, self._keep)
 
-    def _check_pools(self) -> None:
-        self._check_near_miss(self._pools_of_tasks, declared=set(self._configs))
-
-    def _check_near_miss(self, used: set[str], declared: set[str]) -> None:
-        """Raise for a pool that nobody declared but whose name is nearly that of one."""
-        for pool in sorted(used - self._configs.keys()):
-            if pool in declared:
-                continue
-            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
-            if near:
-                raise UsageError(
-                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
-                    f"declare it with app.pool({pool!r})"
-                )
-
-
-_UNDECLARED = PoolConfig("default")
-
 
 def _check_keep(seconds: object) -> None:
     if not is_amount(seconds):
         raise UsageError(f"keep_results={shown(seconds)} is not allowed; give seconds above 0")
 
 
-def _names(pools: object) -> tuple[Any, ...]:
-    """Return what should be names; a text is one thing, not an iterable of letters."""
-    if isinstance(pools, str) or not isinstance(pools, Iterable):
-        return (None,)
-    return tuple(pools)
-
-
 def _configured_store() -> str | None:
-    return load().store.text
+    return load_store()[0].text
 
 
 DurablePool.make_store = staticmethod(store_of)

@@ -1,7 +1,7 @@
 """Settings: from flags, the environment and pyproject.toml, read once, checked as a whole.
 
-The first place that names a value wins: a flag, a variable, the file, the default. Nothing else in
-the package reads the environment or TOML.
+The first place that names a value wins: a flag, a variable, a profile, the file, the default.
+Nothing else in the package reads the environment or TOML.
 """
 
 from __future__ import annotations
@@ -10,70 +10,52 @@ import getpass
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec import Struct, convert, structs
 
 from poolhand.errors import UsageError
+from poolhand.rules.checks import shown as cut
+from poolhand.rules.farm import FarmSettings
+from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain, Setting, written
 
 FILE = "pyproject.toml"
 TABLE = "tool.poolhand"
-PREFIX = "POOLHAND_"
 
 _HIDDEN = "***"
-_URL = re.compile(r"[A-Za-z][\w+.-]*://.+|memory://")
-_APP = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WITHOUT_LOGIN = ("sqlite", "memory")
 _HOST = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d{0,5})?")
 _NAME = re.compile(r"[\w.%-]+")
 _SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
-class Setting(Struct, frozen=True):
-    """One value that can be set: `check` judges its text, `allowed` says what passes."""
-
-    name: str
-    help: str
-    check: Callable[[str], bool]
-    allowed: str
-    default: str | None = None
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.upper()
-
-
-SETTINGS = (
-    Setting(
-        "store",
-        "the store to look at",
-        lambda text: bool(_URL.fullmatch(text)),
-        "a URL such as sqlite:///agents.db or postgresql://user@host/database",
-    ),
-    Setting(
-        "app",
-        "the app whose store to look at",
-        lambda text: bool(_APP.fullmatch(text)),
-        "module:attribute, such as myproject.agents:app",
-    ),
-)
-
-
 class Value(Struct, frozen=True):
-    """A setting as it is in force; `origin` says where it came from, `rank` how near that is."""
+    """A setting as it is in force; `origin` says where it came from, `rank` how near that is.
+
+    `value` is what its text means.
+    """
 
     name: str
     text: str | None
     origin: str
     rank: int
+    value: Plain = None
 
     @property
     def shown(self) -> str | None:
-        """The value as people and logs may see it."""
+        """The text as people and logs may see it."""
         return None if self.text is None else masked(self.text)
+
+    @property
+    def plain(self) -> Plain:
+        """The value as programs may see it."""
+        return masked(self.value) if isinstance(self.value, str) else self.value
+
+    def __str__(self) -> str:
+        return f"{self.name}={cut(self.shown)} ({self.origin})"
 
 
 class Config(Struct, frozen=True):
@@ -81,35 +63,86 @@ class Config(Struct, frozen=True):
 
     store: Value
     app: Value
+    loglevel: str
+    farm: FarmSettings
+    found: tuple[Value, ...]
     unknown: tuple[str, ...] = ()
 
     def values(self) -> list[Value]:
         """Return every value, in the order of the table."""
-        return [getattr(self, setting.name) for setting in SETTINGS]
+        return list(self.found)
 
 
-def load(**flags: str | None) -> Config:
+class Places(Struct, frozen=True):
+    """Where a value may be named."""
+
+    flags: Mapping[str, Plain]
+    environment: Mapping[str, str]
+    profile: str | None
+    file: Mapping[str, str]
+
+    def of(self, setting: Setting) -> Iterator[tuple[str, str | None]]:
+        """Give the origin and the text in each of these places, the nearest first."""
+        flag = self.flags.get(setting.name)
+        yield f"flag {setting.flag}", None if flag is None else written(flag)
+        for variable in setting.variables:
+            # An empty variable is how shells and container files say "not set".
+            yield f"environment {variable}", self.environment.get(variable) or None
+        chosen = PROFILES.get(self.profile or "", {})
+        yield f"flag --profile {self.profile}", chosen.get(setting.name)
+        yield f"{FILE} [{TABLE}]", self.file.get(setting.name)
+        yield "default", setting.default
+
+
+def load(*, profile: str | None = None, **flags: Plain) -> Config:
     """Read all settings of this process, here and now."""
-    return read(flags, os.environ, Path())
+    return read(flags, os.environ, Path(), profile)
 
 
-def read(flags: Mapping[str, str | None], environment: Mapping[str, str], folder: Path) -> Config:
-    """Read all settings; raise a UsageError that names every fault at once."""
+def load_store(*, store: str | None = None, app: str | None = None) -> tuple[Value, Value]:
+    """Read only which store and which app this process means.
+
+    What is set for a farm is not judged: who looks at a store runs none, and names without our
+    prefix may be set for something else.
+    """
     faults: list[str] = []
-    file = _table_of(folder / FILE, faults)
-    found = {setting.name: _value(setting, flags, environment, file) for setting in SETTINGS}
-    for setting in SETTINGS:
-        value = found[setting.name]
-        if value.text is not None and not setting.check(value.text):
-            faults.append(
-                f"{setting.name}={value.shown!r} ({value.origin}) is not allowed; "
-                f"it must be {setting.allowed}"
-            )
-    if faults:
-        raise UsageError("; ".join(faults))
+    file = _table_of(Path() / FILE, faults)
+    places = Places({"store": store, "app": app}, os.environ, None, file)
+    values = {s.name: _value(s, places, faults) for s in SETTINGS if s.name in places.flags}
+    _raise(faults)
+    return values["store"], values["app"]
+
+
+def read(
+    flags: Mapping[str, Plain],
+    environment: Mapping[str, str],
+    folder: Path,
+    profile: str | None = None,
+) -> Config:
+    """Read all settings; raise a UsageError that names every fault at once.
+
+    A profile is a name for values that are nearer than the file and further than the environment.
+    """
+    if strange := flags.keys() - {setting.name for setting in SETTINGS if setting.flag}:
+        raise TypeError(f"there is no flag for {', '.join(sorted(strange))}")
+    faults: list[str] = []
+    if profile is not None and profile not in PROFILES:
+        given = f"profile={cut(profile)} (flag --profile)"
+        faults.append(f"{given} is not allowed; it must be {' or '.join(PROFILES)}")
+    places = Places(flags, environment, profile, _table_of(folder / FILE, faults))
+    values = {setting.name: _value(setting, places, faults) for setting in SETTINGS}
+    faults += _out_of_order(values)
+    _raise(faults)
     known = {setting.variable for setting in SETTINGS}
-    strange = (name for name in environment if name.startswith(PREFIX) and name not in known)
-    return Config(**found, unknown=tuple(sorted(strange)))
+    unknown = (name for name in environment if name.startswith(PREFIX) and name not in known)
+    return Config(
+        store=values["store"],
+        app=values["app"],
+        loglevel=str(values["loglevel"].value),
+        farm=convert({s.name: values[s.name].value for s in FARM}, FarmSettings),
+        found=tuple(values.values()),
+        unknown=tuple(sorted(unknown)),
+    )
 
 
 def person() -> str:
@@ -170,28 +203,39 @@ def _without_value(word: str) -> str:
 def without_secrets(text: str, urls: Iterable[str]) -> str:
     """Return a text in which these URLs are masked, quoted ones too."""
     for url in urls:
-        for written in (url, repr(url)[1:-1]):
-            text = text.replace(written, masked(url))
+        for spelled in (url, repr(url)[1:-1]):
+            text = text.replace(spelled, masked(url))
     return text
 
 
-def _value(
-    setting: Setting,
-    flags: Mapping[str, str | None],
-    environment: Mapping[str, str],
-    file: Mapping[str, str],
-) -> Value:
-    places = (
-        (f"flag --{setting.name}", flags.get(setting.name)),
-        # An empty variable is how shells and container files say "not set".
-        (f"environment {setting.variable}", environment.get(setting.variable) or None),
-        (f"{FILE} [{TABLE}]", file.get(setting.name)),
-        ("default", setting.default),
-    )
-    for rank, (origin, text) in enumerate(places):
-        if text is not None:
-            return Value(setting.name, text, origin, rank)
-    return Value(setting.name, None, "default", len(places))
+def _value(setting: Setting, places: Places, faults: list[str]) -> Value:
+    """Return the value of the nearest place; one that is not allowed is added to the faults."""
+    found = list(places.of(setting))
+    named = (rank for rank, (_, text) in enumerate(found) if text is not None)
+    rank = next(named, len(found) - 1)
+    origin, text = found[rank]
+    value = Value(setting.name, text, origin, rank)
+    if text is None:
+        return value
+    try:
+        return structs.replace(value, value=setting.kind.parse(text))
+    except ValueError:
+        faults.append(f"{value} is not allowed; it must be {setting.kind.allowed}")
+        return value
+
+
+def _out_of_order(values: Mapping[str, Value]) -> Iterator[str]:
+    """Tell of pairs that are each allowed, but not together."""
+    for low, high in IN_ORDER:
+        least, most = values[low], values[high]
+        match (least.value, most.value):
+            case (int() | float() as bottom, int() | float() as top) if top < bottom:
+                yield f"{most} is not allowed; it must be at least {least}"
+
+
+def _raise(faults: list[str]) -> None:
+    if faults:
+        raise UsageError("; ".join(faults))
 
 
 def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
@@ -210,16 +254,16 @@ def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
             faults.append(f"[{TABLE}] in {FILE} is not a table; write `[{TABLE}]` on its own line")
             return {}
     faults += [fault for name, value in table.items() if (fault := _fault(name, value))]
-    names = {setting.name for setting in SETTINGS}
-    return {k: v for k, v in table.items() if k in names and isinstance(v, str)}
+    return {name: written(value) for name, value in table.items() if not _fault(name, value)}
 
 
 def _fault(name: str, value: object) -> str | None:
-    names = [setting.name for setting in SETTINGS]
-    if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    kinds = {setting.name: setting.kind for setting in SETTINGS}
+    if name not in kinds:
+        near = get_close_matches(name, kinds, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(kinds)}"
         return f"{name!r} in [{TABLE}] of {FILE} is no setting; {hint}"
-    if not isinstance(value, str):
-        return f"{name}={value!r} in [{TABLE}] of {FILE} is not allowed; it must be a string"
-    return None
+    if isinstance(value, str) or (isinstance(value, int | float) and not kinds[name].text):
+        return None
+    allowed = "a string" if kinds[name].text else kinds[name].allowed
+    return f"{name}={cut(value)} in [{TABLE}] of {FILE} is not allowed; it must be {allowed}"

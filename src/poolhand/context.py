@@ -1,10 +1,20 @@
-"""What a running job can see of itself."""
+"""What a running job can see: of itself, and of the context it was submitted in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
-from contextvars import ContextVar
-from typing import Any, Protocol
+import sys
+from collections.abc import Awaitable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, Token, copy_context
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from poolhand.errors import UsageError
+
+T = TypeVar("T")
+
+MOST_BYTES = 8 * 1024  # all that travels with a job, as JSON: every submit writes it
 
 
 class Told:
@@ -63,3 +73,104 @@ def fencing_token() -> int | None:
     """
     inside = running.get()
     return None if inside is None else inside.token
+
+
+class Registered(NamedTuple):
+    """A variable whose value travels, and the module that said so."""
+
+    variable: ContextVar[Any]
+    module: str
+
+
+_registered: dict[str, Registered] = {}
+
+
+def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[T]:
+    """Let the value of a variable travel with every job of a store, and return the variable.
+
+    Its values must be JSON. The worker knows it by its name, so give it the same one everywhere.
+    """
+    if not isinstance(variable, ContextVar):
+        kind = type(variable).__name__
+        raise UsageError(f"context.register takes a contextvars.ContextVar, not a {kind}")
+    known_as: Any = variable.name if name is None else name
+    if not isinstance(known_as, str) or not known_as or not known_as.isprintable():
+        text = f"context.register: the name {known_as!a} is not allowed; give a text of one line"
+        raise UsageError(text)
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))
+    other = _registered.get(known_as)
+    # A module that is loaded again makes its variables anew; two modules mean two things.
+    if other is not None and other.variable is not variable and other.module != module:
+        raise UsageError(
+            f"context.register: {other.module} has another variable under the name {known_as!r}; "
+            "register one of the two with name=…"
+        )
+    _registered[known_as] = Registered(variable, module)
+    return variable
+
+
+def snapshot() -> dict[str, Any]:
+    """Return what would travel with a job that is submitted now: values by the names of variables.
+
+    Only what was set: a default is known to the worker as well. Values are copies.
+    """
+    if not _registered:
+        return {}
+    here = copy_context()
+    values: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    # All at once: another thread may import a module that registers more.
+    for name, one in list(_registered.items()):
+        if one.variable in here:
+            data = _as_json(name, here[one.variable])
+            values[name], sizes[name] = msgspec.json.decode(data), len(name) + len(data)
+    if sum(sizes.values()) > MOST_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise UsageError(
+            f"the context variables that travel with a job have {sum(sizes.values()):,} bytes as "
+            f"JSON, most of them in {largest!r}; the limit is {MOST_BYTES:,}: keep the data "
+            "elsewhere and set where it is"
+        )
+    return values
+
+
+def _as_json(name: str, value: Any) -> bytes:
+    """Return a value as JSON, if it will come back as it is."""
+    with suppress(Exception):
+        # Whatever the types of the user do when they are written or compared.
+        data = msgspec.json.encode(value)
+        if msgspec.json.decode(data) == value:
+            return data
+    # Without the value: it may be a secret.
+    raise UsageError(
+        f"the context variable {name!r} travels with jobs, and is set to a {type(value).__name__} "
+        "that JSON cannot give back; set texts, finite numbers, bools, None, or lists and dicts of "
+        "them, whose keys are texts"
+    )
+
+
+def restore(values: Mapping[str, Any]) -> list[Token[Any]]:
+    """Set registered variables to the values of a snapshot, from here to the end of the context.
+
+    Names that are not registered are passed over: the submitter may have another version.
+    """
+    return [
+        _registered[name].variable.set(value)
+        for name, value in values.items()
+        if name in _registered
+    ]
+
+
+@contextmanager
+def restored(values: Mapping[str, Any]) -> Iterator[None]:
+    """Run a block with registered variables as a snapshot has them; after it they are as before."""
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        raise UsageError(f"context.restored takes what context.snapshot() returned, not a {kind}")
+    tokens = restore(values)
+    try:
+        yield
+    finally:
+        # The last first: two names may lead to one variable.
+        for token in reversed(tokens):
+            token.var.reset(token)

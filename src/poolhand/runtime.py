@@ -172,6 +172,12 @@ def process_started(pid: int) -> str | None:
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None
 
 
+def resident_bytes() -> int:
+    """Return how much memory this process has, 0 where that cannot be known."""
+    fields = _text_of("/proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
 def _has_process(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -17,10 +17,10 @@ import pytest
 import typer
 
 from poolhand.cli.door import check_schema, told
-from poolhand.config import SETTINGS
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
+from poolhand.settings import FARM, SETTINGS
 from tests.surface.test_cli import HOSTILE, Desk, run
 from tests.unit.operate.world import World
 
@@ -35,8 +35,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    for name in ("POOLHAND_STORE", "POOLHAND_APP"):
+    for name in [name for setting in SETTINGS for name in setting.variables]:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     return folder
 
 
@@ -69,7 +70,7 @@ def test_the_store_comes_from_the_environment_or_the_file(
 def test_an_app_of_the_project_names_its_store(desk: Desk, here: Path) -> None:
     id = desk.add()
     (here / "agents_of_test.py").write_text(
-        f"class App:\n    url = {desk.url!r}\n\nprint('loading')\napp = App()\nnone = 3\n"
+        f"from poolhand import App\nprint('loading')\napp = App({desk.url!r})\n"
     )
     result = run("jobs", "list", "--json", "--app", "agents_of_test:app")
     assert [job["id"] for job in json.loads(result.stdout)["jobs"]] == [id]
@@ -81,7 +82,8 @@ def test_of_store_and_app_the_nearer_one_counts(
     desk: Desk, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = desk.add()
-    (here / "near_of_test.py").write_text(f"class app:\n    url = {desk.url!r}\n")
+    text = f"from poolhand import App\napp = App({desk.url!r})\n"
+    (here / "near_of_test.py").write_text(text)
     monkeypatch.setenv("POOLHAND_STORE", "memory://")
     assert id in run("jobs", "list", "--app", "near_of_test:app").stdout
     monkeypatch.setenv("POOLHAND_APP", "near_of_test:app")
@@ -94,7 +96,7 @@ def test_of_store_and_app_the_nearer_one_counts(
     [
         ("", "missing_of_test:app", "No module named 'missing_of_test'"),
         ("", "broken_of_test:app", "module 'broken_of_test' has no 'app'"),
-        ("app = 3", "broken_of_test:app", "is no App: it is of type int and has no store URL"),
+        ("app = 3", "broken_of_test:app", "is no App: it is of type int; name an App"),
         ("import sys; sys.exit(0)", "broken_of_test:app", "loading it raised SystemExit: 0"),
         ("1 / 0", "broken_of_test:app", "loading it raised ZeroDivisionError: division by zero"),
     ],
@@ -238,7 +240,7 @@ def test_a_command_that_is_told_to_run_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_an_app_whose_store_is_in_memory_is_known_however_that_is_written(here: Path) -> None:
-    (here / "memory_of_test.py").write_text("class app:\n    url = 'MEMORY://'\n")
+    (here / "memory_of_test.py").write_text("from poolhand import App\napp = App('MEMORY://')\n")
     error = run("jobs", "list", "--app", "memory_of_test:app", code=2).stderr
     assert "lives inside the process that uses it" in error
     sys.modules.pop("memory_of_test")
@@ -253,15 +255,41 @@ def test_every_setting_is_shown_with_where_it_came_from(
     (here / "pyproject.toml").write_text('[tool.poolhand]\napp = "agents:app"\n')
     monkeypatch.setenv("POOLHAND_STORE", "postgresql://me:secret@host/db")
     monkeypatch.setenv("POOLHAND_STROE", "x")
+    monkeypatch.setenv("MIN_WORKERS", "2")
+    monkeypatch.setenv("POOLHAND_SOFT_TIMEOUT_S", "1.50")
     result = run("config")
-    assert [" ".join(line.split()) for line in result.stdout.splitlines()[1:]] == [
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()[1:]]
+    assert [line.split()[0] for line in lines] == [setting.name for setting in SETTINGS]
+    assert lines[:4] == [
         "store postgresql://me:***@host/db environment POOLHAND_STORE the store to look at",
         "app agents:app pyproject.toml [tool.poolhand] the app whose store to look at",
+        "loglevel info default the least of what is logged",
+        "min_workers 2 environment MIN_WORKERS worker processes there always are",
     ]
+    assert "hard_timeout_s not set default " in "\n".join(lines)
     assert result.stderr == "poolhand: POOLHAND_STROE is no variable of poolhand; check the name\n"
     shown = json.loads(run("config", "--json", "--store", "memory://").stdout)
     assert shown["settings"][0] == {"name": "store", "value": "memory://", "origin": "flag --store"}
     assert shown["unknown"] == ["POOLHAND_STROE"]
+    values = {one["name"]: one["value"] for one in shown["settings"]}
+    assert (values["min_workers"], values["max_workers"], values["external"]) == (2, 10, False)
+    assert (values["soft_timeout_s"], values["hard_timeout_s"]) == (1.5, None)
+
+
+def test_no_secret_of_a_store_is_shown_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POOLHAND_STORE", "postgresql://me:secret@host/db")
+    shown = json.loads(run("config", "--json").stdout)
+    assert shown["settings"][0]["value"] == "postgresql://me:***@host/db"
+
+
+def test_a_variable_for_something_else_hinders_nobody_who_only_looks(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = desk.add()
+    monkeypatch.setenv("MAX_WORKERS", "auto")
+    assert id in desk.run("jobs", "list").stdout
+    error = run("config", code=2).stderr
+    assert "max_workers='auto' (environment MAX_WORKERS) is not allowed" in error
 
 
 def test_all_faults_of_the_settings_are_told_at_once(here: Path) -> None:
@@ -418,8 +446,25 @@ def test_the_guide_shows_every_command_and_setting() -> None:
     listed = [[name] for name in commands_of() if name not in groups]
     listed += [[group, name] for group in groups for name in commands_of(group)]
     assert [words for words in listed if f"poolhand {' '.join(words)}" not in guide] == []
-    assert [one.name for one in SETTINGS if f"| {one.name} | `--{one.name}" not in guide] == []
-    assert [one.variable for one in SETTINGS if f"`{one.variable}`" not in guide] == []
+    general = [one for one in SETTINGS if one not in FARM]
+    assert [one.name for one in general if f"| {one.name} | `{one.flag}" not in guide] == []
+    assert [one.variable for one in general if f"`{one.variable}`" not in guide] == []
+
+
+def test_the_guide_of_the_farm_shows_every_setting_with_its_limits_and_default() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{one.name.upper()}` | {f'`{one.flag}`' if one.flag else ''} "
+        f"| {one.default or 'not set'} | {one.kind.allowed} |"
+        for one in FARM
+    ]
+    assert [row for row in rows if row not in guide] == []
+
+
+def test_a_farm_is_started_with_every_flag_that_its_settings_have() -> None:
+    help = run("work", "--help").stdout
+    flags = [one.flag for one in SETTINGS if one.flag and one.name not in ("store", "app")]
+    assert [flag for flag in ("--profile", *flags) if f"{flag} " not in help] == []
 
 
 def commands_of(*group: str) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from poolhand import UsageError
-from poolhand.config import SETTINGS, Config, load, masked, person, read, without_secrets
+from poolhand.config import Config, load, load_store, masked, person, read, without_secrets
+from poolhand.rules.farm import FarmSettings
+from poolhand.settings import FARM, SETTINGS, Plain
 
 
 def write(folder: Path, text: str) -> Path:
@@ -21,16 +24,18 @@ def origins(config: Config) -> dict[str, tuple[str | None, str]]:
 
 def test_nothing_set_is_no_fault(tmp_path: Path) -> None:
     config = read({}, {}, tmp_path)
-    assert origins(config) == {"store": (None, "default"), "app": (None, "default")}
+    assert {origin for _, origin in origins(config).values()} == {"default"}
+    assert config.farm == FarmSettings()
+    assert origins(config)["heartbeat_interval_s"] == ("1", "default")
+    assert (config.store.text, config.app.text, config.loglevel) == (None, None, "info")
 
 
 def test_the_nearest_place_wins_and_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path, '[tool.poolhand]\nstore = "sqlite:///file.db"\napp = "a.b:c"\n')
     variables = {"POOLHAND_STORE": "sqlite:///variable.db"}
-    assert origins(read({}, {}, folder)) == {
-        "store": ("sqlite:///file.db", "pyproject.toml [tool.poolhand]"),
-        "app": ("a.b:c", "pyproject.toml [tool.poolhand]"),
-    }
+    by_file = origins(read({}, {}, folder))
+    assert by_file["store"] == ("sqlite:///file.db", "pyproject.toml [tool.poolhand]")
+    assert by_file["app"] == ("a.b:c", "pyproject.toml [tool.poolhand]")
     by_variable = read({}, variables, folder)
     assert origins(by_variable)["store"] == ("sqlite:///variable.db", "environment POOLHAND_STORE")
     by_flag = read({"store": "memory://", "app": None}, variables, folder)
@@ -154,10 +159,10 @@ def test_a_text_is_shown_without_the_secrets_of_urls(password: str) -> None:
     assert "ret" not in told
 
 
-def test_every_setting_has_a_field_and_a_variable(tmp_path: Path) -> None:
+def test_every_setting_is_listed_and_has_a_variable(tmp_path: Path) -> None:
     config = read({}, {}, tmp_path)
     assert [value.name for value in config.values()] == [setting.name for setting in SETTINGS]
-    assert [setting.variable for setting in SETTINGS] == ["POOLHAND_STORE", "POOLHAND_APP"]
+    assert [setting.variable for setting in SETTINGS[:2]] == ["POOLHAND_STORE", "POOLHAND_APP"]
 
 
 def test_the_settings_of_this_process_are_read_where_it_stands(
@@ -168,6 +173,237 @@ def test_the_settings_of_this_process_are_read_where_it_stands(
     monkeypatch.setenv("POOLHAND_APP", "agents:app")
     config = load(store=None)
     assert (config.store.text, config.app.text) == ("sqlite:///file.db", "agents:app")
+
+
+# The farm
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(FarmSettings)}
+OTHERS: dict[str, Plain] = {
+    "min_workers": 3,
+    "max_workers": 40,
+    "prefetch_per_worker": 5,
+    "scale_up_batch_size": 4,
+    "scale_down_batch_size": 6,
+    "scale_check_interval_s": 0.25,
+    "scale_up_wait_s": 7.0,
+    "scale_down_cooldown_s": 8.0,
+    "worker_shutdown_grace_s": 90.0,
+    "heartbeat_interval_s": 2.5,
+    "task_history_max": 0,
+    "max_jobs_per_worker": 1_000,
+    "max_memory_mb_per_worker": 512,
+    "soft_timeout_s": 10.0,
+    "hard_timeout_s": 60.0,
+    "hard_exit_after_s": 11.0,
+    "loop_blocked_limit_s": 12.0,
+    "timezone": "Europe/Berlin",
+    "external": True,
+}
+
+
+def in_toml(value: Plain) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def test_every_setting_of_a_farm_can_be_set() -> None:
+    assert {setting.name for setting in FARM} == FIELDS.keys() == OTHERS.keys()
+    assert all(value != FIELDS[name].default for name, value in OTHERS.items())
+
+
+@pytest.mark.parametrize("prefix", ["POOLHAND_", ""])
+def test_a_farm_is_set_by_variables_with_and_without_our_prefix(
+    tmp_path: Path, prefix: str
+) -> None:
+    variables = {f"{prefix}{name.upper()}": str(value) for name, value in OTHERS.items()}
+    config = read({}, variables, tmp_path)
+    assert msgspec.structs.asdict(config.farm) == OTHERS
+    assert origins(config)["min_workers"] == ("3", f"environment {prefix}MIN_WORKERS")
+    assert config.unknown == ()
+
+
+def test_a_farm_is_set_in_the_file_with_numbers_and_booleans(tmp_path: Path) -> None:
+    lines = [f"{name} = {in_toml(value)}" for name, value in OTHERS.items()]
+    plain = read({}, {}, write(tmp_path, "\n".join(["[tool.poolhand]", *lines]))).farm
+    assert msgspec.structs.asdict(plain) == OTHERS
+    lines = [f'{name} = "{value}"' for name, value in OTHERS.items()]
+    assert read({}, {}, write(tmp_path, "\n".join(["[tool.poolhand]", *lines]))).farm == plain
+
+
+def test_a_farm_is_set_by_flags(tmp_path: Path) -> None:
+    flags = {setting.name: OTHERS[setting.name] for setting in FARM if setting.flag}
+    config = read(flags, {}, tmp_path)
+    assert config.farm == msgspec.structs.replace(FarmSettings(), **flags)
+    assert origins(config)["min_workers"] == ("3", "flag --min")
+
+
+def test_the_nearest_place_sets_the_farm(tmp_path: Path) -> None:
+    folder = write(tmp_path, "[tool.poolhand]\nmax_workers = 20\n")
+    bare = {"MAX_WORKERS": "30"}
+    prefixed = bare | {"POOLHAND_MAX_WORKERS": "40"}
+    found = [
+        read({}, {}, folder),
+        read({}, bare, folder),
+        read({}, prefixed, folder),
+        read({"max_workers": 50}, prefixed, folder),
+    ]
+    assert [config.farm.max_workers for config in found] == [20, 30, 40, 50]
+    assert [origins(config)["max_workers"][1] for config in found] == [
+        "pyproject.toml [tool.poolhand]",
+        "environment MAX_WORKERS",
+        "environment POOLHAND_MAX_WORKERS",
+        "flag --max",
+    ]
+
+
+def test_only_a_farm_is_set_without_our_prefix(tmp_path: Path) -> None:
+    config = read({}, {"STORE": "x", "APP": "y", "LOGLEVEL": "loud"}, tmp_path)
+    assert (config.store.text, config.app.text, config.loglevel) == (None, None, "info")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("min_workers", "-1"),
+        ("min_workers", "1001"),
+        ("min_workers", "1.5"),
+        ("min_workers", "true"),
+        ("max_workers", "0"),
+        ("max_workers", "auto"),
+        ("max_workers", "٣"),
+        ("prefetch_per_worker", "0"),
+        ("prefetch_per_worker", "10001"),
+        ("scale_up_batch_size", "0"),
+        ("scale_down_batch_size", "0"),
+        ("scale_check_interval_s", "0.04"),
+        ("scale_check_interval_s", "3601"),
+        ("heartbeat_interval_s", "0"),
+        ("heartbeat_interval_s", "none"),
+        ("worker_shutdown_grace_s", "-1"),
+        ("worker_shutdown_grace_s", "inf"),
+        ("soft_timeout_s", "nan"),
+        ("hard_timeout_s", "0"),
+        ("external", "maybe"),
+        ("external", "2"),
+        ("timezone", "Mars/Olympus"),
+        ("timezone", "Europe"),
+        ("timezone", "../../etc/localtime"),
+        ("timezone", "/etc/localtime"),
+        ("timezone", "a\0b"),
+        ("loglevel", "loud"),
+    ],
+)
+def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    variable = f"POOLHAND_{name.upper()}"
+    with pytest.raises(UsageError) as raised:
+        read({}, {variable: text}, tmp_path)
+    (allowed,) = (setting.kind.allowed for setting in SETTINGS if setting.name == name)
+    assert str(raised.value) == (
+        f"{name}={text!r} (environment {variable}) is not allowed; it must be {allowed}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("min_workers", "0", 0),
+        ("min_workers", " 10 ", 10),
+        ("max_workers", "1000", 1_000),
+        ("scale_check_interval_s", ".05", 0.05),
+        ("worker_shutdown_grace_s", "0", 0.0),
+        ("soft_timeout_s", "None", None),
+        ("external", "Yes", True),
+        ("external", "off", False),
+        ("timezone", "UTC", "UTC"),
+    ],
+)
+def test_what_a_farm_can_be_set_to_is_taken(
+    tmp_path: Path, name: str, text: str, value: Plain
+) -> None:
+    assert getattr(read({}, {name.upper(): text}, tmp_path).farm, name) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("min_workers = true", "min_workers='true' (pyproject.toml [tool.poolhand]) is not"),
+        ("min_workers = [1]", "min_workers=[1] in [tool.poolhand] of pyproject.toml is not"),
+        ("min_workers = 2.5", "min_workers='2.5' (pyproject.toml [tool.poolhand]) is not"),
+        (f"min_workers = 0x{'f' * 9_000}", "min_workers='<a int>' (pyproject.toml"),
+        ("hard_exit_after_s = inf", "hard_exit_after_s='inf' (pyproject.toml"),
+        ("timezone = 1", "timezone=1 in [tool.poolhand] of pyproject.toml is not allowed; it must"),
+    ],
+)
+def test_what_the_file_says_wrongly_of_a_farm_is_told(tmp_path: Path, line: str, told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read({}, {}, write(tmp_path, f"[tool.poolhand]\n{line}\n"))
+    assert str(raised.value).startswith(told)
+
+
+def test_all_faults_of_a_farm_are_told_at_once(tmp_path: Path) -> None:
+    folder = write(tmp_path, '[tool.poolhand]\nmax_workers = 4\nexternal = "x"\n')
+    variables = {"TIMEZONE": "local", "POOLHAND_MIN_WORKERS": "5", "SOFT_TIMEOUT_S": "60"}
+    variables |= {"HARD_TIMEOUT_S": "30"}
+    with pytest.raises(UsageError) as raised:
+        read({"prefetch_per_worker": 0}, variables, folder)
+    assert str(raised.value).split("; ") == [
+        "prefetch_per_worker='0' (flag --concurrency) is not allowed",
+        "it must be a whole number from 1 to 10,000",
+        "timezone='local' (environment TIMEZONE) is not allowed",
+        "it must be a zone such as Europe/Paris",
+        "external='x' (pyproject.toml [tool.poolhand]) is not allowed",
+        "it must be true or false",
+        "max_workers='4' (pyproject.toml [tool.poolhand]) is not allowed",
+        "it must be at least min_workers='5' (environment POOLHAND_MIN_WORKERS)",
+        "hard_timeout_s='30' (environment HARD_TIMEOUT_S) is not allowed",
+        "it must be at least soft_timeout_s='60' (environment SOFT_TIMEOUT_S)",
+    ]
+
+
+def test_a_least_number_above_the_default_of_the_most_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"max_workers='10' \(default\) is not allowed"):
+        read({"min_workers": 11}, {}, tmp_path)
+    assert read({"min_workers": 10}, {}, tmp_path).farm.min_workers == 10
+    assert read({}, {"SOFT_TIMEOUT_S": "5"}, tmp_path).farm.hard_timeout_s is None
+
+
+def test_the_profile_of_language_models_takes_one_job_at_a_time(tmp_path: Path) -> None:
+    folder = write(tmp_path, "[tool.poolhand]\nprefetch_per_worker = 7\n")
+    by_profile = read({}, {}, folder, "llm")
+    assert by_profile.farm == FarmSettings(prefetch_per_worker=1)
+    assert origins(by_profile)["prefetch_per_worker"] == ("1", "flag --profile llm")
+    by_variable = read({}, {"PREFETCH_PER_WORKER": "3"}, folder, "llm")
+    assert by_variable.farm.prefetch_per_worker == 3
+    by_flag = read({"prefetch_per_worker": 4}, {"PREFETCH_PER_WORKER": "3"}, folder, "llm")
+    assert by_flag.farm.prefetch_per_worker == 4
+    assert origins(by_flag)["prefetch_per_worker"] == ("4", "flag --concurrency")
+    with pytest.raises(UsageError, match=r"profile='lm' \(flag --profile\) .* it must be llm"):
+        read({}, {}, folder, "lm")
+
+
+@pytest.mark.parametrize("text", ["debug", "INFO", "warning", "error"])
+def test_how_much_is_logged_is_set(tmp_path: Path, text: str) -> None:
+    assert read({}, {"POOLHAND_LOGLEVEL": text}, tmp_path).loglevel == text.lower()
+
+
+def test_a_flag_that_no_setting_has_is_no_flag(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="there is no flag for min_worker, timezone"):
+        read({"min_worker": 1, "timezone": "UTC"}, {}, tmp_path)
+
+
+def test_who_only_looks_at_a_store_is_not_told_of_the_farm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write(tmp_path, '[tool.poolhand]\nstore = "sqlite:///file.db"\n'))
+    monkeypatch.delenv("POOLHAND_STORE", raising=False)
+    monkeypatch.setenv("POOLHAND_APP", "agents:app")
+    monkeypatch.setenv("MAX_WORKERS", "auto")
+    store, app = load_store()
+    assert (store.text, app.text) == ("sqlite:///file.db", "agents:app")
+    assert app.rank < store.rank
+    with pytest.raises(UsageError, match=r"max_workers='auto' \(environment MAX_WORKERS\)"):
+        load()
+    with pytest.raises(UsageError, match=r"store='nonsense' \(flag --store\)"):
+        load_store(store="nonsense")
 
 
 def test_somebody_always_sits_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, redirect_stdout
-from importlib import import_module
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import typer
 
 from poolhand import config as settings
+from poolhand.app_name import load_app
 from poolhand.cli import exits, screen
 from poolhand.contract import Store
 from poolhand.errors import PoolhandError, Unavailable, UsageError
@@ -118,41 +117,12 @@ def _migrate(url: str) -> str:
 
 def named(store: str | None, app: str | None) -> str:
     """Return the URL of the store to use: of `store` and `app`, the one that is named nearer by."""
-    config = settings.load(store=store, app=app)
-    if config.store.text is not None and config.store.rank <= config.app.rank:
-        return config.store.text
-    if config.app.text is not None:
-        return _url_of_app(config.app.text)
+    by_url, by_app = settings.load_store(store=store, app=app)
+    if by_url.text is not None and by_url.rank <= by_app.rank:
+        return by_url.text
+    if by_app.text is not None:
+        return load_app(by_app.text).url
     raise UsageError(NO_STORE)
-
-
-def _url_of_app(name: str) -> str:
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, "")
-    try:
-        # What a module prints while it loads is not what was asked for.
-        with redirect_stdout(sys.stderr):
-            found: object = import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"app={name!r}: {error}; run this in the folder of your project"
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"app={name!r}: loading it raised {type(error).__name__}: {error}; "
-            f'try `python -c "import {module}"`'
-        ) from error
-    finally:
-        sys.path.remove("")
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"app={name!r}: module {module!r} has no {attribute!r}")
-        found = getattr(found, part)
-    url = getattr(found, "url", None)
-    if not isinstance(url, str):
-        kind = type(found).__name__
-        raise UsageError(f"app={name!r} is no App: it is of type {kind} and has no store URL")
-    return url
 
 
 class Told:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from poolhand.cli import dead, exits, jobs, pools, sessions, streams, upkeep
+from poolhand.cli import dead, exits, jobs, pools, sessions, streams, top, upkeep, work, workers
 from poolhand.rules.checks import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
@@ -27,7 +27,10 @@ app.add_typer(jobs.commands, name="jobs")
 app.add_typer(dead.commands, name="dead")
 app.add_typer(pools.commands, name="pools")
 app.add_typer(sessions.commands, name="sessions")
+app.add_typer(workers.commands, name="workers")
 upkeep.add_to(app)
+work.add_to(app)
+top.add_to(app)
 
 
 def run() -> None:

@@ -14,6 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from poolhand.operate.showing import safe as safe
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,11 +42,6 @@ STYLES = {
     "WRONG": "bold red",
 }
 STYLED = ("status", "state", "result")
-
-
-def safe(text: str) -> str:
-    """Return a text in which every character can be seen and none does anything."""
-    return text if text.isprintable() else "".join(map(_spelled, text))
 
 
 def shown(value: object) -> str:
@@ -207,12 +204,6 @@ def _console(file: IO[str]) -> Console:
     from rich.console import Console
 
     return Console(file=file, markup=False, highlight=False, emoji=False)
-
-
-def _spelled(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def _in_json(character: str) -> str:

@@ -21,6 +21,7 @@ from poolhand.operate.findings import examine
 from poolhand.operate.server_findings import OnServer
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
+from poolhand.settings import PREFIX, SETTINGS
 
 
 def add_to(app: typer.Typer) -> None:
@@ -159,7 +160,7 @@ def _in_sight(flag: str | None) -> Iterator[Finding]:
     """Tell of a password that everybody can see who lists the processes of this machine."""
     if flag is not None and config.masked(flag) != flag:
         text = "the password stands in the command line, where others on this machine can read it"
-        fix = f"set {config.PREFIX}STORE instead of --store, or keep the password in ~/.pgpass"
+        fix = f"set {PREFIX}STORE instead of --store, or keep the password in ~/.pgpass"
         yield Finding("password", Level.WARN, text, fix)
 
 
@@ -185,15 +186,15 @@ def show_config(
     """
     with told():
         found = config.load(store=store, app=app)
-    help_of = {setting.name: setting.help for setting in config.SETTINGS}
+    help_of = {setting.name: setting.help for setting in SETTINGS}
     values = found.values()
     if json:
-        shown = [{"name": v.name, "value": v.shown, "origin": v.origin} for v in values]
+        shown = [{"name": v.name, "value": v.plain, "origin": v.origin} for v in values]
         screen.as_json({"settings": shown, "unknown": found.unknown})
         return
     columns = ("setting", "value", "origin", "meaning")
     rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]
-    screen.table(columns, rows)
+    screen.table(columns, rows, spare=("meaning",))
     for name in found.unknown:
         screen.aside(f"poolhand: {screen.safe(name)} is no variable of poolhand; check the name")
 

@@ -10,7 +10,7 @@ from poolhand.rules.backoff import Retry, RetryRecord, recorded
 from poolhand.runtime import Identity
 
 
-class Brief(Struct, frozen=True, array_like=True, gc=False):
+class PlainBrief(Struct, frozen=True, array_like=True, gc=False):
     """Which task to run, with what, and how it may be treated.
 
     `payload` holds the arguments. `rerun`: the job may run again when a process dies under it. A
@@ -32,11 +32,20 @@ class Brief(Struct, frozen=True, array_like=True, gc=False):
         return None if self.retry is None else self.retry.retry()
 
 
+class Brief(PlainBrief, frozen=True, array_like=True, gc=False):
+    """A brief as it is read; `context` holds what came along from the submitter.
+
+    Most bring nothing, and are written plain: to them this costs neither time nor bytes.
+    """
+
+    context: bytes | None = None
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Brief)
 
 
-def write_brief(brief: Brief) -> bytes:
+def write_brief(brief: PlainBrief) -> bytes:
     return _encoder.encode(brief)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable, unwrap
+from types import MappingProxyType
 from typing import Any
 
-from poolhand.context import running
+from poolhand.context import restored, running
 from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
@@ -34,6 +35,7 @@ class Code:
         # What errors call them; made once, as every job needs them.
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
+        self._context = f"the context of a call of {name}"
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
@@ -74,6 +76,19 @@ class Code:
             raise Undecodable(text)
         args, kwargs = self.signature.unbind(call)
         return partial(self.fn, *args, **kwargs)
+
+    def pack_context(self, values: dict[str, Any]) -> bytes:
+        """Return what comes along with a call as it is kept: signed like the call, if that is."""
+        return self.parcels.write((self.name, values), self._context)
+
+    def unpack_context(self, data: bytes) -> dict[str, Any]:
+        """Return what came along with a kept call."""
+        name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context)
+        if name != self.name:
+            text = f"{self._context} is one of {name!a}; it was moved, and is not used"
+            raise Undecodable(text)
+        found: dict[str, Any] = values
+        return found
 
     def pack_result(self, value: Any) -> bytes:
         """Return a result as it is kept; one that nobody could read is refused here."""
@@ -146,7 +161,12 @@ def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
 
 
 def run_apart(
-    module: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], captures: bool = False
+    module: str,
+    path: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    captures: bool = False,
+    context: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Make the call of a task in a process of its own, which has to find the task first."""
     found, inside = _found(module, path), running.get()
@@ -154,7 +174,8 @@ def run_apart(
     code = getattr(found, "code", None)
     if isinstance(code, Code):
         shelf[PARCELS] = code.parcels
-    with captured() if captures else nullcontext():
+    # Its variables are registered by the module that was just imported.
+    with restored(context), captured() if captures else nullcontext():
         try:
             value = getattr(found, "fn", found)(*args, **kwargs)
             return asyncio.run(_await(value)) if isawaitable(value) else value

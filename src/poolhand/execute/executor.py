@@ -32,7 +32,10 @@ UNKNOWN_TASK = Retry(attempts=5, first=5.0, factor=1.0, jitter=0.0)
 
 
 class Errand(Struct, frozen=True):
-    """A claim that can run: its code, the call to make, and what it was told."""
+    """A claim that can run: its code, the call to make, and what it was told.
+
+    A closure has the whole `context` of its submitter, a task what it `brought` along of that.
+    """
 
     claim: Claim
     brief: Brief
@@ -40,6 +43,7 @@ class Errand(Struct, frozen=True):
     call: Callable[[], Any]
     alone: bool = False
     context: Context | None = None
+    brought: dict[str, Any] = {}
 
     @property
     def job(self) -> Job:
@@ -83,10 +87,12 @@ class Executor:
             if code is None:
                 return _unknown(claim, brief)
             call = code.unpack(brief.payload)
+            brought = {} if brief.context is None else code.unpack_context(brief.context)
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
-        return Errand(claim, brief, code, call, lifecycle.runs_alone(claim.job))
+        alone = lifecycle.runs_alone(claim.job)
+        return Errand(claim, brief, code, call, alone, brought=brought)
 
     def complete(self, errand: Errand, claim: Claim, value: Any, end: End) -> Change | Failed:
         """Say how a job that returned is kept; a value that cannot be kept is a failure."""

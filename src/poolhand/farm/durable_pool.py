@@ -39,6 +39,7 @@ from poolhand.farm.shift import Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
+from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
 from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
@@ -162,7 +163,8 @@ class DurablePool(DurableSubmitter, Pool):
         loop = asyncio.get_running_loop()
         await station.keeper.ask(lambda: lookout.load(station, loop))
         name, slots = config.kept_as, self._known.slots(config)
-        shift = Shift(self, self._executor, slots, (name,), {name: config}, heard=lookout.hear)
+        terms, configs = WorkTerms(slots, (name,)), {name: config}
+        shift = Shift(self, self._executor, configs, terms, lookout.hear)
         lookout.resized = shift.grow
         return await shift.start()
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from poolhand.contract import Owner
+from poolhand.contract import Owner, Put
 from poolhand.errors import StoreError
 from poolhand.farm.keeper import Keeper
 
@@ -16,6 +16,8 @@ LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
 RENEW_EVERY = 5.0
 GIVE_UP_AFTER = 20.0  # unrenewed for so long, the jobs are stopped: others may soon run them
 RETRY_EVERY = 1.0
+FAREWELL = "farewell/"  # of owners that end in good order under code that does not
+KEEP_FAREWELL = 3600.0
 
 
 # The owners that this process is, one for each store it has open. Another one that bears the name
@@ -81,6 +83,13 @@ class Heartbeat:
             if lease.owner.id == me and not lease.holds:
                 await store.bury(me, lease.renewal)
                 OWNERS.discard(me)
+
+    async def say_farewell(self) -> None:
+        """Have what still runs when this process ends go back as if it had not begun.
+
+        Only then: nobody else may run it while its code does.
+        """
+        await self._keeper.store.put([Put(f"{FAREWELL}{self.owner.id}", b"", None, KEEP_FAREWELL)])
 
     async def run(self) -> None:
         pause = RENEW_EVERY

@@ -105,14 +105,14 @@ class Keeper:
         value: T = await reply.future
         return value
 
-    def ask_sync(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Have `call` awaited on the keeper while this thread waits."""
+    def ask_sync(self, call: Callable[[], Awaitable[T]], within: float | None = None) -> T:
+        """Have `call` awaited on the keeper while this thread waits, so many seconds at most."""
         reply = Reply(None)
         assert isinstance(reply.future, PlainFuture)
         try:
             self._calls.append((call, reply))
             self._wake()
-            value: T = reply.future.result()
+            value: T = reply.future.result(within)
         except KeyboardInterrupt:
             # Nobody waits any more, and it may be waiting for long.
             reply.dropped = True

@@ -10,13 +10,16 @@ from poolhand.contract import (
     Batch,
     Filter,
     Lease,
+    Line,
     Page,
     PoolRow,
+    Put,
     Refusal,
     Store,
     Stored,
     Written,
 )
+from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
 from poolhand.rules.job import Status
 
@@ -31,6 +34,7 @@ class KeptStore:
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
+        self._station: Station | None = None  # the one that was last asked
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._ask(lambda store: store.get(ids))
@@ -65,6 +69,9 @@ class KeptStore:
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         return await self._ask(lambda store: store.erase(ids, streams, by))
 
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        return await self._ask(lambda store: store.put(puts, token))
+
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return await self._ask(lambda store: store.delete(key, expect))
 
@@ -74,11 +81,19 @@ class KeptStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return await self._ask(lambda store: store.scan(prefix, after, limit))
 
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        return await self._ask(lambda store: store.append(lines))
+
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]:
         return await self._ask(lambda store: store.read(stream, after, limit, kind))
 
+    def publish(self, topic: str) -> None:
+        """Give a signal; it is lost if nothing was ever asked here, as then nothing is open."""
+        if self._station is not None:
+            self._station.keeper.post(self._station.store.publish, topic)
+
     async def _ask(self, verb: Callable[[Store], Awaitable[T]]) -> T:
-        station = await self._opened.station()
+        station = self._station = await self._opened.station()
         return await station.keeper.ask(lambda: verb(station.store))

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from poolhand.contract import Change, Lease, Log, Owner, Put
 from poolhand.execute.execution import Tried, logged
-from poolhand.execute.executor import crashed
-from poolhand.farm.heartbeat import LEASE, OWNERS, Heartbeat
+from poolhand.execute.executor import crashed, hand_back
+from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped
 from poolhand.rules.audit import STREAM
@@ -104,9 +104,12 @@ class Reaper:
         if not claims:
             return
         owner = lease.owner.id
-        changes = [
-            logged(crashed(claim, at), Tried(claim.job.attempts, owner), at) for claim in claims
-        ]
+        if await store.get_document(f"{FAREWELL}{owner}") is not None:
+            changes = [hand_back(claim) for claim in claims]
+        else:
+            changes = [
+                logged(crashed(claim, at), Tried(claim.job.attempts, owner), at) for claim in claims
+            ]
         replaced = await store.replace(changes)
         # Others may look at the same moment: what they took back is theirs to tell.
         made = [one for one, was_made in zip(changes, replaced.made, strict=True) if was_made]

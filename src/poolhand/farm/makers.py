@@ -1,15 +1,19 @@
-"""What `@app.task(…)` and `@app.agent(…)` leave to be called with the function."""
+"""What the decorators of an app, such as `@app.task(…)`, leave to be called with the function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from poolhand.errors import UsageError
 from poolhand.farm.agent import Agent
+from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
+from poolhand.rules import schedule
 from poolhand.sessions.session import Session
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -54,3 +58,61 @@ class AgentMaker:
     ) -> Agent[P, T]:
         agent: Agent[P, T] = self._registry.enlist(fn, self._pool, dict(self._options))
         return agent
+
+
+class ScheduleMaker:
+    """Puts a task on a schedule; a plain function becomes a task of the pool "default" first."""
+
+    def __init__(self, scheduler: Scheduler, when: schedule.When, missed: schedule.Missed) -> None:
+        self._scheduler = scheduler
+        self._when = when
+        self._missed = missed
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a task is callable, too
+        self, fn: Task[P, R, T], /
+    ) -> Task[P, R, T]: ...
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        if isinstance(fn, Agent):
+            raise UsageError(
+                f"agent {fn.name!r} takes turns of sessions; schedule a task that submits a turn"
+            )
+        task = fn if isinstance(fn, Task) else self._scheduler.home.register(fn, "default", {})
+        self._scheduler.add(task, self._when, self._missed)
+        return task
+
+
+class Schedules:
+    """What an app offers to run tasks by the clock."""
+
+    _scheduler: Scheduler
+
+    def cron(
+        self, expression: str, *, tz: str | None = None, missed: str = "once"
+    ) -> ScheduleMaker:
+        """Have a task run by the calendar: `@app.cron("0 2 * * *", tz="Europe/Berlin")`.
+
+        Once over all processes. Without `tz` the zone is the setting `timezone`, usually UTC.
+        `missed` says what is done about moments that went by while no worker ran: "once" runs the
+        newest, "skip" only if it is not more than 60 s old, "all" each of them.
+        """
+        zone = self._scheduler.zone() if tz is None else tz
+        when = schedule.cron(expression, zone)
+        return ScheduleMaker(self._scheduler, when, schedule.policy(missed))
+
+    def every(self, seconds: float, *, missed: str = "once") -> ScheduleMaker:
+        """Have a task run every so many seconds: `@app.every(30)`.
+
+        Once over all processes, at multiples of the interval since 1970; `missed` as for `cron`.
+        """
+        when = schedule.every(seconds)
+        return ScheduleMaker(self._scheduler, when, schedule.policy(missed))

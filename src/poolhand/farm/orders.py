@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from threading import Lock
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from poolhand.context import running
+from poolhand.context import running, snapshot
 from poolhand.contract import Order
-from poolhand.execute.brief import Brief, record_of, write_brief
+from poolhand.execute.brief import Brief, PlainBrief, record_of, write_brief
 from poolhand.execute.code import Code
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.ids import Ids, full_id
@@ -111,8 +111,8 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
     return options.delay, options.expires, options.rerun_failed
 
 
-def _brief(call: Call, options: Options) -> Brief:
-    return Brief(
+def _brief(call: Call, options: Options) -> PlainBrief:
+    brief = PlainBrief(
         call.name,
         call.payload,
         record_of(options.retry),
@@ -123,3 +123,7 @@ def _brief(call: Call, options: Options) -> Brief:
         call.home is not None,
         call.home,
     )
+    # A closure has the whole context of its submitter.
+    if call.code is None or not (brought := snapshot()):
+        return brief
+    return Brief(**asdict(brief), context=call.code.pack_context(brought))

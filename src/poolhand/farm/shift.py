@@ -14,14 +14,15 @@ from msgspec import Struct
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.capture import begin_capture, end_capture
 from poolhand.execute.executor import Executor
+from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
+from poolhand.farm.work_terms import WorkTerms
 from poolhand.farm.worker import Worker
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.drain import STOP_GRACE
 from poolhand.rules.checks import is_seconds
+from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
 
-DRAIN_TIMEOUT = 30.0
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
@@ -45,21 +46,17 @@ class Shift:
         self,
         opened: Opened,
         executor: Executor,
-        slots: int,
-        pools: tuple[str, ...] | None,
         configs: Mapping[str, PoolConfig],
-        drain_timeout: float = DRAIN_TIMEOUT,
+        terms: WorkTerms,
         heard: Callable[[Job], None] | None = None,
-        captures: bool = False,
+        begun: Callable[[Station], None] | None = None,
     ) -> None:
         self._opened = opened
         self._executor = executor
-        self._slots = slots
-        self._pools = pools
         self._configs = configs
-        self._drain_timeout = drain_timeout
+        self._terms = terms
         self._heard = heard
-        self._captures = captures
+        self._begun = begun
         self._worker: Worker | None = None
         self._deadline = 0.0
         self._drained: Task[ShiftReport] | None = None
@@ -92,17 +89,19 @@ class Shift:
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
-        worker = Worker(station, self._executor, self._slots, self._pools, self._configs)
+        worker = Worker(station, self._executor, self._configs, self._terms)
         worker.heard = self._heard
         self._worker = worker
-        if self._captures:
+        if self._terms.captures:
             begin_capture()
         worker.begin()
+        if self._begun is not None:
+            self._begun(station)
         return self
 
     async def drain(self, timeout: float | None = None) -> ShiftReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
-        seconds = self._drain_timeout if timeout is None else timeout
+        seconds = self._terms.drain_timeout if timeout is None else timeout
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         worker = self._at_work()
@@ -124,6 +123,26 @@ class Shift:
     def stuck(self) -> int:
         """How many slots run code whose job is over."""
         return self._at_work().slots.stuck
+
+    @property
+    def wedged(self) -> bool:
+        """Whether code runs on after its hard timeout, which only the end of a process can end."""
+        return self._at_work().wedged
+
+    @property
+    def spent(self) -> bool:
+        """Whether this worker has run as many attempts as it may."""
+        return self._at_work().spent
+
+    @property
+    def attempts(self) -> tuple[int, int]:
+        """How many attempts have ended here, well and otherwise."""
+        slots = self._at_work().slots
+        return sum(slot.completed for slot in slots.all), slots.failed_attempts
+
+    def needs(self, grace: float) -> float:
+        """Return how long a drain may take that has so many seconds: no longer than jobs may."""
+        return drain_within(grace, [one.terms.soft for one in self._at_work().running.values()])
 
     def jobs(self) -> list[Job]:
         """Return the jobs that run in this worker now."""
@@ -153,9 +172,10 @@ class Shift:
             await keeper.ask(worker.line.hand.stop_claiming)
         worker.receive()
         if not await self._idle(worker, 0.0):
-            worker.stop_now(STOP_GRACE)
+            grace = self._terms.stop_grace
+            worker.stop_now(grace)
             self._deadline = worker.now()
-            await self._idle(worker, 2 * STOP_GRACE)
+            await self._idle(worker, 2 * grace)
         stuck = worker.slots.stuck
         worker.tray.send()
         with suppress(StoreError):
@@ -163,11 +183,9 @@ class Shift:
         worker.receive()
         await worker.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
-        if self._captures:
+        if self._terms.captures:
             end_capture()
-        done = [slot.completed for slot in worker.slots.all]
-        failed = worker.slots.failed_attempts
-        return ShiftReport(sum(done), failed, worker.handed_back, stuck, worker.now() - began)
+        return ShiftReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
 
     async def _idle(self, worker: Worker, grace: float) -> bool:
         """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -65,6 +65,7 @@ class Station:
         self.workers: list[Employed] = []
         self.declared: Mapping[str, PoolSpec] = {}
         self.homes = Homes(runtime.identity())
+        self.heard: dict[str, Callable[[], None]] = {}
         self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, keep)
 
@@ -135,6 +136,15 @@ class Station:
         await self.keeper.stop()
         await self.abandon()
 
+    def look_for_dead(self) -> None:
+        """Take back at once what the dead held; from any thread."""
+        self.keeper.do("reaper", self._reaper.look)
+
+    def say_farewell(self, within: float) -> None:
+        """Have what still runs when this process ends go back uncharged; from another thread."""
+        with suppress(StoreError, TimeoutError):
+            self.keeper.ask_sync(self.heart.say_farewell, within)
+
     def see(self, leases: Sequence[Lease]) -> None:
         self.homes.look(leases)
 
@@ -163,5 +173,7 @@ class Station:
                 self.heart.hint()
             case "due":
                 self._leader.hint()
+            case _ if topic in self.heard:
+                self.heard[topic]()
             case _:
                 pass  # Somebody else's.

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from poolhand.context import restore
 from poolhand.contract import Claim
 from poolhand.execute.capture import is_capturing
 from poolhand.execute.code import PARCELS, run_apart
@@ -72,6 +73,8 @@ class StoredWork:
         self.run_in, self.call = _where(errand)
         self.place: Any = None
         self.context = (errand.context or context).copy()
+        if errand.brought:
+            self.context.run(restore, errand.brought)
         self.lost = self.wished = self.returned = False
 
     @property
@@ -123,4 +126,5 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     assert isinstance(call, partial)
     # By its name: the function itself stands behind its task and cannot be found by its own.
     path = (code.fn.__module__, code.fn.__qualname__)
-    return wanted, pack(run_apart, (*path, call.args, call.keywords, is_capturing()), {})
+    told = (call.args, call.keywords, is_capturing(), errand.brought)
+    return wanted, pack(run_apart, (*path, *told), {})

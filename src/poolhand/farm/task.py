@@ -75,9 +75,13 @@ class Submits(Generic[P, T]):
     def code(self) -> Code:
         return self._code
 
+    @property
+    def pool(self) -> str:
+        return self._pool
+
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
-        (ticket,) = await self._door.submit([self._order(args, kwargs)], self._how())
+        (ticket,) = await self._door.submit([self.order(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
 
@@ -96,7 +100,7 @@ class Submits(Generic[P, T]):
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Hand in a call from code that has no event loop; it waits until the call is kept."""
         _check_no_loop(self.name)
-        (ticket,) = self._door.submit_sync([self._order(args, kwargs)], self._how())
+        (ticket,) = self._door.submit_sync([self.order(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
 
@@ -110,14 +114,14 @@ class Submits(Generic[P, T]):
         """
         self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
-            return await transaction.add(self._order(args, kwargs))
+            return await transaction.add(self.order(args, kwargs))
         if not isinstance(transaction, Connection):
             raise UsageError(
                 f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
                 "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
                 "a connection of asyncpg with an open transaction"
             )
-        order, station = self._order(args, kwargs), await self._door.station()
+        order, station = self.order(args, kwargs), await self._door.station()
         made = await station.keeper.ask(lambda: station.store.insertion([order]))
         await made.write(transaction)
         return order.job.id
@@ -166,7 +170,8 @@ class Submits(Generic[P, T]):
         """Raise what is wrong with the options, as far as it can be known now."""
         self._terms()
 
-    def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+        """Return what a store is asked to keep for a call; nothing is handed in."""
         code = self._code
         call = Call(code.name, code.pack(args, kwargs), code)
         return self._door.orders.make(call, self._terms())

@@ -26,6 +26,7 @@ from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
+from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe import events
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.clock import Clock
@@ -37,7 +38,7 @@ from poolhand.pool.slots import Slots
 from poolhand.pool.watchdog import Watchdog
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import HARD_TIMEOUT, Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
 
 CANCEL_GRACE = 5.0
@@ -55,9 +56,8 @@ class Worker:
         self,
         station: Station,
         executor: Executor,
-        slots: int,
-        pools: tuple[str, ...] | None,
         configs: Mapping[str, PoolConfig],
+        terms: WorkTerms,
     ) -> None:
         self.label = "worker"
         self.events = station.events
@@ -66,6 +66,9 @@ class Worker:
         self.running: dict[int, StoredWork] = {}
         self.stuck: set[int] = set()
         self.handed_back = 0
+        self.wedged = False
+        self._terms = terms
+        self._quota = terms.quota
         self.station = station
         self.heard: Callable[[Job], None] | None = None
         self.changed = asyncio.Event()
@@ -81,8 +84,8 @@ class Worker:
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
-        self.slots.resize(slots)
-        self.line = Line(station, pools, self)
+        self.slots.resize(terms.slots)
+        self.line = Line(station, terms.pools, self)
         self.tray = self.line.tray
         self._refusing = False
         self._guard = self.loop.create_task(self._stand_guard(), name="worker-guard")
@@ -90,7 +93,7 @@ class Worker:
     def begin(self) -> None:
         """Start to claim."""
         for slot in self.slots.all:
-            self.tray.free(slot.index)
+            self._offer(slot.index)
         self.line.begin()
 
     def now(self) -> float:
@@ -103,7 +106,7 @@ class Worker:
             self.slots.resize(slots)
             for slot in self.slots.all:
                 if slot.index not in before:
-                    self.tray.free(slot.index)
+                    self._offer(slot.index)
 
     def close(self) -> None:
         """Let go of threads and processes."""
@@ -184,6 +187,7 @@ class Worker:
 
     def gave_up(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
         work = attempt.work
+        self.wedged = self.wedged or (isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT)
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
@@ -246,6 +250,7 @@ class Worker:
 
     def _work(self, errand: Errand) -> StoredWork | Hopeless:
         try:
+            errand = self._terms.timed(errand)
             return StoredWork(errand, self, self._context, self.station)
         except Exception as error:
             return Hopeless(errand.claim, Failed(error, permanent=True))
@@ -343,8 +348,21 @@ class Worker:
         work.call = None
 
     def _vacate(self, attempt: Attempt[StoredWork]) -> None:
-        self.tray.free(attempt.slot.index)
+        self._offer(attempt.slot.index)
         self.done()
+
+    def _offer(self, slot: int) -> None:
+        """Let a slot be claimed for, as long as there is something left of the quota."""
+        if self._quota is None:
+            self.tray.free(slot)
+        elif self._quota:
+            self._quota -= 1
+            self.tray.free(slot)
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing runs any more that the quota allows."""
+        return self._quota == 0 and not self.running
 
     async def _stand_guard(self) -> None:
         """Notice that the loop is being ended with the worker still at work."""

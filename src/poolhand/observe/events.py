@@ -226,6 +226,75 @@ class StoreTrouble(Event, frozen=True):
     error: str
 
 
+class FarmStarted(Event, frozen=True):
+    """A supervisor begins; `pool` is empty, as in all events of a farm."""
+
+    farm: str
+    app: str
+    minimum: int
+    maximum: int
+    slots: int
+
+
+class FarmScaled(Event, frozen=True):
+    """Another number of worker processes is wanted."""
+
+    before: int
+    after: int
+    why: str
+
+
+class FarmTrouble(Event, frozen=True):
+    """Something is wrong in a farm, in one line; a worker or a job may be to blame."""
+
+    text: str
+    worker: str | None = None
+    job_id: str | None = None
+
+
+class FarmStopping(Event, frozen=True):
+    """No more jobs are taken; what runs has `grace` seconds to end, or as long as it takes."""
+
+    farm: str
+    grace: float | None
+
+
+class FarmStopped(Event, frozen=True):
+    farm: str
+    completed: int
+    failed: int
+
+
+class ProcessStarted(Event, frozen=True):
+    """A worker process begins."""
+
+    worker: str
+    pid: int
+
+
+class ProcessReady(Event, frozen=True):
+    """A worker process takes jobs, so many seconds after its start."""
+
+    worker: str
+    seconds: float
+
+
+class ProcessLeaving(Event, frozen=True):
+    """A worker process takes no more jobs and ends when those that run are over."""
+
+    worker: str
+    why: str
+
+
+class ProcessEnded(Event, frozen=True):
+    """A worker process is gone, as it was told to."""
+
+    worker: str
+    completed: int
+    failed: int
+    handed_back: int
+
+
 Subscriber = Callable[[Event], None]
 
 

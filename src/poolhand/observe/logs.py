@@ -18,6 +18,7 @@ from poolhand.observe.events import (
     Event,
     Events,
     ExecutorSmall,
+    FarmTrouble,
     JobEnded,
     LeaseLost,
     LoopBlocked,
@@ -33,11 +34,13 @@ from poolhand.observe.events import (
 )
 from poolhand.rules.job import Job, Status
 
-_LOUD = (
+# What should not be.
+LOUD = (
     CallbackFailed,
     DeadlockFound,
     DrainSlow,
     ExecutorSmall,
+    FarmTrouble,
     LeaseLost,
     LoopBlocked,
     OwnerReaped,
@@ -62,7 +65,7 @@ def log_events(
     if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
         raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
     target = logger or logging.getLogger("poolhand")
-    form = _as_json if json else _as_text
+    form = _as_json if json else as_text
 
     def write(event: Event) -> None:
         level = _level(event)
@@ -73,14 +76,15 @@ def log_events(
 
 
 def _level(event: Event) -> int:
-    if isinstance(event, _LOUD):
+    if isinstance(event, LOUD):
         return logging.WARNING
     if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
         return logging.WARNING
     return logging.DEBUG if isinstance(event, StatsTaken) else logging.INFO
 
 
-def _as_text(event: Event) -> str:
+def as_text(event: Event) -> str:
+    """Return an event as one line for people."""
     fields = " ".join(
         f"{name}={_word(value)}"
         for name in event.__struct_fields__

@@ -14,7 +14,9 @@ from poolhand.errors import UsageError
 from poolhand.execute.execution import Execution
 from poolhand.farm.listening import look
 from poolhand.farm.numbers import last_number
+from poolhand.farm.roster import FarmRecord, WishAnswer
 from poolhand.farm.why import at_a_glance, explained, pool_named
+from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
 from poolhand.operate.sessions import (
@@ -52,14 +54,15 @@ LOOK_AGAIN = 0.2
 class Operator:
     """Sees and acts on a store that is open; what is done ends in its audit log, with who did it.
 
-    `by` is that person's name. What is asked of a job or pool that is not kept answers None, or
-    an Answer with the reason "not_found".
+    `by` is that person's name. What is asked of a job, pool or farm that is not kept answers None,
+    or an Answer with the reason "not_found". A farm that does not answer: Unavailable.
     """
 
     def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
+        self._wishes = Wishes(store, runtime)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -186,6 +189,45 @@ class Operator:
                 erased += [] if gone is None else [gone]
         return erased
 
+    async def farms(self) -> list[FarmRecord]:
+        """Return all farms, by their ids."""
+        return await farms_of(self._store)
+
+    async def farm(self, id: str) -> FarmRecord | None:
+        """Return one farm."""
+        return await farm_of(self._store, id)
+
+    async def workers(self) -> WorkersView:
+        """Return all who run jobs: farms with their workers, and workers of no farm."""
+        return await workers_of(self._store, self._runtime.identity())
+
+    async def drain_farm(self, farm_id: str, by: str) -> WishAnswer | None:
+        """Let a farm finish what it runs, then end."""
+        _check_who(by)
+        return await self._wishes.drain(farm_id, by) if _is_farm(farm_id) else None
+
+    async def drain_worker(self, worker_id: str, by: str) -> WishAnswer | None:
+        """Let a worker finish what it runs, then end; another takes its place."""
+        _check_who(by)
+        return None if _is_farm(worker_id) else await self._wishes.drain(worker_id, by)
+
+    async def restart_farm(self, farm_id: str, by: str) -> WishAnswer | None:
+        """Put a new worker in the place of each, one after the other; no job is cut short."""
+        _check_who(by)
+        return await self._wishes.restart(farm_id, by) if _is_farm(farm_id) else None
+
+    async def set_bounds(
+        self, farm_id: str, minimum: int | None, maximum: int | None, by: str
+    ) -> WishAnswer | None:
+        """Give a farm other numbers of workers, at least and at most; None leaves one as it is."""
+        _check_who(by)
+        return await self._wishes.bounds(farm_id, minimum, maximum, by)
+
+    async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> WishAnswer | None:
+        """Return what a farm, or one worker, runs, and a page of what it has lately finished."""
+        _check_page(after, limit)
+        return await self._wishes.snapshot(id, after, limit)
+
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""
         _check_page(after, limit)
@@ -212,6 +254,10 @@ class Operator:
     async def _pool(self, name: str) -> PoolView | None:
         row = await pool_named(self._store, name)
         return None if row is None else pool_view(row)
+
+
+def _is_farm(id: str) -> bool:
+    return parts_of(id) == (id, None)
 
 
 def _check_who(by: object) -> None:

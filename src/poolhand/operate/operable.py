@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from poolhand.contract import Added, Batch, Filter, Refusal, Stored, Written
+from poolhand.contract import Added, Batch, Filter, Line, Put, Refusal, Stored, Written
 from poolhand.farm.why import Viewable
 from poolhand.rules.job import Status
 
@@ -27,12 +27,18 @@ class Operable(Viewable, Protocol):
 
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]: ...
 
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool: ...
+
     async def delete(self, key: str, expect: int | None = None) -> bool: ...
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
 
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]: ...
+
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[Written]: ...
+
+    def publish(self, topic: str) -> None: ...

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.contract import PoolRow, Stored, Written
-from poolhand.rules.audit import RERUN, RESIZE
+from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
 
@@ -171,7 +171,7 @@ def audit_view(line: Written) -> AuditView:
         line.number,
         line.at,
         line.kind,
-        facts.get("pool"),
+        facts.get("pool") or None,
         facts.get("task_id"),
         facts.get("by") or facts.get("submitted_by"),
         _told(line.kind, facts),
@@ -193,6 +193,10 @@ def _told(kind: str, facts: dict[str, Any]) -> str:
             return f"{slots} slots" if slots else "as declared"
         case {"detail": new_id} if kind == RERUN:
             return f"as {new_id}"
+        case {"detail": str(id)} if kind in (FARM_DRAIN, FARM_RESTART):
+            return f"worker {id}" if "." in id.rpartition("-")[2] else f"farm {id}"
+        case {"detail": str(bounds)} if kind == FARM_BOUNDS:
+            return _bounds(bounds)
         case {"detail": detail}:
             return str(detail)
         case {"replacement_task_id": other, "reason": reason, "policy": policy}:
@@ -205,3 +209,11 @@ def _told(kind: str, facts: dict[str, Any]) -> str:
             return f"priority {priority}" + (f", key {key}" if key else "")
         case _:
             return ""
+
+
+def _bounds(detail: str) -> str:
+    farm, _, numbers = detail.rpartition(" ")
+    least, _, most = numbers.partition("-")
+    words = [f"at least {least}"] if least else []
+    words += [f"at most {most}"] if most else []
+    return f"farm {farm}: {', '.join(words)} workers"

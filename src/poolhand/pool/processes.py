@@ -367,7 +367,7 @@ def _unreadable(error: BaseException, job_id: str) -> JobFailed:
 
 def lost(job_id: str, loss: Lost) -> JobLost:
     """Return what the callers of a job get whose child died."""
-    text = f"job {job_id} was lost: its process {loss.pid} {_ending(loss.code)}"
+    text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
     if loss.phase is Phase.STARTING:
         text += " before it was up"
         if loss.code is not None and loss.code >= 0:
@@ -375,7 +375,8 @@ def lost(job_id: str, loss: Lost) -> JobLost:
     return JobLost(text, job_id=job_id)
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
+    """Say how a process ended."""
     if code is None:
         return "closed its pipe or spoke out of turn"
     if code >= 0:

@@ -1,4 +1,4 @@
-"""Audit records: what happened to pools and jobs, for those who must be able to prove it.
+"""Audit records: what happened to pools, jobs and farms, for those who must be able to prove it.
 
 A record is written with the change it tells of. Fields stand in this order in its JSON, moments are
 UTC, so that the same run gives the same bytes.
@@ -29,6 +29,9 @@ RESUME = "pool_resume"
 DRAIN = "pool_drain"
 RERUN = "pool_rerun"
 ERASE = "pool_erase"
+FARM_DRAIN = "farm_drain"
+FARM_RESTART = "farm_restart"
+FARM_BOUNDS = "farm_bounds"
 
 
 class Submitted(Struct, frozen=True, gc=False):
@@ -97,7 +100,10 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Acted(Struct, frozen=True, gc=False):
-    """Somebody did something to a pool or a job; `by` says who, `detail` what exactly."""
+    """Somebody did something to a pool or a job; `by` says who, `detail` what exactly.
+
+    Of a farm there is no pool; the detail begins with its id, or that of its worker.
+    """
 
     schema: str
     pool_id: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 
@@ -30,3 +32,29 @@ class FarmSettings(Struct, frozen=True):
     scale_up_wait_s: float = 5.0
     timezone: str = "UTC"
     external: bool = False
+
+
+class Speech(Struct, frozen=True):
+    """What is told while a farm runs: the least that is logged, whether of every job as well.
+
+    Where it is `quiet`, nothing that workers write comes to the terminal.
+    """
+
+    loglevel: str = "info"
+    verbose: bool = False
+    quiet: bool = False
+
+
+USUAL_FARM = FarmSettings()
+USUAL_SPEECH = Speech()
+
+
+def drain_within(grace: float, soft_timeouts: Sequence[float | None]) -> float:
+    """Return how long to wait for running jobs: none of them needs longer than its soft timeout.
+
+    One without a soft timeout may need all of the grace.
+    """
+    known = [soft for soft in soft_timeouts if soft is not None]
+    if not known or len(known) < len(soft_timeouts):
+        return grace
+    return min(grace, max(known))

@@ -134,6 +134,18 @@ def a_pool(runtime: SeededRuntime, events: Events) -> Pool:
 
 # The list
 
+OF_A_FARM = {
+    "FarmScaled",
+    "FarmStarted",
+    "FarmStopped",
+    "FarmStopping",
+    "FarmTrouble",
+    "ProcessEnded",
+    "ProcessLeaving",
+    "ProcessReady",
+    "ProcessStarted",
+}
+
 
 def test_the_list_of_events_is_closed() -> None:
     names = {
@@ -141,7 +153,7 @@ def test_the_list_of_events_is_closed() -> None:
         for name, value in vars(listed).items()
         if isinstance(value, type) and issubclass(value, Event) and value is not Event
     }
-    assert names == CLOSED_LIST | FINDINGS
+    assert names == CLOSED_LIST | FINDINGS | OF_A_FARM
 
 
 @seeded

@@ -1,0 +1,138 @@
+"""`poolhand work`: run the jobs of an app in worker processes, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poolhand import config
+from poolhand.app_name import load_app
+from poolhand.cli import options
+from poolhand.cli.door import Told, told
+from poolhand.errors import UsageError
+from poolhand.observe.logs import log_events
+from poolhand.rules.farm import FarmSettings, Speech
+from poolhand.settings import LOGLEVELS, PROFILES
+
+if TYPE_CHECKING:
+    from poolhand.app import App
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give this command to the command line."""
+    app.command(
+        epilog=options.examples(
+            "poolhand work myproject.agents:app",
+            "poolhand work myproject.agents:app --min 2 --max 20 --concurrency 50",
+            "poolhand work myproject.agents:app --profile llm --tui",
+        )
+    )(work)
+
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODULE:APP", help="The app, else POOLHAND_APP or `app` in [tool.poolhand]."
+    ),
+]
+Tui = Annotated[bool, typer.Option("--tui", help="Show the farm live.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every job as well.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "-c", metavar="N", help="Jobs at once in one worker.")
+]
+Least = Annotated[int | None, typer.Option("--min", metavar="N", help="Workers at least.")]
+Most = Annotated[int | None, typer.Option("--max", metavar="N", help="Workers at most.")]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool", metavar="POOL", help="Only jobs of this pool; may be given several times."
+    ),
+]
+Grace = Annotated[
+    float | None,
+    typer.Option("--grace", metavar="SECONDS", help="What running jobs have at a stop."),
+]
+External = Annotated[
+    bool | None,
+    typer.Option(
+        "--external/--scale", help="Keep the minimum, and only tell how many workers are wanted."
+    ),
+]
+Loglevel = Annotated[
+    str | None, typer.Option("--loglevel", metavar="LEVEL", help=f"{', '.join(LOGLEVELS)}.")
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help=f"{', '.join(PROFILES)}: one job a worker."),
+]
+
+
+def work(
+    app: Name = None,
+    tui: Tui = False,
+    verbose: Verbose = False,
+    concurrency: Concurrency = None,
+    least: Least = None,
+    most: Most = None,
+    pools: Pools = None,
+    grace: Grace = None,
+    external: External = None,
+    loglevel: Loglevel = None,
+    profile: Profile = None,
+) -> None:
+    """Run the jobs of an app in worker processes.
+
+    They are watched, scaled with the load, and replaced when they die. SIGTERM or Ctrl-C: no new
+    jobs, what runs has the grace to end; a second one: at once, and what runs goes back. SIGHUP: a
+    new process in the place of each worker, one after the other.
+    """
+    with told() as tell:
+        flags = {"min_workers": least, "max_workers": most, "prefetch_per_worker": concurrency}
+        found = config.load(
+            profile=profile,
+            app=app,
+            loglevel=loglevel,
+            worker_shutdown_grace_s=grace,
+            external=external,
+            **flags,
+        )
+        _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
+
+
+def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Speech) -> None:
+    name = found.app.text
+    if name is None:
+        raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
+    app = load_app(name)
+    tell.urls.append(app.url)
+    if not speech.quiet:
+        logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
+        log_events(events=app.events)
+    asyncio.run(_run(app, name, found.farm, pools, speech))
+
+
+async def _run(
+    app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Speech
+) -> None:
+    """Run a farm under the signals of this process."""
+    farm = app.farm(name, settings, pools=pools or None, speech=speech)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, farm.stop)
+    loop.add_signal_handler(signal.SIGHUP, farm.renew)
+    if not speech.quiet:
+        await farm.run()
+        return
+    from poolhand.tui.view import LiveView
+
+    view = LiveView(app.operator(), farm_id=farm.id, by=config.person(), on_quit=farm.stop)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(farm.run()).add_done_callback(lambda _: view.end())
+        await view.run()
+        farm.stop()

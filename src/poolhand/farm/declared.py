@@ -1,0 +1,70 @@
+"""The pools that an app has declared, and those that its tasks name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Unpack
+
+from poolhand.errors import UsageError
+from poolhand.pool.config import PoolConfig, PoolOptions, configure
+from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+
+SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
+
+
+class Declared:
+    """Knows the rules of each pool; a name that is nearly that of another one is a mistake."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str, PoolConfig] = {}
+        self._used: set[str] = set()
+
+    def add(self, name: str, **options: Unpack[PoolOptions]) -> PoolConfig:
+        """Declare a pool."""
+        if "autoscale" in options:
+            raise UsageError(
+                f"pool {name!r}: autoscale goes with a pool in memory; here max_concurrent caps "
+                "all processes together, and each worker has its own number of slots"
+            )
+        if scoped := [option for option in SCOPED if option in options]:
+            raise UsageError(
+                f"pool {name!r}: {', '.join(scoped)} goes with Pool(…); a pool of an app is kept "
+                "in the store of the app"
+            )
+        config = configure(name, options)
+        self._check_near_miss(self._used - {name}, declared={name})
+        self.configs[name] = config
+        return config
+
+    def find(self, pool: str) -> PoolConfig:
+        """Return the rules of a pool; one that nobody declared has the usual ones."""
+        config = self.configs.get(pool)
+        return _UNDECLARED if config is None else config
+
+    def check_use(self, pool: str) -> None:
+        """Raise if a task cannot mean this pool."""
+        if not is_name(pool):
+            raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
+        self._check_near_miss({pool}, declared=set(self.configs))
+
+    def use(self, pool: str) -> None:
+        """Note that a task means this pool."""
+        self._used.add(pool)
+
+    def check(self) -> None:
+        """Raise if a task means a pool that is nearly declared."""
+        self._check_near_miss(self._used, declared=set(self.configs))
+
+    def _check_near_miss(self, used: set[str], declared: set[str]) -> None:
+        for pool in sorted(used - self.configs.keys()):
+            if pool in declared:
+                continue
+            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
+            if near:
+                raise UsageError(
+                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
+                    f"declare it with app.pool({pool!r})"
+                )
+
+
+_UNDECLARED = PoolConfig("default")

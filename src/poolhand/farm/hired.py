@@ -1,0 +1,174 @@
+"""A worker process as its supervisor knows it: started, heard, told to leave, seen to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import IO
+
+from poolhand.farm.messages import Alive, Ask, Beat, Employ, Inbox, Orders, Stop, Words, packed
+from poolhand.farm.roster import WorkerRecord, WorkerState
+from poolhand.rules.vigil import Sight
+
+ENTRY = "poolhand.worker_process"
+GONE_EVERY = 0.02  # how often it is seen whether a process that closed its pipe has ended
+GONE_WITHIN = 5.0  # after which it is killed
+
+
+class Hired:
+    """One worker process and the pipe to it; lives on the loop of the supervisor.
+
+    `outgoing`: it works on until another has taken its place.
+    """
+
+    def __init__(self, employ: Employ, now: float, wall: datetime) -> None:
+        self.id = employ.worker
+        self.started_at = now
+        self.heard_at: float | None = None
+        self.told_at: float | None = None
+        self.beat: Beat | None = None
+        self.outgoing = False
+        self.leaving: str | None = None
+        self.failure: str | None = None
+        self.handed_back = 0
+        self.code: int | None = None
+        self.pid = 0
+        self._employ = employ
+        self._wall = wall
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: StreamReader | None = None
+        self._writer: StreamWriter | None = None
+
+    async def start(self, output: IO[bytes] | None) -> None:
+        """Start the process; on the main thread, as a fork of another may hold strange locks."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = _spawn(theirs.fileno(), self.id, output)
+            self.pid = self._process.pid
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self.tell(self._employ)
+
+    async def listen(self, hear: Callable[[Hired, Words], None], now: Callable[[], float]) -> None:
+        """Hear what it says until it is gone."""
+        assert self._reader is not None
+        inbox = Inbox()
+        with suppress(OSError):
+            while data := await self._reader.read(65_536):
+                self.heard_at = now()
+                for word in inbox.words(data):
+                    hear(self, word)
+        self.code = await self._ended()
+        assert self._writer is not None
+        self._writer.close()
+
+    async def _ended(self) -> int:
+        """Wait for the end of a process that says nothing more."""
+        assert self._process is not None
+        looks = 0
+        while (code := self._process.poll()) is None:
+            await asyncio.sleep(GONE_EVERY)
+            looks += 1
+            if looks * GONE_EVERY >= GONE_WITHIN:
+                self.kill()
+        return code
+
+    def tell(self, order: Orders) -> None:
+        """Send it an order; one that is gone hears nothing."""
+        if self._writer is not None and not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write(packed(order))
+
+    def show_life(self) -> None:
+        self.tell(Alive())
+
+    def dismiss(self, grace: float | None, why: str) -> None:
+        """Tell it to take no more jobs, finish what runs, and end."""
+        if self.leaving is None:
+            self.leaving = why
+        self.tell(Stop(self._employ.farm, grace, why))
+
+    def ask(self, number: int, after: int, limit: int) -> None:
+        self.tell(Ask(number, after, limit))
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self.code is None:
+            # Its poll knows whether the number is still that of our child.
+            self._process.send_signal(number)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.beat is not None and self.beat.ready
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is one of those that are wanted: it works, or will soon."""
+        return self.leaving is None and self.told_at is None and not self.outgoing
+
+    @property
+    def slots(self) -> int:
+        return self._employ.settings.prefetch_per_worker
+
+    def sight(self) -> Sight:
+        blocked = 0.0 if self.beat is None else self.beat.blocked
+        return Sight(self.started_at, self.heard_at, self.told_at, blocked)
+
+    @property
+    def state(self) -> WorkerState:
+        if self.told_at is not None:
+            return WorkerState.HUNG
+        if self.leaving is not None:
+            return WorkerState.LEAVING
+        return WorkerState.READY if self.is_ready else WorkerState.STARTING
+
+    def record(self, now: float) -> WorkerRecord:
+        """Return what is told of it."""
+        beat = self.beat or _NOTHING
+        heard_at = self.started_at if self.heard_at is None else self.heard_at
+        return WorkerRecord(
+            id=self.id,
+            pid=self.pid,
+            state=self.state,
+            slots=self.slots,
+            active=beat.active,
+            stuck=beat.stuck,
+            completed=beat.completed,
+            failed=beat.failed,
+            started_at=self._wall,
+            heard=round(now - heard_at, 1),
+            memory=beat.memory,
+            blocked=round(beat.blocked, 1),
+            jobs=beat.jobs,
+        )
+
+
+def _spawn(pipe: int, id: str, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
+        # The id is for those who list processes.
+        [sys.executable, "-m", ENTRY, str(pipe), id],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=[pipe],
+        # Ctrl-C in a terminal is for the supervisor alone.
+        process_group=0,
+    )
+
+
+_NOTHING = Beat(False, None, 0, 0, 0, 0, 0, 0.0)

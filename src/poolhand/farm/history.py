@@ -1,0 +1,81 @@
+"""What a worker has lately finished, for those who ask for a snapshot."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from poolhand.farm.roster import LONGEST_TEXT, FinishedJob, RunningJob, Snapshot
+from poolhand.rules.job import Fault, Job
+
+MOST_BYTES = 256 * 1024  # of one page
+
+
+class History:
+    """The last jobs that ended, newest first when they are read; numbers never come twice."""
+
+    def __init__(self, most: int) -> None:
+        self._jobs: deque[tuple[int, FinishedJob]] = deque(maxlen=most)
+        self.count = 0
+
+    def add(self, job: FinishedJob) -> None:
+        self.count += 1
+        self._jobs.append((self.count, job))
+
+    def newest(self, since: int, most: int) -> tuple[FinishedJob, ...]:
+        """Return what came behind a number, oldest first, and of that the newest."""
+        # A list first: made in one go, while jobs go on ending on another thread.
+        return tuple(job for number, job in list(self._jobs) if number > since)[-most:]
+
+    def page(self, after: int, limit: int) -> tuple[tuple[FinishedJob, ...], int | None]:
+        """Return a page, newest first, from below the number `after` on (0: from the newest)."""
+        found: list[FinishedJob] = []
+        size, last = 0, 0
+        for number, job in reversed(list(self._jobs)):
+            if after and number >= after:
+                continue
+            size += len(msgspec.json.encode(job))
+            if found and (size > MOST_BYTES or len(found) >= limit):
+                return tuple(found), last
+            found.append(job)
+            last = number
+        return tuple(found), None
+
+    def snapshot(
+        self, farm: str, worker: str | None, running: Iterable[RunningJob], after: int, limit: int
+    ) -> Snapshot:
+        finished, following = self.page(after, limit)
+        return Snapshot(farm, worker, tuple(running), finished, following)
+
+
+def finished(job: Job, worker: str) -> FinishedJob | None:
+    """Return what is told of a job that has ended."""
+    if job.finished_at is None:
+        return None
+    return FinishedJob(
+        job.id,
+        job.name,
+        job.pool,
+        job.status,
+        job.attempts,
+        job.finished_at,
+        job.ran,
+        worker,
+        None if job.error is None else _short(job.error),
+    )
+
+
+def running(jobs: Sequence[Job]) -> tuple[RunningJob, ...]:
+    """Return what is told of jobs that run."""
+    return tuple(
+        RunningJob(job.id, job.name, job.pool, job.started_at, job.marks[-1] if job.marks else None)
+        for job in jobs
+        if job.started_at is not None
+    )
+
+
+def _short(fault: Fault) -> Fault:
+    texts = (fault.type, fault.message, fault.traceback)
+    return Fault(*(text[-LONGEST_TEXT:] for text in texts))

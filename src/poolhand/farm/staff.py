@@ -1,0 +1,263 @@
+"""The staff: all worker processes of a supervisor, kept at the number that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from asyncio import Event, Task
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import IO
+
+from msgspec.structs import replace
+
+from poolhand.farm.hired import Hired
+from poolhand.farm.history import History
+from poolhand.farm.messages import Answer, Beat, Bye, Employ, Failed, Happened, Words
+from poolhand.farm.roster import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
+from poolhand.observe import events
+from poolhand.pool.processes import ending
+from poolhand.rules.scaling import to_dismiss
+from poolhand.rules.vigil import Deaths, Verdict, came_up, died, judge, may_start_at
+from poolhand.runtime import Runtime
+
+LOST_FOR = 3  # intervals without a look of our own, in which nobody could be heard
+LAST_OUTPUT = 1000  # characters of what a dead process wrote that are told
+
+
+class Staff:
+    """Starts, hears, watches and dismisses worker processes; on the loop of the supervisor.
+
+    `on_death` is called when one dies that was not told to: its jobs are to be taken back.
+    """
+
+    def __init__(
+        self,
+        employ: Employ,
+        runtime: Runtime,
+        heard: events.Events,
+        on_death: Callable[[], None],
+        hides_output: bool = False,
+    ) -> None:
+        self.hired: dict[str, Hired] = {}
+        self.wanted = employ.settings.min_workers
+        self.settings = employ.settings
+        self.changed = Event()
+        self.troubles: deque[Trouble] = deque(maxlen=MOST_TROUBLES)
+        self.history = History(employ.settings.task_history_max)
+        self._employ = employ
+        self._runtime = runtime
+        self._events = heard
+        self._on_death = on_death
+        self._hides = hides_output
+        self._number = 0
+        self._deaths = Deaths()
+        self._closed = False
+        self._gone = [0, 0]
+        self._tasks: set[Task[None]] = set()
+        self._asked: dict[int, asyncio.Future[Snapshot]] = {}
+        self._looked_at = runtime.monotonic()
+
+    # What can be seen.
+
+    @property
+    def staying(self) -> list[Hired]:
+        """Those who are wanted, oldest first."""
+        return [one for one in self.hired.values() if one.stays]
+
+    @property
+    def ready(self) -> list[Hired]:
+        """Those of them who take jobs."""
+        return [one for one in self.staying if one.is_ready]
+
+    @property
+    def capacity(self) -> int:
+        return sum(one.slots for one in self.ready)
+
+    @property
+    def active(self) -> int:
+        """How many jobs run in those who stay."""
+        return sum(one.beat.active for one in self.staying if one.beat is not None)
+
+    @property
+    def all_busy(self) -> bool:
+        stuck = sum(one.beat.stuck for one in self.ready if one.beat is not None)
+        return self.active + stuck >= self.capacity
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many attempts have ended, well and otherwise, in all workers there ever were."""
+        beats = [one.beat for one in self.hired.values() if one.beat is not None]
+        completed = self._gone[0] + sum(beat.completed for beat in beats)
+        return completed, self._gone[1] + sum(beat.failed for beat in beats)
+
+    # What is done.
+
+    async def keep(self) -> None:
+        """Start whom we miss and dismiss who is too many."""
+        missing = self.wanted - len(self.staying)
+        if missing < 0:
+            active = [(one.id, one.beat.active if one.beat else 0) for one in self.staying]
+            for id in to_dismiss(active, -missing):
+                self.dismiss(self.hired[id], None, "fewer are enough")
+        elif missing and not self._closed and self._runtime.monotonic() >= self.starts_at:
+            # Where none comes up, one at a time is enough to see whether it does.
+            for _ in range(1 if self._deaths.unready else missing):
+                await self._hire()
+
+    @property
+    def starts_at(self) -> float:
+        """From when on the next one may be started."""
+        return may_start_at(self._deaths)
+
+    def dismiss(self, hired: Hired, grace: float | None, why: str) -> None:
+        if hired.leaving is None:
+            self._tell(events.ProcessLeaving("", hired.id, why))
+        hired.dismiss(grace, why)
+        self.changed.set()
+
+    async def renew(self) -> None:
+        """Put a new worker in the place of each, one after the other; old ones work until then."""
+        for old in self.staying:
+            if not old.stays or self._closed:
+                continue
+            old.outgoing = True
+            self.changed.set()
+            while old.id in self.hired and len(self.ready) < self.wanted and not self._closed:
+                await self.news()
+            if old.id in self.hired and not self._closed:
+                self.dismiss(old, None, "another one has taken its place")
+
+    def watch(self) -> None:
+        """Show life to everybody, and see to those who show none."""
+        now = self._runtime.monotonic()
+        away = now - self._looked_at - LOST_FOR * self.settings.heartbeat_interval_s
+        self._looked_at = now
+        for hired in list(self.hired.values()):
+            if away > 0 and hired.heard_at is not None:
+                hired.heard_at = now  # It was us who stood still.
+            hired.show_life()
+            verdict, why = judge(hired.sight(), self.settings, now)
+            if verdict is Verdict.TERMINATE:
+                hired.told_at = now
+                self.trouble(f"worker {hired.id} is replaced: {why}", hired.id)
+                hired.terminate()
+                self.changed.set()
+            elif verdict is Verdict.KILL:
+                hired.kill()
+
+    def close(self, grace: float | None) -> None:
+        """Let nobody be started any more, and tell all to end within the grace."""
+        self._closed = True
+        for hired in list(self.hired.values()):
+            self.dismiss(hired, grace, "the farm stops")
+
+    async def snapshot(self, hired: Hired, after: int, limit: int) -> Snapshot | None:
+        """Return what a worker runs and has lately finished; None if it does not say."""
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        hired.ask(number, after, limit)
+        try:
+            async with asyncio.timeout(5.0):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[number]
+
+    async def news(self) -> None:
+        """Wait until something has changed."""
+        self.changed.clear()
+        await self.changed.wait()
+
+    def trouble(self, text: str, worker: str | None = None, job: str | None = None) -> None:
+        """Tell everybody that something is wrong."""
+        text = text[:LONGEST_TEXT]
+        self.troubles.append(Trouble(self._runtime.wall(), text, worker, job))
+        self._tell(events.FarmTrouble("", text, worker, job))
+
+    # Steps.
+
+    async def _hire(self) -> None:
+        self._number += 1
+        id = f"{self._employ.farm}.{self._number}"
+        now, wall = self._runtime.monotonic(), self._runtime.wall()
+        hired = Hired(replace(self._employ, worker=id, settings=self.settings), now, wall)
+        output = tempfile.TemporaryFile() if self._hides else None  # noqa: SIM115 - it outlives this
+        try:
+            await hired.start(output)
+        except OSError as error:
+            self._deaths = died(self._deaths, False, now)
+            self.trouble(f"no worker process can be started: {error}")
+            return
+        self.hired[id] = hired
+        self._tell(events.ProcessStarted("", id, hired.pid))
+        task = asyncio.get_running_loop().create_task(self._attend(hired, output), name=id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attend(self, hired: Hired, output: IO[bytes] | None) -> None:
+        await hired.listen(self._hear, self._runtime.monotonic)
+        del self.hired[hired.id]
+        if hired.beat is not None:
+            self._gone[0] += hired.beat.completed
+            self._gone[1] += hired.beat.failed
+        self._part(hired, output)
+        self.changed.set()
+
+    def _part(self, hired: Hired, output: IO[bytes] | None) -> None:
+        """Tell how a process has ended, and have its jobs taken back if that was not meant."""
+        beat = hired.beat
+        if hired.leaving is not None and hired.code == 0:
+            done = (0, 0) if beat is None else (beat.completed, beat.failed)
+            self._tell(events.ProcessEnded("", hired.id, *done, hired.handed_back))
+            return
+        if not self._closed:
+            was_ready = hired.is_ready or hired.leaving is not None
+            self._deaths = died(self._deaths, was_ready, self._runtime.monotonic())
+        why = hired.failure or "".join(_last(output))
+        text = f"worker {hired.id} (process {hired.pid}) {ending(hired.code)}"
+        self.trouble(f"{text}: {why}" if why else text, hired.id)
+        self._on_death()
+
+    def _hear(self, hired: Hired, word: Words) -> None:
+        match word:
+            case Beat():
+                if word.ready and not hired.is_ready:
+                    self._deaths = came_up(self._deaths)
+                    took = self._runtime.monotonic() - hired.started_at
+                    self._tell(events.ProcessReady("", hired.id, round(took, 3)))
+                if word.leaving is not None and hired.leaving is None:
+                    hired.leaving = word.leaving
+                    self._tell(events.ProcessLeaving("", hired.id, word.leaving))
+                hired.beat = word
+                for job in word.finished:
+                    self.history.add(job)
+            case Happened(text, job):
+                self.trouble(text, hired.id, job)
+            case Failed(text):
+                hired.failure = text
+            case Answer(number, snapshot):
+                future = self._asked.get(number)
+                if future is not None and not future.done():
+                    future.set_result(snapshot)
+            case Bye(completed, failed, handed_back):
+                hired.handed_back = handed_back
+                if hired.beat is not None:
+                    hired.beat = replace(hired.beat, completed=completed, failed=failed, active=0)
+        self.changed.set()
+
+    def _tell(self, event: events.Event) -> None:
+        self._events.emit(event)
+
+
+def _last(output: IO[bytes] | None) -> Iterator[str]:
+    """Return the end of what a process wrote."""
+    if output is not None:
+        with suppress(OSError), output:
+            size = output.seek(0, 2)
+            output.seek(max(0, size - LAST_OUTPUT))
+            yield output.read().decode(errors="replace").strip()

@@ -1,0 +1,348 @@
+"""The supervisor: runs worker processes over a store, watches, scales and stops them.
+
+It decides nothing by itself: how many workers there shall be is said by `rules/scaling`, who is
+hung by `rules/vigil`. It runs no job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from socket import gethostname
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from poolhand.contract import PoolRow
+from poolhand.errors import StoreError
+from poolhand.farm.hired import Hired
+from poolhand.farm.messages import Employ
+from poolhand.farm.notices import Notices
+from poolhand.farm.roster import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
+from poolhand.farm.staff import Staff
+from poolhand.farm.station import Station
+from poolhand.observe import events
+from poolhand.rules.farm import FarmSettings, Speech
+from poolhand.rules.scaling import Load, Trend, decide, runnable, wanted_for
+from poolhand.runtime import Runtime
+
+UP_WITHIN = 15.0
+# After the end of a grace: when those are told who are still there, and when they are killed.
+TERM_AFTER, KILL_AFTER = 0.5, 0.8
+
+
+AGAIN_AFTER = 1.0
+LAST_WRITE = 0.5  # seconds for taking back the record of a farm that has ended
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+_log = logging.getLogger("poolhand")
+
+
+class Employer(Protocol):
+    """The app whose jobs are run."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def events(self) -> events.Events: ...
+
+    async def station(self) -> Station: ...
+
+    async def close(self) -> None: ...
+
+
+class Supervisor:
+    """One farm, from its start to its end; on the main thread, which starts the processes.
+
+    `stop`, `renew` and `drain` may be called from signal handlers of the loop.
+    """
+
+    def __init__(
+        self,
+        app: Employer,
+        name: str,
+        settings: FarmSettings,
+        pools: tuple[str, ...] | None,
+        speech: Speech,
+    ) -> None:
+        self.id = _name_of_farm(app.runtime)
+        employ = Employ(name, self.id, "", settings, pools, speech.loglevel, speech.verbose)
+        self._app = app
+        self._employ = employ
+        self._now = app.runtime.monotonic
+        self._started_at = app.runtime.wall()
+        self.state = FarmState.STARTING
+        self._trend = Trend()
+        self._demand = self._queued = 0
+        self._asked_for = employ.settings.min_workers
+        self._ends_at: float | None = None
+        self._stopping = asyncio.Event()
+        self._wished = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._station: Station | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._staff = Staff(
+            employ, app.runtime, app.events, self._look_for_dead, hides_output=speech.quiet
+        )
+
+    @property
+    def settings(self) -> FarmSettings:
+        return self._staff.settings
+
+    async def run(self) -> None:
+        """Run the farm until it is told to stop, and all is over."""
+        self._loop = asyncio.get_running_loop()
+        self._station = station = await self._app.station()
+        self._notices = Notices(station, self.id)
+        station.heard[TOPIC] = self._hint
+        settings = self.settings
+        bounds = (settings.min_workers, settings.max_workers, settings.prefetch_per_worker)
+        self._tell(events.FarmStarted("", self.id, self._employ.app, *bounds))
+        self._start(self._come_up)
+        for work in (
+            self._watch,
+            self._tell_how_it_is,
+            self._scale,
+            self._keep,
+            self._grant_wishes,
+        ):
+            self._start(partial(self._go_on, work))
+        await self._stopping.wait()
+        await self._come_to_an_end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LAST_WRITE):
+                await self._notices.withdraw()
+        await self._app.close()
+        self._tell(events.FarmStopped("", self.id, *self._staff.totals))
+
+    def stop(self, fast: bool = False) -> None:
+        """Stop within the grace; `fast`, or asked again, at once: what runs goes back."""
+        grace = 0.0 if fast or self._stopping.is_set() else self.settings.worker_shutdown_grace_s
+        self.end_within(grace)
+
+    def end_within(self, grace: float | None) -> None:
+        """Take no more jobs, and end when those that run are over, or after the grace."""
+        ends_at = None if grace is None else self._now() + grace
+        if self._ends_at is None or (ends_at is not None and ends_at < self._ends_at):
+            self._ends_at = ends_at
+        self.state = FarmState.STOPPING
+        self._tell(events.FarmStopping("", self.id, grace))
+        self._staff.close(grace)
+        self._stopping.set()
+
+    def renew(self) -> None:
+        """Put a new worker in the place of each, one after the other."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self._start(self._staff.renew)
+
+    def record(self) -> FarmRecord:
+        """Return what is told of this farm, everywhere."""
+        now, settings = self._now(), self.settings
+        host, _, pid, _ = self._app.runtime.identity()
+        completed, failed = self._staff.totals
+        return FarmRecord(
+            id=self.id,
+            host=host,
+            pid=pid,
+            app=self._employ.app,
+            state=self.state,
+            started_at=self._started_at,
+            written_at=self._app.runtime.wall(),
+            minimum=settings.min_workers,
+            maximum=settings.max_workers,
+            prefetch=settings.prefetch_per_worker,
+            external=settings.external,
+            wanted=self._asked_for if settings.external else self._staff.wanted,
+            demand=self._demand,
+            capacity=self._staff.capacity,
+            queued=self._queued,
+            completed=completed,
+            failed=failed,
+            workers=tuple(one.record(now) for one in self._staff.hired.values()),
+            troubles=tuple(self._staff.troubles),
+        )
+
+    # Loops.
+
+    async def _come_up(self) -> None:
+        try:
+            async with asyncio.timeout(UP_WITHIN):
+                while len(self._staff.ready) < self.settings.min_workers:
+                    await self._staff.news()
+        except TimeoutError:
+            up, least = len(self._staff.ready), self.settings.min_workers
+            self._staff.trouble(f"after {UP_WITHIN:g} s {up} of at least {least} workers are ready")
+        if self.state is FarmState.STARTING:
+            self.state = FarmState.RUNNING
+
+    async def _watch(self) -> None:
+        """Show life, and see who does not."""
+        while True:
+            self._staff.watch()
+            await asyncio.sleep(self.settings.heartbeat_interval_s)
+
+    async def _tell_how_it_is(self) -> None:
+        # By itself: a store that is away must not keep anybody from showing life.
+        while True:
+            with suppress(StoreError):
+                await self._notices.tell(self.record())
+            await asyncio.sleep(self.settings.heartbeat_interval_s)
+
+    async def _scale(self) -> None:
+        """Look at the load and want as many workers as it asks for."""
+        while not self._stopping.is_set():
+            # A store that does not answer skips a look: nobody is started or dismissed blindly.
+            with suppress(StoreError):
+                self._look(await self._pools())
+            await asyncio.sleep(self.settings.scale_check_interval_s)
+
+    def _look(self, rows: Sequence[PoolRow]) -> None:
+        staff, settings = self._staff, self.settings
+        running = sum(row.running for row in rows)
+        could_run = sum(runnable(r.running, r.queued, r.slots, r.paused) for r in rows)
+        startable = could_run - running
+        self._queued = sum(row.queued for row in rows)
+        if settings.external:
+            self._demand = could_run
+            self._asked_for = wanted_for(settings, could_run)
+            return
+        self._demand = startable + self._own(running, startable)
+        load = Load(staff.wanted, self._demand, startable, staff.all_busy)
+        step = decide(settings, load, self._trend, self._now())
+        self._trend = step.trend
+        if step.wanted != staff.wanted:
+            self._tell(events.FarmScaled("", staff.wanted, step.wanted, step.why))
+            staff.wanted = step.wanted
+            staff.changed.set()
+
+    def _own(self, running: int, startable: int) -> int:
+        """Return how many of the jobs that run are ours: what other farms run is no load here."""
+        told = self._staff.active
+        if not startable:
+            return told
+        # While jobs wait, whoever can run them does, or is about to; beats tell it a little later.
+        return max(told, min(running, self._staff.capacity))
+
+    async def _keep(self) -> None:
+        """Have as many workers as are wanted, at every news."""
+        while not self._stopping.is_set():
+            await self._staff.keep()
+            waits = self._staff.starts_at - self._now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(waits if waits > 0 else None):
+                    await self._staff.news()
+
+    async def _grant_wishes(self) -> None:
+        while True:
+            with suppress(StoreError):
+                await self._notices.grant(self._grant)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.scale_check_interval_s):
+                    await self._wished.wait()
+            self._wished.clear()
+
+    async def _go_on(self, work: Work) -> None:
+        """Do something for as long as the farm lives; when it fails, tell and begin anew."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                self._staff.trouble(f"the supervisor failed: {type(error).__name__}: {error}")
+                _log.exception("the supervisor failed and goes on")
+            await asyncio.sleep(AGAIN_AFTER)
+
+    # Steps.
+
+    async def _pools(self) -> list[PoolRow]:
+        assert self._station is not None
+        station, names = self._station, self._employ.pools
+        return await station.keeper.ask(lambda: station.store.pools(names))
+
+    async def _grant(self, wish: Wish) -> WishAnswer:
+        hired = None if wish.worker is None else self._staff.hired.get(wish.worker)
+        if wish.worker is not None and hired is None:
+            return WishAnswer(False, f"there is no worker {wish.worker}")
+        match wish.kind:
+            case WishKind.DRAIN if hired is not None:
+                self._staff.dismiss(hired, None, f"{wish.by} wants it")
+                return WishAnswer(True, f"worker {hired.id} ends when its jobs are over")
+            case WishKind.DRAIN:
+                self.end_within(None)
+                return WishAnswer(True, f"farm {self.id} ends when its jobs are over")
+            case WishKind.RESTART:
+                self.renew()
+                return WishAnswer(True, "all workers are replaced, one after the other")
+            case WishKind.BOUNDS:
+                return self._bound(wish)
+            case WishKind.SNAPSHOT if hired is not None:
+                found = await self._staff.snapshot(hired, wish.after, wish.limit)
+                if found is None:
+                    return WishAnswer(False, f"worker {hired.id} does not answer")
+                return WishAnswer(True, "", found)
+            case WishKind.SNAPSHOT:
+                running = [job for one in self.record().workers for job in one.jobs]
+                history = self._staff.history
+                page = history.snapshot(self.id, None, running, wish.after, wish.limit)
+                return WishAnswer(True, "", page)
+
+    def _bound(self, wish: Wish) -> WishAnswer:
+        least = self.settings.min_workers if wish.minimum is None else wish.minimum
+        most = self.settings.max_workers if wish.maximum is None else wish.maximum
+        if not 0 <= least <= most:
+            return WishAnswer(False, f"at least {least} and at most {most} cannot both be")
+        self._staff.settings = replace(self.settings, min_workers=least, max_workers=most)
+        return WishAnswer(True, f"{least} to {most} workers")
+
+    async def _come_to_an_end(self) -> None:
+        """Wait for all workers; tell and then kill those who are there after the grace."""
+        for after, blow in ((TERM_AFTER, Hired.terminate), (KILL_AFTER, Hired.kill)):
+            await self._gone_by(after)
+            for hired in list(self._staff.hired.values()):
+                blow(hired)
+        await self._gone_by(None)
+
+    async def _gone_by(self, after: float | None) -> None:
+        """Wait until all are gone, or so many seconds are over after the end, which may move."""
+        while self._staff.hired:
+            left = None
+            if self._ends_at is not None and after is not None:
+                left = self._ends_at + after - self._now()
+                if left <= 0:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._staff.news()
+
+    def _look_for_dead(self) -> None:
+        if self._station is not None:
+            self._station.look_for_dead()
+
+    def _hint(self) -> None:
+        """Hear that something is wished; on the keeper's loop."""
+        assert self._loop is not None
+        with suppress(RuntimeError):
+            # The loop is closed: nobody grants anything any more.
+            self._loop.call_soon_threadsafe(self._wished.set)
+
+    def _start(self, work: Work) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        return task
+
+    def _tell(self, event: events.Event) -> None:
+        self._app.events.emit(event)
+
+
+def _name_of_farm(runtime: Runtime) -> str:
+    host = re.sub(r"[^\w-]", "-", gethostname().partition(".")[0])[:40]
+    return f"{host or 'farm'}-{runtime.salt()[:6]}"

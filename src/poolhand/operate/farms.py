@@ -1,0 +1,223 @@
+"""Farms as an operator sees and steers them: their records, and wishes that they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.contract import Lease, Line, Put
+from poolhand.errors import Unavailable, UsageError
+from poolhand.farm.maintenance import is_gone
+from poolhand.farm.roster import (
+    ANSWERS,
+    FARMS,
+    KEEP_WISH,
+    TOPIC,
+    WISHES,
+    FarmRecord,
+    Wish,
+    WishAnswer,
+    WishKind,
+    read,
+    write,
+)
+from poolhand.operate.operable import Operable
+from poolhand.rules import audit
+from poolhand.rules.checks import is_int, shown
+from poolhand.runtime import Identity, Runtime
+
+AT_ONCE = 100
+MOST_WORKERS = 1_000
+ANSWER_WITHIN = 10.0
+LOOK_AGAIN = 0.1  # then ever later, up to
+LOOK_AGAIN_AT_MOST = 0.5
+BOUNDS_ALLOWED = (
+    f"minimum must be an int from 0, maximum from 1, both up to {MOST_WORKERS:,}, "
+    "and the minimum no more than the maximum"
+)
+ID = re.compile(r"(?P<farm>[^/]{1,300}-[0-9a-f]{6})(?P<worker>\.[0-9]{1,18})?")
+
+AUDITED = {
+    WishKind.DRAIN: audit.FARM_DRAIN,
+    WishKind.RESTART: audit.FARM_RESTART,
+    WishKind.BOUNDS: audit.FARM_BOUNDS,
+}
+
+
+class LoneWorker(Struct, frozen=True):
+    """A process that runs jobs and that no supervisor looks after; `holds` counts its jobs."""
+
+    id: str
+    host: str
+    pid: int
+    holds: int
+
+
+class WorkersView(Struct, frozen=True):
+    """Everybody who runs jobs of a store: farms with their workers, and those without a farm."""
+
+    farms: tuple[FarmRecord, ...]
+    alone: tuple[LoneWorker, ...]
+
+
+async def farms_of(store: Operable) -> list[FarmRecord]:
+    """Return all farms that can be read here, by their ids."""
+    found: list[FarmRecord] = []
+    after = ""
+    while keys := await store.scan(FARMS, after, AT_ONCE):
+        after = keys[-1]
+        for key in keys:
+            record = await _record(store, key)
+            found += [] if record is None else [record]
+    return found
+
+
+async def farm_of(store: Operable, id: str) -> FarmRecord | None:
+    """Return one farm."""
+    return await _record(store, f"{FARMS}{id}") if parts_of(id) == (id, None) else None
+
+
+async def workers_of(store: Operable, here: Identity) -> WorkersView:
+    """Return all who work: a lone process of this machine that has ended is left out."""
+    # First: a worker that a farm starts meanwhile is not taken for one without a farm.
+    leases = await store.leases()
+    farms = await farms_of(store)
+    hired = {(farm.host, pid) for farm in farms for pid in _pids(farm)}
+    lone = [
+        LoneWorker(one.owner.id, one.owner.host, one.owner.pid, one.holds)
+        for one in leases
+        if _works(one, here) and (one.owner.host, one.owner.pid) not in hired
+    ]
+    return WorkersView(tuple(farms), tuple(sorted(lone, key=lambda one: one.id)))
+
+
+def parts_of(id: object) -> tuple[str, str | None] | None:
+    """Return the farm that an id names and, if it is that of a worker, that id; None: neither."""
+    found = ID.fullmatch(id) if isinstance(id, str) else None
+    if found is None or not found[0].isprintable():
+        return None
+    return found["farm"], found[0] if found["worker"] else None
+
+
+class Wishes:
+    """Leaves wishes for farms and brings their answers; who acts is in the audit log before."""
+
+    def __init__(self, store: Operable, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+
+    async def drain(self, id: str, by: str) -> WishAnswer | None:
+        """Wish the end of a farm, or of one worker, when what it runs is finished."""
+        return await self._of(id, WishKind.DRAIN, by)
+
+    async def restart(self, id: str, by: str) -> WishAnswer | None:
+        """Wish a new worker in the place of each."""
+        return await self._of(id, WishKind.RESTART, by)
+
+    async def bounds(
+        self, id: str, minimum: int | None, maximum: int | None, by: str
+    ) -> WishAnswer | None:
+        """Wish another least or greatest number of workers."""
+        farm = await farm_of(self._store, id)
+        lowest, highest = (0, MOST_WORKERS) if farm is None else (farm.minimum, farm.maximum)
+        _check_bounds(minimum, maximum, lowest, highest)
+        if farm is None:
+            return None
+        wish = Wish(self._new_id(), WishKind.BOUNDS, by, minimum=minimum, maximum=maximum)
+        return await self._grant(id, wish, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
+
+    async def snapshot(self, id: str, after: int, limit: int) -> WishAnswer | None:
+        """Wish to hear what a farm or a worker runs and has lately finished."""
+        return await self._of(id, WishKind.SNAPSHOT, "", after, limit)
+
+    async def _of(
+        self, id: str, kind: WishKind, by: str, after: int = 0, limit: int = 100
+    ) -> WishAnswer | None:
+        parts = parts_of(id)
+        if parts is None or await farm_of(self._store, parts[0]) is None:
+            return None
+        farm, worker = parts
+        wish = Wish(self._new_id(), kind, by, worker, after=after, limit=limit)
+        return await self._grant(farm, wish, id)
+
+    async def _grant(self, farm: str, wish: Wish, detail: str) -> WishAnswer:
+        """Have a farm do something, and return what it says."""
+        await self._note(wish, detail)
+        key = f"{WISHES}{farm}/{wish.id}"
+        await self._store.put([Put(key, write(wish), ttl=KEEP_WISH)])
+        self._store.publish(TOPIC)
+        answer = await self._answer(wish.id, ANSWER_WITHIN)
+        if answer is None:
+            await self._store.delete(key)
+            # It may have been answered at this very moment.
+            answer = await self._answer(wish.id, 0.0)
+        if answer is None:
+            raise Unavailable(
+                f"farm {farm!r} did not answer within {ANSWER_WITHIN:g} s and is asked no more: "
+                "see `poolhand workers list` whether it lives and what it has done, then try again"
+            )
+        found = read(answer, WishAnswer)
+        if found is None:
+            raise Unavailable(
+                f"farm {farm!r} gave an answer that this poolhand cannot read; use its version"
+            )
+        return found
+
+    async def _note(self, wish: Wish, detail: str) -> None:
+        kind = AUDITED.get(wish.kind)
+        if kind is not None:
+            record = audit.acted(kind, ("", ""), wish.by, detail, self._runtime.wall())
+            await self._store.append([Line(audit.STREAM, kind, msgspec.json.encode(record))])
+
+    async def _answer(self, id: str, within: float) -> bytes | None:
+        now = asyncio.get_running_loop().time
+        until, pause = now() + within, LOOK_AGAIN
+        while True:
+            kept = await self._store.get_document(f"{ANSWERS}{id}")
+            if kept is not None:
+                await self._store.delete(f"{ANSWERS}{id}")
+                return kept[0]
+            if now() >= until:
+                return None
+            await asyncio.sleep(pause)
+            pause = min(LOOK_AGAIN_AT_MOST, 1.5 * pause)
+
+    def _new_id(self) -> str:
+        return self._runtime.salt()
+
+
+async def _record(store: Operable, key: str) -> FarmRecord | None:
+    kept = await store.get_document(key)
+    return None if kept is None else read(kept[0], FarmRecord)
+
+
+def _pids(farm: FarmRecord) -> Sequence[int]:
+    return [farm.pid, *(worker.pid for worker in farm.workers)]
+
+
+def _works(lease: Lease, here: Identity) -> bool:
+    return lease.owner.works and not lease.buried and not is_gone(lease.owner, here)
+
+
+def _check_bounds(minimum: object, maximum: object, lowest: int, highest: int) -> None:
+    if minimum is None and maximum is None:
+        raise UsageError("give minimum, maximum or both; None leaves one as it is")
+    least, most = lowest if minimum is None else minimum, highest if maximum is None else maximum
+    if not _is_bound(least, 0) or not _is_bound(most, 1) or least > most:
+        raise UsageError(
+            f"minimum={shown(minimum)}, maximum={shown(maximum)} is not allowed where there are "
+            f"{lowest} to {highest} workers; {BOUNDS_ALLOWED}"
+        )
+
+
+def _is_bound(value: object, least: int) -> TypeGuard[int]:
+    return isinstance(value, int) and is_int(value) and least <= value <= MOST_WORKERS
+
+
+def _or_none(bound: int | None) -> str:
+    return "" if bound is None else str(bound)

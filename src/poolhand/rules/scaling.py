@@ -1,0 +1,109 @@
+"""Scaling: from a look at the load to the number of worker processes to have.
+
+Pure: the supervisor only looks and starts or dismisses. A sight of a load that could be served by
+fewer must last for a cooldown before one goes; more are had at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from msgspec import Struct
+
+from poolhand.rules.farm import FarmSettings
+
+LIGHT = 0.7  # of what is left could do what there is to do: fewer are enough
+
+
+class Load(Struct, frozen=True):
+    """What is seen at a look: the workers wanted so far, the jobs that could run, those queued.
+
+    `demand` counts jobs that run too. `all_busy`: no slot of a worker that is ready is free.
+    """
+
+    wanted: int
+    demand: int
+    queued: int
+    all_busy: bool
+
+
+class Trend(Struct, frozen=True):
+    """Since when the load has been light, and since when jobs wait though all are busy."""
+
+    light_since: float | None = None
+    waiting_since: float | None = None
+
+
+class Step(Struct, frozen=True):
+    """How many workers to have from now on, and why; an empty text: as before."""
+
+    wanted: int
+    why: str
+    trend: Trend
+
+
+def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Step:
+    """Say how many workers to have."""
+    wanted = _within(settings, load.wanted)
+    if wanted != load.wanted:
+        return Step(wanted, f"the bounds are {_bounds(settings)}", Trend())
+    waits = load.queued > 0 and load.all_busy
+    waiting = _since(trend.waiting_since, waits, now)
+    light = _since(trend.light_since, _is_light(settings, load), now)
+    seen = Trend(light, waiting)
+    capacity = settings.prefetch_per_worker * wanted
+    if load.demand > capacity:
+        return _up(settings, seen, wanted, f"{load.demand} jobs, room for {capacity}", now)
+    if waiting is not None and now - waiting >= settings.scale_up_wait_s:
+        why = f"{load.queued} jobs wait, for {now - waiting:.0f} s with all workers busy"
+        return _up(settings, seen, wanted, why, now)
+    if light is not None and now - light >= settings.scale_down_cooldown_s:
+        fewer = _within(settings, wanted - settings.scale_down_batch_size)
+        return Step(fewer, f"light load: {load.demand} jobs", Trend(now, None))
+    return Step(wanted, "", seen)
+
+
+def wanted_for(settings: FarmSettings, demand: int) -> int:
+    """Return how many workers a demand asks for, whoever provides them."""
+    return _within(settings, ceil(demand / settings.prefetch_per_worker))
+
+
+def runnable(running: int, queued: int, slots: int | None, paused: bool) -> int:
+    """Return how many jobs of a pool could run at once, if there were workers for all."""
+    if paused:
+        return running
+    return running + queued if slots is None else max(running, min(running + queued, slots))
+
+
+def to_dismiss(active: Iterable[tuple[str, int]], count: int) -> list[str]:
+    """Say which workers go, given with their running jobs, oldest first: who misses least."""
+    ranked = sorted((jobs, -age, id) for age, (id, jobs) in enumerate(active))
+    return [id for _, _, id in ranked[:count]]
+
+
+def _up(settings: FarmSettings, seen: Trend, wanted: int, why: str, now: float) -> Step:
+    more = _within(settings, wanted + settings.scale_up_batch_size)
+    if more == wanted:
+        return Step(wanted, "", seen)
+    # Those who come now get their time before still more are called.
+    return Step(more, why, Trend(None, None if seen.waiting_since is None else now))
+
+
+def _is_light(settings: FarmSettings, load: Load) -> bool:
+    left = _within(settings, load.wanted - settings.scale_down_batch_size)
+    return left < load.wanted and load.demand <= LIGHT * left * settings.prefetch_per_worker
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _within(settings: FarmSettings, count: int) -> int:
+    return max(settings.min_workers, min(settings.max_workers, count))
+
+
+def _bounds(settings: FarmSettings) -> str:
+    return f"{settings.min_workers} to {settings.max_workers}"

@@ -1,0 +1,279 @@
+"""The live view as a Textual app: looks at a store every second and does what keys say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Input
+
+from poolhand.errors import PoolhandError
+from poolhand.farm.roster import FarmRecord, Snapshot
+from poolhand.operate.actions import Operator
+from poolhand.operate.showing import safe
+from poolhand.runtime import Runtime
+from poolhand.tui.acts import Acts
+from poolhand.tui.board import Board
+from poolhand.tui.choice import Choice
+from poolhand.tui.grid import Grid
+from poolhand.tui.job_screen import JobScreen
+from poolhand.tui.pages import HELP, Page, Question, StatusLine
+from poolhand.tui.sight import JOBS, POOLS, WORKERS, Sight
+from poolhand.tui.told import snapshot_lines
+
+OF_THE_BOARD = {"view", "search", "state", "only_pool"}
+
+
+class FarmApp(App[None]):
+    """Shows farms, jobs and pools of a store.
+
+    With a `farm_id` it shows that farm alone, and ends with it. `on_quit(fast)` stops that farm;
+    without it, quitting ends the view and nothing else.
+    """
+
+    TITLE = "poolhand"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave"),
+        Binding("ctrl+c,ctrl+q", "leave", priority=True),
+        Binding("t", "view"),
+        Binding("question_mark", "help"),
+        Binding("slash", "search"),
+        Binding("f", "state"),
+        Binding("o", "only_pool"),
+        Binding("r", "retry"),
+        Binding("c", "cancel"),
+        Binding("p", "pause"),
+        Binding("s", "snapshot"),
+        Binding("x", "drain"),
+        Binding("plus", "bounds(1, 0)"),
+        Binding("minus", "bounds(-1, 0)"),
+        Binding("right_square_bracket", "bounds(0, 1)"),
+        Binding("left_square_bracket", "bounds(0, -1)"),
+        Binding("escape", "forget_choice"),
+    ]
+
+    def __init__(
+        self,
+        operator: Operator,
+        *,
+        by: str,
+        farm_id: str | None = None,
+        on_quit: Callable[[bool], None] | None = None,
+        every: float = 1.0,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__()
+        self.now = (runtime or Runtime()).wall
+        self.operator = operator
+        self.on_quit = on_quit
+        self.every = every
+        self.quits = 0
+        self.sight = Sight(operator, farm_id, runtime or Runtime())
+        self.acts = Acts(operator, by, (runtime or Runtime()).monotonic)
+        self.board = Board()
+        self.due = asyncio.Event()
+        self.task_factory = asyncio.get_running_loop().get_task_factory()
+
+    def compose(self) -> ComposeResult:
+        yield self.board
+
+    def on_mount(self) -> None:
+        # Textual starts tasks eagerly where it can; others on this loop count on the usual order.
+        asyncio.get_running_loop().set_task_factory(self.task_factory)
+        # The colours of the terminal itself, be it light or dark.
+        self.theme = "ansi-dark"
+        self.board.go_to(WORKERS)
+        self.run_worker(self._watch())
+        self.set_interval(self.every, lambda: self.board.show_head(self.sight))
+
+    async def _watch(self) -> None:
+        """Look, again and again; at once if something has changed here."""
+        while True:
+            self.due.clear()
+            covered = len(self.screen_stack) > 1
+            if await self.sight.look(None if covered else self.board.view) and not covered:
+                self.board.show(self.sight, self.now())
+            if self.sight.ended(asked_to=self.quits > 0):
+                self.exit()
+            self.board.show_head(self.sight)
+            try:
+                async with asyncio.timeout(self.every):
+                    await self.due.wait()
+            except TimeoutError:
+                pass
+
+    def say(self, text: str) -> None:
+        """Tell something in the line at the bottom of whatever is shown."""
+        for screen in self.screen_stack:
+            for line in screen.query(StatusLine).exclude("KeyLine"):
+                line.say(text)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let keys of the board sleep while a job lies over it."""
+        return not (action in OF_THE_BOARD and isinstance(self.screen, JobScreen))
+
+    def action_leave(self) -> None:
+        """Stop the farm of this terminal; a remote one is only looked at no more."""
+        self.quits += 1
+        if self.on_quit is None or self.quits > 2:
+            self.exit()
+        elif self.quits == 1:
+            self.say("the farm stops when what runs has ended; q again stops it at once")
+            self.on_quit(False)
+        else:
+            self.say("the farm stops at once; q again ends this view alone")
+            self.on_quit(True)
+
+    def action_view(self) -> None:
+        self._go_to(self.board.next_view)
+
+    def action_help(self) -> None:
+        self.push_screen(Page(HELP))
+
+    def action_search(self) -> None:
+        self.board.open_search()
+        self.due.set()
+
+    def action_forget_choice(self) -> None:
+        """Show all jobs again."""
+        self.board.close_search()
+        self._choose(Choice())
+
+    def action_state(self) -> None:
+        self._go_to(JOBS)
+        self._choose(self.sight.choice.next_state())
+
+    def action_only_pool(self) -> None:
+        self._go_to(JOBS)
+        self._do(self._next_pool())
+
+    async def _next_pool(self) -> str:
+        pools = [pool.name for pool in await self.operator.pools()]
+        self._choose(self.sight.choice.next_pool(pools))
+        return f"jobs: {self.sight.choice.words}"
+
+    def action_retry(self) -> None:
+        self._do_to("job", self._job(), self.acts.retry)
+
+    def action_cancel(self) -> None:
+        self._do_to("job", self._job(), self.acts.cancel)
+
+    def action_pause(self) -> None:
+        self._do_to("pool", self._pool(), self.acts.switch_pool)
+
+    def action_bounds(self, minimum: int, maximum: int) -> None:
+        """Move the bounds of the selected farm."""
+        if farm := self._farm():
+            self._do(self.acts.move_bounds(farm, minimum, maximum))
+
+    def action_snapshot(self) -> None:
+        """Ask the selected worker, or the selected farm, what it does."""
+        if self.board.view == WORKERS and (chosen := self.board.crew.chosen):
+            self._do(self._show_snapshot(chosen))
+        elif farm := self._farm():
+            self._do(self._show_snapshot(farm.id))
+
+    async def _show_snapshot(self, id: str) -> str:
+        self.say(f"{id} is asked what it does")
+        found = await self.acts.snapshot(id)
+        if not isinstance(found, Snapshot):
+            return found
+        self.push_screen(Page(snapshot_lines(found)))
+        return f"snapshot of {id}"
+
+    def action_drain(self) -> None:
+        """Let the selected farm end, if that is meant."""
+        farm = self._farm()
+        if farm is None:
+            return
+        id = farm.id
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._do(self.acts.drain(id))
+
+        question = f"Drain farm {safe(id)}: let it end what runs, then itself?"
+        self.push_screen(Question(question), answered)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open what was selected."""
+        grid = event.data_table
+        chosen = grid.chosen if isinstance(grid, Grid) else None
+        if chosen is None:
+            return
+        if grid is self.board.jobs:
+            self._open(chosen)
+        elif grid is self.board.troubles:
+            self._open(chosen.partition("\n")[2])
+        elif grid is self.board.pools:
+            self._choose(Choice(pool=chosen))
+            self._go_to(JOBS)
+        else:
+            self.action_snapshot()
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Ask for more jobs where the last one is reached."""
+        grid = self.board.jobs
+        if event.data_table is grid and grid.at_end and self.sight.want_more():
+            self.due.set()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.sight.search(event.value)
+        self.due.set()
+
+    def on_input_submitted(self) -> None:
+        self.board.go_to(JOBS)
+
+    def _farm(self) -> FarmRecord | None:
+        """Return the selected farm, or say that there is none."""
+        farm = self.sight.farm_of(self.board.crew.chosen)
+        if farm is None:
+            self.say("select a farm first, in the view of workers")
+        return farm
+
+    def _job(self) -> str | None:
+        if isinstance(self.screen, JobScreen):
+            return self.screen.job_id
+        return self.board.jobs.chosen if self.board.view == JOBS else None
+
+    def _pool(self) -> str | None:
+        if isinstance(self.screen, JobScreen):
+            return None if self.screen.job is None else self.screen.job.pool
+        if self.board.view == POOLS:
+            return self.board.pools.chosen
+        return self.sight.pool_of(self._job())
+
+    def _open(self, job: str) -> None:
+        if job:
+            self.push_screen(JobScreen(self.operator, job, self.sight.where, self.now, self.every))
+
+    def _go_to(self, view: str) -> None:
+        self.board.go_to(view)
+        self.due.set()
+
+    def _choose(self, choice: Choice) -> None:
+        self.sight.choose(choice)
+        self.due.set()
+
+    def _do_to(
+        self, what: str, id: str | None, act: Callable[[str], Coroutine[Any, Any, str]]
+    ) -> None:
+        if id is None:
+            self.say(f"select a {what} first")
+        else:
+            self._do(act(id))
+
+    def _do(self, act: Coroutine[Any, Any, str]) -> None:
+        self.run_worker(self._done(act))
+
+    async def _done(self, act: Coroutine[Any, Any, str]) -> None:
+        """Do something and say what came of it; what goes wrong ends no view."""
+        try:
+            self.say(await act)
+        except PoolhandError as error:
+            self.say(f"{error} [{error.code}]")
+        self.due.set()

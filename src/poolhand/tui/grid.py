@@ -1,0 +1,101 @@
+"""A grid: a table whose rows are replaced again and again while a person walks through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.coordinate import Coordinate
+from textual.widgets import DataTable
+
+from poolhand.tui.rows import Column, Row, cell, fitting, widths
+
+STYLED = "state"
+EDGE = 2  # columns of the screen for the scrollbar
+
+
+class Grid(DataTable[Text]):
+    """Shows rows; the cursor stays on the row it is on, wherever that moves.
+
+    Cells are Text: nothing in them is markup.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Grid { height: 1fr; background: transparent; }
+    Grid > .datatable--header { text-style: bold; background: transparent; color: $foreground; }
+    Grid > .datatable--cursor { text-style: reverse; background: transparent; color: $foreground; }
+    """
+
+    def __init__(self, columns: Sequence[Column], id: str) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
+        self._kinds = columns
+        self._shown: dict[int, int] = {}
+        self._rows: list[Row] = []
+        self._widest = [0] * len(columns)
+
+    @property
+    def chosen(self) -> str | None:
+        """The key of the row that the cursor is on."""
+        place = self.cursor_row
+        return self._rows[place].key if 0 <= place < len(self._rows) else None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the cursor is on the last row."""
+        return self.cursor_row >= len(self._rows) - 1
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Put these rows in the place of all others."""
+        before, self._rows = self._rows, list(rows)
+        # A column never becomes narrower: what changes all the time must not dance.
+        self._widest = list(map(max, self._widest, widths(self._kinds, rows)))
+        places = fitting(self._kinds, self._widest, self.size.width - EDGE)
+        if places != self._shown:
+            self._fill(before, places)
+        elif [row.key for row in before] != [row.key for row in rows]:
+            self._fill(before, None)
+        else:
+            self._amend(before)
+
+    def on_resize(self) -> None:
+        self._widest = [0] * len(self._kinds)
+        self.show(self._rows)
+
+    def _fill(self, before: Sequence[Row], places: dict[int, int] | None) -> None:
+        """Make the table anew; columns too, if there are others."""
+        cursor, top, x = self.cursor_row, self.scroll_offset.y, self.scroll_offset.x
+        key = before[cursor].key if 0 <= cursor < len(before) else None
+        self.clear(columns=places is not None)
+        if places is not None:
+            self._shown = places
+            for place, width in places.items():
+                self.add_column(self._kinds[place].name, width=width, key=str(place))
+        self.add_rows(self._cells(row) for row in self._rows)
+        self._go_back(key, cursor, top, x)
+
+    def _go_back(self, key: str | None, cursor: int, top: int, x: int) -> None:
+        """Put the cursor on the row it was on; on the first row it stays: there is the newest."""
+        keys = [row.key for row in self._rows]
+        place = keys.index(key) if key in keys and cursor > 0 else min(cursor, len(keys) - 1)
+        self.move_cursor(row=max(0, place), animate=False, scroll=False)
+        moved = place - cursor if cursor > 0 else 0
+        self.call_after_refresh(self.scroll_to, x, max(0, top + moved), animate=False)
+
+    def _amend(self, before: Sequence[Row]) -> None:
+        """Write the cells that have changed."""
+        for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
+            if old == new:
+                continue
+            for place, text in enumerate(self._cells(new)):
+                self.update_cell_at(Coordinate(number, place), text)
+
+    def _cells(self, row: Row) -> list[Text]:
+        return [
+            Text(
+                cell(row.cells[place], width, self._kinds[place].tail),
+                row.style if self._kinds[place].name == STYLED else "",
+                no_wrap=True,
+            )
+            for place, width in self._shown.items()
+        ]

@@ -1,0 +1,42 @@
+"""Numbers as people read them at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NOTHING = "-"
+BARS = "▁▂▃▄▅▆▇█"
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def lasting(seconds: float | None) -> str:
+    """Return how long something lasts, in its two largest units."""
+    if seconds is None:
+        return NOTHING
+    whole = round(max(0.0, seconds))
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE:02} s"
+    if whole < DAY:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02} min"
+    return f"{whole // DAY} d {whole % DAY // HOUR:02} h"
+
+
+def size(octets: int) -> str:
+    """Return a size of memory; 0 is not known."""
+    if octets <= 0:
+        return NOTHING
+    megabytes = octets / (1 << 20)
+    return f"{megabytes:,.0f} MB" if megabytes < 10_000 else f"{megabytes / 1024:,.1f} GB"
+
+
+def bars(values: Sequence[float]) -> str:
+    """Return values as bars, the highest one full; what is more than nothing is seen."""
+    most = max(values, default=0.0)
+    if most <= 0:
+        return BARS[0] * len(values)
+    last = len(BARS) - 1
+    return "".join(BARS[max(int(v > 0), round(v / most * last))] for v in values)

@@ -1,0 +1,149 @@
+"""A worker process of a farm: `python -m poolhand.worker_process FD`, as a supervisor starts it.
+
+It boots the app freshly: the post first, which shows life and hears orders; then the app and its
+warm-up; then jobs, until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from asyncio import AbstractEventLoop
+from functools import partial
+from typing import TYPE_CHECKING
+
+from poolhand.app_name import load_app
+from poolhand.errors import PoolhandError
+from poolhand.farm.history import finished
+from poolhand.farm.messages import Bye, Employ, Failed, Happened, Stop
+from poolhand.farm.post import Post
+from poolhand.farm.shift import Shift, ShiftReport
+from poolhand.farm.work_terms import WorkTerms
+from poolhand.observe.events import Event
+from poolhand.observe.logs import LOUD, as_text, log_events
+from poolhand.pool.fault import fault_of
+from poolhand.rules.job import Job
+from poolhand.runtime import Runtime
+
+if TYPE_CHECKING:
+    from poolhand.app import App
+
+FOREVER = 10.0**9
+STOP_GRACE = 0.2  # what is cut short at the end of a grace has this long, twice, to come to an end
+LAST_WORDS = 0.5
+UNFIT = 3  # the exit code of a worker that cannot work
+
+
+def main(descriptor: int) -> int:
+    """Be a worker until the supervisor, a signal or the settings end it; return the exit code."""
+    # Before anything else: Ctrl-C is for the supervisor.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    post = Post(socket.socket(fileno=descriptor), Runtime())
+    post.start()
+    employ = post.employ
+    logging.basicConfig(
+        level=employ.loglevel.upper(),
+        format=f"%(asctime)s %(levelname)s {employ.worker} %(name)s: %(message)s",
+    )
+    try:
+        asyncio.run(work(load_app(employ.app), post))
+    except (Exception, SystemExit) as error:
+        fault = fault_of(error)
+        if not isinstance(error, PoolhandError):
+            logging.getLogger("poolhand").exception("this worker cannot work")
+        post.say(Failed(f"{fault.type}: {fault.message}"))
+        return UNFIT
+    finally:
+        post.end_soon()
+    return 0
+
+
+async def work(app: App, post: Post) -> None:
+    """Warm up, run jobs until told to stop, and drain."""
+    loop = asyncio.get_running_loop()
+    post.watch(loop)
+    _tell_events(app, post)
+    await app.get_ready()
+    async with app:
+        station = await app.station()
+        post.watch(loop, station.keeper.loop)
+        shift = await app.shift(_terms(post.employ), partial(_remember, post)).start()
+        stop = Stopping(loop, shift)
+        loop.add_signal_handler(signal.SIGTERM, _leave, post)
+        post.ready(shift, stop.hear, station.say_farewell)
+        await stop.told.wait()
+        report = await stop.drain()
+        if report.stuck:
+            station.say_farewell(LAST_WORDS)
+    post.say(Bye(report.completed, report.failed, report.handed_back, report.stuck))
+
+
+class Stopping:
+    """Hears when to stop, from the thread of the post, and sees to it that it is done in time."""
+
+    def __init__(self, loop: AbstractEventLoop, shift: Shift) -> None:
+        self.told = asyncio.Event()
+        self._loop = loop
+        self._shift = shift
+        self._ends_at = FOREVER
+
+    def hear(self, stop: Stop) -> None:
+        self._loop.call_soon_threadsafe(self._hear, stop)
+
+    def _hear(self, stop: Stop) -> None:
+        grace = FOREVER if stop.grace is None else self._shift.needs(stop.grace)
+        self._ends_at = min(self._ends_at, self._loop.time() + grace)
+        if self.told.is_set():
+            self._shift.hurry(self._left)
+        self.told.set()
+
+    @property
+    def _left(self) -> float:
+        return max(0.0, self._ends_at - self._loop.time())
+
+    async def drain(self) -> ShiftReport:
+        return await self._shift.drain(self._left)
+
+
+def _terms(employ: Employ) -> WorkTerms:
+    settings = employ.settings
+    return WorkTerms(
+        slots=settings.prefetch_per_worker,
+        pools=employ.pools,
+        captures=True,
+        quota=settings.max_jobs_per_worker or None,
+        soft_timeout=settings.soft_timeout_s,
+        hard_timeout=settings.hard_timeout_s,
+        stop_grace=STOP_GRACE,
+    )
+
+
+def _remember(post: Post, job: Job) -> None:
+    told = finished(job, post.employ.worker)
+    if told is not None:
+        post.history.add(told)
+
+
+def _leave(post: Post) -> None:
+    settings = post.employ.settings
+    post.leave(settings.worker_shutdown_grace_s, "it was sent SIGTERM")
+
+
+def _tell_events(app: App, post: Post) -> None:
+    """Let the supervisor know at once what should not be; and log, if that is wanted."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, LOUD):
+            job = getattr(event, "job", None)
+            post.say(Happened(as_text(event), job.id if isinstance(job, Job) else None))
+
+    app.events.subscribe(tell)
+    if post.employ.verbose:
+        log_events(events=app.events)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
