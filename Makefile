@@ -14,9 +14,12 @@ MAKE_VENV := $(if $(filter file,$(origin PYTHON)),env -u PYTHON,PYTHON='$(PYTHON
 RUN := .venv/bin/python
 TYPED := $(wildcard src tests bench examples)
 
+# Tests start hundreds of interpreters: what they import is compiled once, not each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable bench-stream clean
+.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable bench-stream bench-farm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,7 +59,7 @@ soak: setup servers ## property tests and seeded schedules with fresh seeds (MIN
 faults: setup servers ## kill, stop and starve real processes; an independent checker judges (40 minutes)
 	@$(RUN) -m tests.faults $(ARGS)
 
-bench: bench-pool bench-lag bench-processes bench-durable bench-stream ## all benchmarks
+bench: bench-pool bench-lag bench-processes bench-durable bench-stream bench-farm ## all benchmarks
 
 bench-pool: ## CPU and memory per job, beside what else there is
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
@@ -77,6 +80,10 @@ bench-durable: servers ## CPU and time per stored job, beside the raw floor and 
 bench-stream: servers ## what jobs that stream cost their loop and their store
 	@$(MAKE_VENV) .venv-bench requirements/bench.txt
 	@.venv-bench/bin/python bench/stream.py $(ARGS)
+
+bench-farm: servers ## what a farm costs while idle, per job, and after a crash
+	@$(MAKE_VENV) .venv-bench requirements/bench.txt
+	@.venv-bench/bin/python bench/farm.py $(ARGS)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 
 from durable_cases import QUICK, Case, Figures, Sample, Scale
@@ -16,7 +17,7 @@ from durable_ground import GROUNDS, Ground
 from durable_profiling import profile
 from durable_sections import NAMES, PEERS, POSTGRES, SECTIONS, SQLITE, Section
 from goals import MISSED
-from lag import RESULTS, facts, fresh, show_progress, table
+from lag import RESULTS, facts, fresh, sampled, show_progress, table
 from measure import FAILED
 from poolhand.testing import ServerMissing
 
@@ -51,21 +52,27 @@ def arguments() -> argparse.Namespace:
 class Run:
     """Takes samples, each in a fresh process with a place of its own."""
 
-    def __init__(self, store: str, ground: Ground, repeats: int) -> None:
+    def __init__(self, store: str, ground: Ground, repeats: int, quick: bool) -> None:
         self._store = store
         self._ground = ground
         self._repeats = repeats
+        self._quick = quick
 
     def collect(self, section: Section, cases: list[Case]) -> Figures:
         """One sample of each case per repeat; what is missing or broken is not tried again."""
         figures: Figures = {case: [] for case in cases}
         if section.at_once:
             return {case: self._at_once(case) for case in cases}
-        for repeat in range(self._repeats):
-            for number, case in enumerate(cases, start=repeat * len(cases) + 1):
-                if not any(one.problem for one in figures[case]):
-                    self._show(number, self._repeats * len(cases), case)
-                    figures[case].append(self._take(case))
+        numbers = count(1)
+
+        def take(case: Case) -> Sample:
+            self._show(next(numbers), self._repeats * len(cases), case)
+            return self._take(case)
+
+        for _ in range(self._repeats):
+            left = [case for case in cases if not any(one.problem for one in figures[case])]
+            for case, sample in zip(left, sampled(take, left, self._quick), strict=True):
+                figures[case].append(sample)
         return figures
 
     def _at_once(self, case: Case) -> list[Sample]:
@@ -103,7 +110,8 @@ def summary(lines: list[tuple[str, str, str]]) -> str:
 
 def measured(given: argparse.Namespace, store: str, ground: Ground) -> tuple[str, bool]:
     """All tables of one store, and whether a contestant crashed."""
-    scale, run = QUICK if given.quick else Scale(), Run(store, ground, given.repeats)
+    scale = QUICK if given.quick else Scale()
+    run = Run(store, ground, given.repeats, given.quick)
     parts, goals, crashed = [], [], False
     for name, section in SECTIONS[store].items():
         if given.only and name not in given.only:

@@ -57,17 +57,17 @@ class Scale:
 
 
 QUICK = Scale(
-    jobs=400,
-    steps=40,
-    slow=60,
-    finished=2_000,
-    claimed=400,
-    short=200,
-    long=1_000,
-    drained=400,
+    jobs=200,
+    steps=20,
+    slow=30,
+    finished=500,
+    claimed=100,
+    short=50,
+    long=200,
+    drained=100,
     starts=10,
     idle=2.5,
-    shared=400,
+    shared=200,
 )
 
 Figures = dict[Case, list[Sample]]

@@ -18,10 +18,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from goals import Goal, figure
 from machine import commit
@@ -34,9 +35,12 @@ BLOCKED_FOR = 0.01
 COMPUTES_FOR = 0.05
 SETTLE = 0.5
 SECONDS, QUICK_SECONDS = 10.0, 0.5
+QUICK_AT_ONCE = 3
 CPU, BLOCKING, NO_OP = "CPU", "blocking", "no-op"
 P99_GOAL, MAX_GOAL = Goal(50, "ms, p99"), Goal(50, "ms, max")
 RESULTS = Path(__file__).parent / "results"
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +232,12 @@ def fresh(script: str, *words: str) -> dict[str, Any]:
     return answer
 
 
+def sampled(take: Callable[[T], S], cases: Sequence[T], quick: bool) -> list[S]:
+    """One sample of each, one by one; a quick run, whose figures do not count, is less patient."""
+    with ThreadPoolExecutor(QUICK_AT_ONCE if quick else 1) as threads:
+        return list(threads.map(take, cases))
+
+
 def show_progress(number: int, total: int, what: str) -> None:
     """One line on the terminal that is written over; one line per sample elsewhere."""
     end = "\r" if sys.stderr.isatty() else "\n"
@@ -305,10 +315,15 @@ def main() -> int:
         print(json.dumps(asdict(asyncio.run(take(LOADS[what, by], float(asked))))))
         return 0
     samples: dict[tuple[str, str], list[Sample]] = {name: [] for name in LOADS}
-    for repeat in range(given.repeats):
-        for number, name in enumerate(LOADS, start=repeat * len(LOADS) + 1):
-            show_progress(number, given.repeats * len(LOADS), ": ".join(name))
-            samples[name].append(Sample(**fresh(__file__, *name, str(seconds))))
+    numbers = count(1)
+
+    def take_fresh(name: tuple[str, str]) -> Sample:
+        show_progress(next(numbers), given.repeats * len(LOADS), ": ".join(name))
+        return Sample(**fresh(__file__, *name, str(seconds)))
+
+    for _ in range(given.repeats):
+        for name, sample in zip(LOADS, sampled(take_fresh, list(LOADS), given.quick), strict=True):
+            samples[name].append(sample)
     rows = [row(name, taken) for name, taken in samples.items()]
     told = facts(
         timer=f"due every {PERIOD * 1e3:.0f} ms for {seconds:g} s",

@@ -15,12 +15,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
+from itertools import count
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
 
 from goals import figure
-from lag import RESULTS, arguments, facts, fresh, publish, show_progress, table
+from lag import RESULTS, arguments, facts, fresh, publish, sampled, show_progress, table
 from machine import installed
 from measure import FAILED
 
@@ -212,16 +213,22 @@ def take(case: Case) -> Sample:
 Figures = dict[Case, list[Sample]]
 
 
-def collect(listed: list[Case], repeats: int) -> Figures:
+def collect(listed: list[Case], repeats: int, quick: bool) -> Figures:
     """One sample of each case per repeat; what is missing or counted is not tried again."""
     figures: Figures = {case: [] for case in listed}
-    for repeat in range(repeats):
-        for number, case in enumerate(listed, start=repeat * len(listed) + 1):
-            if not any(one.problem or one.told for one in figures[case]):
-                what = f"{case.measure}: {case.contestant}"
-                show_progress(number, repeats * len(listed), what)
-                words = json.dumps(asdict(case))
-                figures[case].append(Sample(**fresh(__file__, words)))
+    numbers = count(1)
+
+    def take_fresh(case: Case) -> Sample:
+        what = f"{case.measure}: {case.contestant}"
+        show_progress(next(numbers), repeats * len(listed), what)
+        return Sample(**fresh(__file__, json.dumps(asdict(case))))
+
+    for _ in range(repeats):
+        left = [
+            case for case in listed if not any(one.problem or one.told for one in figures[case])
+        ]
+        for case, sample in zip(left, sampled(take_fresh, left, quick), strict=True):
+            figures[case].append(sample)
     return figures
 
 
@@ -259,7 +266,7 @@ def main() -> int:
     if given.probe:
         print(json.dumps(asdict(take(Case(**json.loads(given.probe[0]))))))
         return 0
-    figures = collect(cases(given.quick), given.repeats)
+    figures = collect(cases(given.quick), given.repeats, given.quick)
     rows = [row(case, figures) for case in figures]
     told = facts(
         peers=f"those of the standard library, anyio {installed('anyio')}",

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from poolhand.config import load, load_store, masked
+from poolhand.config import load_store, load_timezone, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
@@ -98,7 +98,7 @@ class App(Schedules):
         self._opening = Opening(self._station)
         self._codes = Codes()
         self._executor = Executor(self._codes)
-        self._scheduler = Scheduler(self, self._codes, lambda: load().farm.timezone)
+        self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
         self._submissions = Submissions(self, self.events)
 
@@ -196,7 +196,7 @@ class App(Schedules):
 
     def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
         """Return a worker under terms that were checked; `heard` is told what ends in it."""
-        self._scheduler.check_pools()
+        self._scheduler.check()
         begun = self._scheduler.begin
         return Shift(self, self._executor, self._declared.configs, terms, heard, begun)
 

@@ -105,12 +105,22 @@ def load_store(*, store: str | None = None, app: str | None = None) -> tuple[Val
     What is set for a farm is not judged: who looks at a store runs none, and names without our
     prefix may be set for something else.
     """
-    faults: list[str] = []
-    file = _table_of(Path() / FILE, faults)
-    places = Places({"store": store, "app": app}, os.environ, None, file)
-    values = {s.name: _value(s, places, faults) for s in SETTINGS if s.name in places.flags}
-    _raise(faults)
+    values = _some({"store": store, "app": app})
     return values["store"], values["app"]
+
+
+def load_timezone() -> str:
+    """Read only which zone the times of schedules are meant in."""
+    return str(_some({"timezone": None})["timezone"].value)
+
+
+def _some(flags: Mapping[str, Plain]) -> dict[str, Value]:
+    """Read these settings alone."""
+    faults: list[str] = []
+    places = Places(flags, os.environ, None, _table_of(Path() / FILE, faults))
+    values = {s.name: _value(s, places, faults) for s in SETTINGS if s.name in flags}
+    _raise(faults)
+    return values
 
 
 def read(

@@ -41,7 +41,10 @@ def main(descriptor: int) -> int:
     """Be a worker until the supervisor, a signal or the settings end it; return the exit code."""
     # Before anything else: Ctrl-C is for the supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    post = Post(socket.socket(fileno=descriptor), Runtime())
+    link = socket.socket(fileno=descriptor)
+    # What jobs start must not hold on to it: its end tells that this process has ended.
+    link.set_inheritable(False)
+    post = Post(link, Runtime())
     post.start()
     employ = post.employ
     logging.basicConfig(
@@ -64,8 +67,8 @@ def main(descriptor: int) -> int:
 async def work(app: App, post: Post) -> None:
     """Warm up, run jobs until told to stop, and drain."""
     loop = asyncio.get_running_loop()
-    post.watch(loop)
     _tell_events(app, post)
+    # However long that takes, and even if nothing else can be done meanwhile.
     await app.get_ready()
     async with app:
         station = await app.station()
@@ -78,7 +81,9 @@ async def work(app: App, post: Post) -> None:
         report = await stop.drain()
         if report.stuck:
             station.say_farewell(LAST_WORDS)
-    post.say(Bye(report.completed, report.failed, report.handed_back, report.stuck))
+    post.bye(Bye(report.completed, report.failed, report.handed_back, report.stuck))
+    # Now: the end of a loop waits for tasks that do not let go.
+    post.end_soon()
 
 
 class Stopping:

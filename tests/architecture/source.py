@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,13 @@ def expect_none(faults: Iterable[str]) -> None:
 
 def read(path: Path, name: str = "") -> Module:
     text = path.read_text(encoding="utf-8")
-    return Module(name, path, text, ast.parse(text, filename=str(path)))
+    return Module(name, path, text, parsed(text, str(path)))
+
+
+@cache
+def parsed(text: str, filename: str) -> ast.Module:
+    """One tree for all who read the same; nobody changes it."""
+    return ast.parse(text, filename=filename)
 
 
 def read_files(root: Path) -> list[Module]:

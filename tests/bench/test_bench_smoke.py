@@ -149,3 +149,15 @@ def test_a_quick_run_tells_how_late_a_loop_is_whose_jobs_stream(tmp_path: Path) 
             amount(cpu, "µs")
             assert amount(p99, "ms") <= amount(most, "ms")
             assert re.search(r"(pass|MISSED): [\d.,]+ \(≤ 50.00 ms, p99\)", goal)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_quick_run_tells_what_a_farm_costs(tmp_path: Path) -> None:
+    table = quick_run("farm.py", tmp_path / "farm.md")
+    for store in ("SQLite", "PostgreSQL"):
+        assert amount(table[store, "idle worker"][0], "MB") > 10
+        assert amount(table[store, "CPU per no-op job, all three processes"][0], "µs") > 5
+        after = table[store, "worker killed with 200 jobs of 1 s: all done"]
+        assert amount(after[0], "s later") > 1
+        assert re.search(r"(pass|MISSED): [\d.,]+ \(≤ 5.00 s\)", after[1])

@@ -88,14 +88,14 @@ def check_cost(table: Table) -> None:
 
 
 def check_depths(finished: Table, queued: Table) -> None:
-    assert [row[0] for row in finished] == ["0", "2,000"]
+    assert [row[0] for row in finished] == ["0", "500"]
     for row in finished:
         assert all(amount(cell, "µs") for cell in row[1:7])
     assert [bool("1.50 × a store without" in row[-1]) for row in finished] == [False, True]
     names = ("fifo", "fair, 2 keys", "fair, 50 keys", "fair, 5,000 keys")
     assert [row[0] for row in queued] == [name for name in names for _ in range(2)]
     for short, long in zip(queued[::2], queued[1::2], strict=True):
-        assert [short[1], long[1]] == ["200", "1,000"]
+        assert [short[1], long[1]] == ["50", "200"]
         assert all(amount(cell, "µs") for row in (short, long) for cell in row[2:4])
         assert float(long[4]) > 0
 

@@ -11,16 +11,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import Event
+from typing import Protocol
 
 from tests.faults import outside
-from tests.faults.crew import PAUSE, Life, RunFailed, until
+from tests.faults.crew import PAUSE, RunFailed, until
 from tests.faults.load import Item, Plan
+from tests.faults.marks import Marks
 
 PHASES = ("add", "claim", "run", "settle")
 AIM_SECONDS = 2.0  # a phase that does not come within that is not waited for
 AIM_PAUSE = 0.0002
 STALLED = 30.0  # seconds without any progress after which none is waited for
 BLIND = 0.4  # seconds that a kill without an aim comes late, at most: it may hit a start
+
+
+class Target(Protocol):
+    """A process that can be killed in the middle of something."""
+
+    name: str
+    marks: Marks
+
+    @property
+    def alive(self) -> bool: ...
+
+    def kill(self) -> frozenset[str]: ...
+
+    def hold(self) -> frozenset[str]: ...
+
+    def let_go(self) -> None: ...
 
 
 class Progress:
@@ -56,7 +74,7 @@ class Progress:
         done = len(self.acked) + len(self._items) - open_jobs
         return done / (2 * len(self._items))
 
-    def until_at(self, share: float, life: Life) -> None:
+    def until_at(self, share: float, life: Target) -> None:
         """Wait until so much is done, or nothing happens any more: what is lost never will."""
         rest, done, since = Event(), 0.0, time.monotonic()
         while done < share and life.alive and time.monotonic() < since + STALLED:
@@ -65,7 +83,7 @@ class Progress:
                 since = time.monotonic()
             rest.wait(PAUSE)
 
-    def until_rested(self, life: Life) -> None:
+    def until_rested(self, life: Target) -> None:
         """Wait until what was cut short in other lives has come to its end."""
 
         def is_rested() -> bool:
@@ -99,7 +117,7 @@ class Shot:
     phase: str | None
     delay: float
 
-    def fire(self, life: Life, progress: Progress) -> frozenset[str]:
+    def fire(self, life: Target, progress: Progress) -> frozenset[str]:
         """Wait for the moment, kill, and return what was hit."""
         progress.until_at(self.at, life)
         if self.phase is None:
@@ -108,7 +126,7 @@ class Shot:
             self._aim(life, self.phase)
         return life.kill()
 
-    def _aim(self, life: Life, phase: str) -> None:
+    def _aim(self, life: Target, phase: str) -> None:
         """Hold the process in the middle of a phase, if it comes to it in time."""
         rest, deadline = Event(), time.monotonic() + AIM_SECONDS
         pause = self.delay / 100  # somewhere within the phase, not always at its first step

@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[2]
 LIMIT = 60.0  # seconds after which what should have happened is not waited for any more
 PAUSE = 0.002
 AT_ONCE = 0.0002
-RUN = "from tests.faults.runner import run; run()"
+RUN = ("-c", "from tests.faults.runner import run; run()")
 STRAY_SECONDS = 10.0
 
 
@@ -75,19 +75,18 @@ def begin(ground: Ground, plan: Plan) -> Crew:
 class Life:
     """One process under test, from its start to its end."""
 
-    def __init__(self, crew: Crew, name: str, url: str, role: dict[str, Any]) -> None:
+    def __init__(self, crew: Crew, name: str, url: str, command: list[str]) -> None:
         self.name = name
         self._crew = crew
-        self._log = crew.folder / f"log-{name}.txt"
+        self.log = crew.folder / f"log-{name}.txt"
         self.marks = Marks(crew.folder / f"marks-{name}")
         self._seen_off = False  # whether it is known how it ended
         about = {"FAULTS_LIFE": name, "FAULTS_URL": url}
         environment = {**os.environ, **crew.environment, **about}
         crew.blows.write("started", life=name)
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                # Not as a module: each child of it would import that again.
-                [sys.executable, "-c", RUN, json.dumps(role)],
+                [sys.executable, *command],
                 cwd=REPOSITORY,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -164,7 +163,7 @@ class Life:
         self._crew.blows.write("died", life=self.name, code=code, said=self._said())
 
     def _said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+        return self.log.read_text(errors="replace")[-2000:]
 
     def _state(self) -> str:
         stat = Path(f"/proc/{self.pid}/stat").read_text()
@@ -206,10 +205,14 @@ class Crew:
 
     def start(self, name: str = "runner", url: str = "", **role: Any) -> Life:
         """Start a process under test; its role is that of the runner, the URL its way in."""
-        number = sum(life.name.startswith(f"{name}-") for life in self.lives)
-        life = Life(self, f"{name}-{number}", url or self.ground.url, role)
+        # Not as a module: each child of it would import that again.
+        life = Life(self, self.next_name(name), url or self.ground.url, [*RUN, json.dumps(role)])
         self.lives.append(life)
         return life
+
+    def next_name(self, name: str) -> str:
+        """Return the name of the next life of a process."""
+        return f"{name}-{sum(life.name.startswith(f'{name}-') for life in self.lives)}"
 
     def finish(self, limit: float = 2 * LIMIT) -> None:
         """Let the living do what is left, see them end, and have what they left written down."""

@@ -26,7 +26,7 @@ AT_WORK = ("claim", "run", "settle")  # what a worker that submits nothing can b
 def kills(ground: Ground, settings: Settings) -> Verdict:
     """Kill the only process again and again, at seeded moments, and start it anew."""
     plan = standard(settings.seed, settings.jobs, settings.longest)
-    pause = PAUSE * 10 * settings.kills / settings.jobs
+    pause = settings.pace * PAUSE * 10 * settings.kills / settings.jobs
     role: dict[str, Any] = {"lanes": list(range(LANES)), "pause": pause, "slots": SLOTS}
     with begin(ground, plan) as crew:
         progress = Progress(ground.folder, plan)

@@ -44,7 +44,7 @@ def cut_commits(ground: Ground, settings: Settings) -> Verdict:
     with ExitStack() as stack, begin(ground, plan) as crew:
         proxies = [stack.enter_context(proxy_to(ground, settings.seed + one)) for one in range(3)]
         urls = [proxy.through(ground.url) for proxy in proxies]
-        pause = 1.5 * count * LANES / settings.jobs
+        pause = settings.pace * 1.5 * count * LANES / settings.jobs
         lives = [
             crew.start("door", urls[0], lanes=list(range(LANES)), pause=pause, slots=0),
             *(crew.start(f"worker-{one}", urls[one], slots=SLOTS) for one in (1, 2)),

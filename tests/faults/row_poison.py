@@ -36,10 +36,10 @@ def poison(ground: Ground, settings: Settings) -> Verdict:
     return verdict
 
 
-def some_poisoned(seed: int, good: int) -> Plan:
+def some_poisoned(seed: int, good: int, poisons: int = POISONS) -> Plan:
     """Return good jobs with poisons spread among them."""
     random = Random(f"poison {seed}")
-    places = {(one + 1) * good // (POISONS + 1) for one in range(POISONS)}
+    places = {(one + 1) * good // (poisons + 1) for one in range(poisons)}
     return Plan(
         tuple(
             # With a key: it may kill the process before its acknowledgement is written.
@@ -51,6 +51,6 @@ def some_poisoned(seed: int, good: int) -> Plan:
                 random.uniform(0.005, 0.05),
                 lane=number % LANES,
             )
-            for number in range(good + POISONS)
+            for number in range(good + poisons)
         )
     )

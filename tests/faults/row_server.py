@@ -45,7 +45,7 @@ def outages(how: str) -> Play:
         random = Random(f"{how} {settings.seed}")
         count = max(2, settings.kills // 20)
         plan = standard(settings.seed, settings.jobs, settings.longest)
-        pause = 4.0 * count * LANES / settings.jobs
+        pause = settings.pace * 4.0 * count * LANES / settings.jobs
         with begin(ground, plan) as crew:
             progress = Progress(ground.folder, plan)
             crew.start("door", lanes=ALL, pause=pause, slots=0)
@@ -54,7 +54,7 @@ def outages(how: str) -> Play:
                 progress.until_at((number + random.random()) / (count + 1), lives[0])
                 end(ground, how)
                 crew.blows.write("server", how=how)
-                Event().wait(random.uniform(0.0, LONGEST_OUTAGE))
+                Event().wait(random.uniform(0.0, settings.pace * LONGEST_OUTAGE))
                 ground.server.start()
                 crew.blows.write("server up")
                 settings.say(f"{how} {number + 1} of {count} at {progress.look():.0%}")

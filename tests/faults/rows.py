@@ -13,13 +13,15 @@ from tests.faults.ground import STORES, Ground
 class Settings:
     """How hard a row is played: as promised, unless told otherwise; `say` tells how far it is.
 
-    `longest` is what one job in a hundred takes, in seconds.
+    `longest` is what one job in a hundred takes, in seconds; `pace` is how much of the usual time
+    passes between submits.
     """
 
     seed: int = 1
     kills: int = 100
     jobs: int = 2000
     longest: float = 10.0
+    pace: float = 1.0
     say: Callable[[str], None] = lambda text: None
 
 

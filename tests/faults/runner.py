@@ -232,10 +232,8 @@ async def enough(*works: Coroutine[Any, Any, object]) -> None:
             task.cancel()
 
 
-def run() -> None:
-    """Be a process under test, as the first argument says."""
-    given = json.loads(sys.argv[1])
-    role = Role(**{**given, "lanes": tuple(given.get("lanes", ()))})
+def mark_life() -> None:
+    """Have this process mark what it is in the middle of."""
     bodies.marks = Marks(bodies.FOLDER / f"marks-{bodies.LIFE}")
     if os.environ.get("FAULTS_PLANT"):
         from tests.faults.planted import plant
@@ -243,6 +241,13 @@ def run() -> None:
         plant()
     mark_store(type(store_of(os.environ["FAULTS_URL"], Runtime())), bodies.marks)
     mark_lock(bodies.marks)
+
+
+def run() -> None:
+    """Be a process under test, as the first argument says."""
+    given = json.loads(sys.argv[1])
+    role = Role(**{**given, "lanes": tuple(given.get("lanes", ()))})
+    mark_life()
     if role.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (role.descriptors, role.descriptors))
     asyncio.run(main(role))

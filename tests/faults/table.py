@@ -6,6 +6,9 @@ from tests.faults.ground import NO_STORE, POSTGRES, SQLITE
 from tests.faults.row_clock import timed_clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import timed_drain
+from tests.faults.row_farm import farm_supervisor, farm_workers, timed_crash
+from tests.faults.row_farm_jobs import farm_poison, timed_farm_blocked
+from tests.faults.row_farm_stop import farm_rolling, farm_two, timed_term
 from tests.faults.row_fence import fence
 from tests.faults.row_garbled import garbled
 from tests.faults.row_inside import descriptors, payload, timed_blocked
@@ -31,6 +34,15 @@ ROWS: dict[str, Row] = {
     "stop": Row(stop),
     "stop-locked": Row(stop_locked, (SQLITE,)),
     "stop-writing": Row(stop_writing, (POSTGRES,)),
+    # Processes of a farm
+    "farm-workers": Row(farm_workers),
+    "farm-supervisor": Row(farm_supervisor),
+    "farm-term": Row(timed_term),
+    "farm-rolling": Row(farm_rolling),
+    "farm-two": Row(farm_two),
+    "farm-poison": Row(farm_poison),
+    "farm-blocked": Row(timed_farm_blocked),
+    "farm-crash-200": Row(timed_crash),
     # PostgreSQL
     "server-fast": Row(outages("fast"), (POSTGRES,)),
     "server-immediate": Row(outages("immediate"), (POSTGRES,)),

@@ -20,6 +20,9 @@ from tests.faults.planted import PLANTED
 from tests.faults.row_clock import clock
 from tests.faults.row_crowd import crowd
 from tests.faults.row_drain import drain
+from tests.faults.row_farm import farm_crash, farm_supervisor, farm_workers
+from tests.faults.row_farm_jobs import farm_blocked, farm_poison
+from tests.faults.row_farm_stop import farm_rolling, farm_term, farm_two
 from tests.faults.row_fence import fence
 from tests.faults.row_garbled import garbled
 from tests.faults.row_inside import blocked, descriptors
@@ -37,7 +40,7 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks for strays there"),
 ]
 
-SHORT = Settings(seed=7, kills=10, jobs=200, longest=0.4, say=print)
+SHORT = Settings(seed=7, kills=10, jobs=200, longest=0.4, pace=0.5, say=print)
 
 on_both = pytest.mark.parametrize("ground", STORES, indirect=True)
 on_sqlite = pytest.mark.parametrize("ground", [SQLITE], indirect=True)
@@ -137,6 +140,51 @@ def test_a_job_that_blocks_its_loop_is_named_and_keeps_its_lease(ground: Ground)
 @on_both
 def test_a_process_out_of_descriptors_says_so_and_goes_on(ground: Ground) -> None:
     expect(descriptors(ground, SHORT), accepted=60, lost=0, duplicated=0)
+
+
+@on_sqlite
+def test_a_farm_replaces_workers_that_were_killed_and_loses_none_of_their_jobs(
+    ground: Ground,
+) -> None:
+    expect(farm_workers(ground, SHORT), kills=2, lost=0, unexpected=0, duplicated=0)
+
+
+@on_postgres
+def test_workers_that_lost_their_supervisor_give_their_jobs_back_and_end(ground: Ground) -> None:
+    expect(farm_supervisor(ground, SHORT), lost=0, duplicated=0, crashes=0)
+
+
+@on_sqlite
+def test_a_farm_that_is_stopped_charges_no_attempt_and_told_twice_it_ends_at_once(
+    ground: Ground,
+) -> None:
+    expect(farm_term(ground, SHORT), lost=0, duplicated=0, recovered=0)
+
+
+@on_sqlite
+def test_workers_that_are_replaced_under_load_do_everything_once(ground: Ground) -> None:
+    verdict = farm_rolling(ground, SHORT, seconds=4.0)
+    expect(verdict, accepted=1000, lost=0, duplicated=0, recovered=0, workers=6)
+
+
+@on_sqlite
+def test_a_farm_that_is_stopped_leaves_another_one_alone(ground: Ground) -> None:
+    expect(farm_two(ground, SHORT), lost=0, duplicated=0, crashes=0)
+
+
+@on_sqlite
+def test_poison_in_a_farm_ends_dead_and_takes_no_neighbour_along(ground: Ground) -> None:
+    expect(farm_poison(ground, SHORT, good=30, poisons=2), accepted=32, dead=2, lost=0)
+
+
+@on_sqlite
+def test_a_job_that_blocks_its_worker_is_named_and_harms_no_neighbour(ground: Ground) -> None:
+    expect(farm_blocked(ground, SHORT), lost=0, duplicated=0, recovered=0)
+
+
+@on_postgres
+def test_a_worker_killed_with_200_jobs_running_loses_none(ground: Ground) -> None:
+    expect(farm_crash(ground, SHORT), lost=0, duplicated=0, recovered=200)
 
 
 @on_sqlite

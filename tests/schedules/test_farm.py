@@ -14,6 +14,7 @@ from tests.schedules.farm_world import FarmFailed, run_farm
 CHUNKS = 4
 SEEDS_PER_CHUNK = 150
 MOST_SEEDS = 300
+RARE = {"stuck_forgotten": 170}  # where to begin to look for what few schedules meet
 
 # What a schedule can run into. Some hundred of them that miss one of these prove too little.
 MUST_OCCUR = (
@@ -44,7 +45,8 @@ def test_whatever_happens_to_a_farm_every_job_ends_once_and_nothing_is_lost(chun
 def test_a_planted_bug_of_the_farm_is_found(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:
-    for seed in range(MOST_SEEDS):
+    first = RARE.get(name, 0)
+    for seed in (*range(first, MOST_SEEDS), *range(first)):
         try:
             with FARM_PLANTED[name]():
                 run_farm(seed)

@@ -29,10 +29,10 @@ COMMITTING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND q
 
 
 @pytest.fixture
-def slow_to_commit(postgres_binaries: Path) -> Iterator[PostgresServer]:
+def slow_to_commit(copying_binaries: Path) -> Iterator[PostgresServer]:
     """Give a server that waits a moment before it writes a commit to its disk."""
     settings = {"commit_delay": "100000", "commit_siblings": "0", "wal_writer_delay": "10s"}
-    with PostgresServer(binaries=postgres_binaries, settings=settings) as server:
+    with PostgresServer(binaries=copying_binaries, settings=settings) as server:
         yield server
 
 

@@ -21,6 +21,7 @@ from poolhand.stores.postgres import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
 from tests.faults.proxy import Proxy, Trap
+from tests.system.test_postgres_patience import impatient
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
@@ -352,7 +353,7 @@ async def test_a_submit_whose_answer_comes_late_is_refused_in_time_and_is_there(
 ) -> None:
     trap = lose_word(far, own_postgres.pause)
     async with asyncio.timeout(LIMIT):
-        with pytest.raises(Unavailable):
+        with impatient(), pytest.raises(Unavailable):
             await far.store.add([batch(0)])
     assert trap.sprung.is_set()
     own_postgres.resume()
@@ -374,9 +375,9 @@ async def test_an_outage_of_the_server_in_the_middle_of_a_commit_loses_nothing(
     changes, wanted = settled(running, far.hand.clock), Wanted("hand", (0, 1))
     lose_word(far, own_postgres.pause)
     async with asyncio.timeout(LIMIT):
-        with pytest.raises(Unavailable):
+        with impatient(), pytest.raises(Unavailable):
             await far.store.replace(changes, wanted)
-        with pytest.raises(Unavailable):
+        with impatient(), pytest.raises(Unavailable):
             await far.store.replace(changes, wanted)
     own_postgres.resume()
     replaced = await far.store.replace(changes, wanted)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.runtime import Runtime
+from poolhand.stores import postgres_link
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_tables import Dialect
@@ -107,6 +108,14 @@ async def opened(url: str) -> AsyncIterator[tuple[PostgresStore, Claim]]:
         await store.close()
 
 
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Let a verb be refused sooner than it is; one test sees how long it really takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("poolhand.stores.postgres.PATIENCE", 2.5)
+        yield
+
+
 def expect_only(ends: dict[str, BaseException | None], *kinds: type[PoolhandError]) -> None:
     wrong = {name: end for name, end in ends.items() if not isinstance(end, kinds)}
     assert wrong == {}
@@ -131,21 +140,24 @@ async def test_a_line_that_died_without_a_word_is_not_waited_for(
     with Proxy("127.0.0.1", postgres.port) as proxy:
         async with opened(proxy.through(schema)) as (store, claim):
             proxy.half_open(new=True)
-            expect_only(await all_of(store, claim), Unavailable)
+            with impatient():
+                expect_only(await all_of(store, claim), Unavailable)
             proxy.mend()
             expect_none(await all_of(store, claim))
 
 
 @pytest.mark.parametrize("table", ["poolhand_pools", "poolhand_jobs"])
 async def test_a_table_that_a_stranger_has_locked_is_not_waited_for(
-    schema: str, table: str
+    schema: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(postgres_link.LIMITS, "lock_timeout", "1s")
     address = address_of(schema)
     async with opened(schema) as (store, claim):
         stranger: Any = await asyncpg.connect(address.dsn)
         await stranger.execute("BEGIN")
         await stranger.execute(Dialect(address.schema).text(f"LOCK TABLE {table}"))
-        ends = await all_of(store, claim)
+        with impatient():
+            ends = await all_of(store, claim)
         assert isinstance(ends["add"], Unavailable)
         expect_only({name: end for name, end in ends.items() if end is not None}, Unavailable)
         await stranger.execute("ROLLBACK")
@@ -160,7 +172,7 @@ async def test_work_done_while_nobody_answered_is_not_done_twice(
     async with opened(own_postgres.url) as (store, _):
         own_postgres.pause()
         async with asyncio.timeout(LIMIT):
-            with pytest.raises(Unavailable):
+            with impatient(), pytest.raises(Unavailable):
                 await store.add([Batch((order("b", idempotency_key="b"),))])
         own_postgres.resume()
         await store.add([Batch((order("again", idempotency_key="b"),))])
@@ -219,9 +231,11 @@ async def end_all(url: str) -> None:
 
 
 @pytest.fixture
-def standby(own_postgres: PostgresServer, postgres_binaries: Path) -> Iterator[PostgresServer]:
+def standby(
+    own_postgres: PostgresServer, copying_binaries: Path, postgres_binaries: Path
+) -> Iterator[PostgresServer]:
     """Give a copy of the server that follows it; what is asked of the first comes to it."""
-    with PostgresServer(binaries=postgres_binaries) as copy:
+    with PostgresServer(binaries=copying_binaries) as copy:
         copy.stop()
         data, ids_of = copy.folder / "data", (copy.folder / "data").stat()
         shutil.rmtree(data)

@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from poolhand.cli import dead, exits, jobs, pools, sessions, streams, top, upkeep, work, workers
+from poolhand.cli import (
+    dead,
+    exits,
+    jobs,
+    pools,
+    schedules,
+    sessions,
+    streams,
+    top,
+    upkeep,
+    work,
+    workers,
+)
 from poolhand.rules.checks import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
@@ -27,6 +39,7 @@ app.add_typer(jobs.commands, name="jobs")
 app.add_typer(dead.commands, name="dead")
 app.add_typer(pools.commands, name="pools")
 app.add_typer(sessions.commands, name="sessions")
+app.add_typer(schedules.commands, name="schedules")
 app.add_typer(workers.commands, name="workers")
 upkeep.add_to(app)
 work.add_to(app)

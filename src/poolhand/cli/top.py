@@ -44,9 +44,10 @@ def top(
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
-    """Show farms, workers, jobs and pools, live; keys act on them (? lists them).
+    """Show farms, workers, jobs and pools, live.
 
-    It needs a terminal and Textual (the extra `tui`); --inline needs neither.
+    Keys act on them; ? lists them. It needs a terminal and Textual (the extra `tui`); --inline
+    needs neither.
     """
     if url is not None and store is not None:
         raise fail("give the URL of the store once, as an argument or as --store", exits.USAGE)

@@ -21,6 +21,7 @@ from poolhand.settings import LOGLEVELS, PROFILES
 if TYPE_CHECKING:
     from poolhand.app import App
 
+ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -111,7 +112,10 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
     app = load_app(name)
     tell.urls.append(app.url)
-    if not speech.quiet:
+    if speech.quiet:
+        # The screen is the view's: what goes wrong is shown there.
+        logging.basicConfig(handlers=[logging.NullHandler()])
+    else:
         logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
         log_events(events=app.events)
     asyncio.run(_run(app, name, found.farm, pools, speech))
@@ -123,8 +127,17 @@ async def _run(
     """Run a farm under the signals of this process."""
     farm = app.farm(name, settings, pools=pools or None, speech=speech)
     loop = asyncio.get_running_loop()
+    heard_at = 0.0
+
+    def stop() -> None:
+        nonlocal heard_at
+        before, heard_at = heard_at, loop.time()
+        # One that is sent to the process and to its group is meant once.
+        if heard_at - before >= ONE_SIGNAL:
+            farm.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, farm.stop)
+        loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, farm.renew)
     if not speech.quiet:
         await farm.run()
@@ -135,4 +148,5 @@ async def _run(
     async with asyncio.TaskGroup() as group:
         group.create_task(farm.run()).add_done_callback(lambda _: view.end())
         await view.run()
-        farm.stop()
+        if not farm.is_stopping:
+            farm.stop()

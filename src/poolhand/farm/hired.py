@@ -36,6 +36,7 @@ class Hired:
         self.beat: Beat | None = None
         self.outgoing = False
         self.leaving: str | None = None
+        self.leaves_by_itself = False
         self.failure: str | None = None
         self.handed_back = 0
         self.code: int | None = None
@@ -43,6 +44,7 @@ class Hired:
         self._employ = employ
         self._wall = wall
         self._process: subprocess.Popen[bytes] | None = None
+        self._seen_dead = False
         self._reader: StreamReader | None = None
         self._writer: StreamWriter | None = None
 
@@ -82,6 +84,15 @@ class Hired:
             if looks * GONE_EVERY >= GONE_WITHIN:
                 self.kill()
         return code
+
+    def look(self) -> None:
+        """Hang up if the process has ended, though what it has started holds on to its pipe."""
+        if self._process is None or self._writer is None or self._process.poll() is None:
+            return
+        if self._seen_dead:
+            self._writer.transport.abort()
+        # At the second look: its last words have been heard by then.
+        self._seen_dead = True
 
     def tell(self, order: Orders) -> None:
         """Send it an order; one that is gone hears nothing."""

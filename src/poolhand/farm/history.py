@@ -24,10 +24,12 @@ class History:
         self.count += 1
         self._jobs.append((self.count, job))
 
-    def newest(self, since: int, most: int) -> tuple[FinishedJob, ...]:
-        """Return what came behind a number, oldest first, and of that the newest."""
+    def newest(self, since: int, most: int) -> tuple[tuple[FinishedJob, ...], int]:
+        """Return what came behind a number, oldest first, of that the newest; and the last one."""
         # A list first: made in one go, while jobs go on ending on another thread.
-        return tuple(job for number, job in list(self._jobs) if number > since)[-most:]
+        kept = list(self._jobs)
+        found = tuple(job for number, job in kept if number > since)
+        return found[-most:], kept[-1][0] if kept else since
 
     def page(self, after: int, limit: int) -> tuple[tuple[FinishedJob, ...], int | None]:
         """Return a page, newest first, from below the number `after` on (0: from the newest)."""

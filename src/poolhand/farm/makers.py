@@ -13,8 +13,9 @@ from poolhand.rules import schedule
 from poolhand.sessions.session import Session
 
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Scheduled = TypeVar("Scheduled", bound=Task[..., Any, Any])
 
 
 class Registry(Protocol):
@@ -60,6 +61,15 @@ class AgentMaker:
         return agent
 
 
+class Function(Protocol[P, T_co]):
+    """A plain function, as types tell it from a task, which can be called as well."""
+
+    @property
+    def __globals__(self) -> dict[str, Any]: ...
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+
 class ScheduleMaker:
     """Puts a task on a schedule; a plain function becomes a task of the pool "default" first."""
 
@@ -69,17 +79,15 @@ class ScheduleMaker:
         self._missed = missed
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # a task is callable, too
-        self, fn: Task[P, R, T], /
-    ) -> Task[P, R, T]: ...
+    def __call__(self, fn: Scheduled, /) -> Scheduled: ...
 
     @overload
     def __call__(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+        self, fn: Function[P, Coroutine[Any, Any, T]], /
     ) -> Task[P, Coroutine[Any, Any, T], T]: ...
 
     @overload
-    def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
+    def __call__(self, fn: Function[P, T], /) -> Task[P, T, T]: ...
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         if isinstance(fn, Agent):

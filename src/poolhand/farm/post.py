@@ -23,6 +23,7 @@ from poolhand.farm.messages import (
     Answer,
     Ask,
     Beat,
+    Bye,
     Employ,
     Inbox,
     Orders,
@@ -41,6 +42,7 @@ ORPHAN_SECONDS = 3.0  # what a worker has that lost its supervisor, to give its 
 END_SECONDS = 2.0  # between the last word and the end of the process
 MOST_FINISHED = 50  # jobs told in one beat
 SEND_SECONDS = 5.0
+LOOK_EVERY = 1.0  # whether the time has come to end, however rarely it beats
 
 
 class AtWork(Protocol):
@@ -93,7 +95,7 @@ class Post:
         self._link = link
         self._now = runtime.monotonic
         self._inbox = Inbox()
-        self._sending = Lock()
+        self._sending, self._beating = Lock(), Lock()
         self._open = self._hears = True
         self._nothing = Event()
         self._early: list[Orders] = []
@@ -132,10 +134,9 @@ class Post:
         """
         self._on_stop = on_stop
         self._farewell = farewell
+        # Last: from here on it is not ended, but told to stop.
         self._worker = worker
         self._beat()
-        if self._leaving is not None:
-            on_stop(self._leaving)
 
     def say(self, word: Words) -> None:
         """Send a word; from any thread. A supervisor that is gone hears nothing."""
@@ -161,7 +162,7 @@ class Post:
         for order in self._early:
             self._obey(order)
         while True:
-            self._listen(max(0.0, self._beats_at - self._now()))
+            self._listen(self._pause())
             now = self._now()
             if self._ends_at is not None and now >= self._ends_at:
                 if self._farewell is not None:
@@ -171,6 +172,12 @@ class Post:
                 self._beats_at = now + self._interval
                 self._beat()
                 self._look(now)
+
+    def _pause(self) -> float:
+        """Return how long nothing is to be done, unless something is heard."""
+        # Ended at the moment it has to: the supervisor kills soon after the end of a grace.
+        due = min(self._beats_at, self._ends_at or self._beats_at)
+        return max(0.0, min(LOOK_EVERY, due - self._now()))
 
     def _listen(self, seconds: float) -> None:
         if not self._hears:
@@ -242,10 +249,17 @@ class Post:
         if worker.spent:
             self.leave(None, f"{settings.max_jobs_per_worker} jobs are done")
 
+    def bye(self, word: Bye) -> None:
+        """Say the last words: how it stands at the end, and that all is written."""
+        self._beat()
+        self.say(word)
+
     def _beat(self) -> None:
         worker, leaving = self._worker, self._leaving
         completed, failed = (0, 0) if worker is None else worker.attempts
-        told, self._told = self._told, self.history.count
+        with self._beating:
+            # The last beat comes from another thread.
+            ended, self._told = self.history.newest(self._told, MOST_FINISHED)
         self.say(
             Beat(
                 ready=worker is not None,
@@ -257,7 +271,7 @@ class Post:
                 memory=resident_bytes(),
                 blocked=max((pulse.look() for pulse in self._pulses), default=0.0),
                 jobs=() if worker is None else running(worker.jobs()[:MOST_JOBS]),
-                finished=self.history.newest(told, MOST_FINISHED),
+                finished=ended,
             )
         )
 

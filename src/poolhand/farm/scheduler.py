@@ -123,9 +123,14 @@ class Scheduler:
         if self._station is not None:
             self.begin(self._station)
 
-    def check_pools(self) -> None:
-        """Raise for a pool that forgets keys too soon to tell a moment by."""
+    def check(self) -> None:
+        """Raise for what cannot go well, as far as it was not known when it was declared."""
         for one in self._timed.values():
+            if self._codes.find(one.task.name) is not one.task.code:
+                raise UsageError(
+                    f"{one.task.name!r} was made a task again after it was scheduled; write "
+                    "@app.cron(…) and @app.every(…) above @app.task(…)"
+                )
             config = self.home.config(one.task.pool)
             if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
                 raise UsageError(

@@ -145,8 +145,9 @@ class Shift:
         return drain_within(grace, [one.terms.soft for one in self._at_work().running.values()])
 
     def jobs(self) -> list[Job]:
-        """Return the jobs that run in this worker now."""
-        return [work.job for work in self._at_work().running.values()]
+        """Return the jobs that run in this worker now; from any thread."""
+        # A list first: made in one go, while jobs begin and end.
+        return [work.job for work in list(self._at_work().running.values())]
 
     def grow(self, slots: int) -> None:
         """Have at least so many slots."""

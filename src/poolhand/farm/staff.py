@@ -82,6 +82,9 @@ class Staff:
 
     @property
     def all_busy(self) -> bool:
+        """Whether all are here who are wanted, and none has a slot free."""
+        if len(self.ready) < self.wanted:
+            return False
         stuck = sum(one.beat.stuck for one in self.ready if one.beat is not None)
         return self.active + stuck >= self.capacity
 
@@ -103,7 +106,9 @@ class Staff:
                 self.dismiss(self.hired[id], None, "fewer are enough")
         elif missing and not self._closed and self._runtime.monotonic() >= self.starts_at:
             # Where none comes up, one at a time is enough to see whether it does.
-            for _ in range(1 if self._deaths.unready else missing):
+            if self._deaths.unready:
+                missing = int(all(one.is_ready for one in self.staying))
+            for _ in range(missing):
                 await self._hire()
 
     @property
@@ -137,6 +142,7 @@ class Staff:
         for hired in list(self.hired.values()):
             if away > 0 and hired.heard_at is not None:
                 hired.heard_at = now  # It was us who stood still.
+            hired.look()
             hired.show_life()
             verdict, why = judge(hired.sight(), self.settings, now)
             if verdict is Verdict.TERMINATE:
@@ -198,6 +204,9 @@ class Staff:
         task = asyncio.get_running_loop().create_task(self._attend(hired, output), name=id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._closed:
+            # Meanwhile: nothing runs there yet.
+            self.dismiss(hired, 0.0, "the farm stops")
 
     async def _attend(self, hired: Hired, output: IO[bytes] | None) -> None:
         await hired.listen(self._hear, self._runtime.monotonic)
@@ -214,6 +223,10 @@ class Staff:
         if hired.leaving is not None and hired.code == 0:
             done = (0, 0) if beat is None else (beat.completed, beat.failed)
             self._tell(events.ProcessEnded("", hired.id, *done, hired.handed_back))
+            if hired.leaves_by_itself and not any(done):
+                # The next one may well do the same, for ever.
+                self._deaths = died(self._deaths, True, self._runtime.monotonic())
+                self.trouble(f"worker {hired.id} has run nothing: {hired.leaving}", hired.id)
             return
         if not self._closed:
             was_ready = hired.is_ready or hired.leaving is not None
@@ -232,6 +245,7 @@ class Staff:
                     self._tell(events.ProcessReady("", hired.id, round(took, 3)))
                 if word.leaving is not None and hired.leaving is None:
                     hired.leaving = word.leaving
+                    hired.leaves_by_itself = True
                     self._tell(events.ProcessLeaving("", hired.id, word.leaving))
                 hired.beat = word
                 for job in word.finished:

@@ -140,6 +140,10 @@ class Station:
         """Take back at once what the dead held; from any thread."""
         self.keeper.do("reaper", self._reaper.look)
 
+    async def reap(self) -> None:
+        """Take back what the dead held, and wait for it; from another loop than the keeper's."""
+        await self.keeper.ask(self._reaper.look)
+
     def say_farewell(self, within: float) -> None:
         """Have what still runs when this process ends go back uncharged; from another thread."""
         with suppress(StoreError, TimeoutError):

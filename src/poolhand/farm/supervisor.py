@@ -95,6 +95,10 @@ class Supervisor:
     def settings(self) -> FarmSettings:
         return self._staff.settings
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     async def run(self) -> None:
         """Run the farm until it is told to stop, and all is over."""
         self._loop = asyncio.get_running_loop()
@@ -121,12 +125,16 @@ class Supervisor:
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LAST_WRITE):
                 await self._notices.withdraw()
+                # What was cut short under its code is free now.
+                await station.reap()
         await self._app.close()
         self._tell(events.FarmStopped("", self.id, *self._staff.totals))
 
     def stop(self, fast: bool = False) -> None:
         """Stop within the grace; `fast`, or asked again, at once: what runs goes back."""
-        grace = 0.0 if fast or self._stopping.is_set() else self.settings.worker_shutdown_grace_s
+        # A drain that takes as long as it takes is not the first time.
+        again = self._ends_at is not None
+        grace = 0.0 if fast or again else self.settings.worker_shutdown_grace_s
         self.end_within(grace)
 
     def end_within(self, grace: float | None) -> None:
@@ -301,6 +309,9 @@ class Supervisor:
         if not 0 <= least <= most:
             return WishAnswer(False, f"at least {least} and at most {most} cannot both be")
         self._staff.settings = replace(self.settings, min_workers=least, max_workers=most)
+        if self.settings.external:
+            self._staff.wanted = least
+            self._staff.changed.set()
         return WishAnswer(True, f"{least} to {most} workers")
 
     async def _come_to_an_end(self) -> None:

@@ -69,6 +69,7 @@ class Worker:
         self.wedged = False
         self._terms = terms
         self._quota = terms.quota
+        self._offered = 0
         self.station = station
         self.heard: Callable[[Job], None] | None = None
         self.changed = asyncio.Event()
@@ -187,7 +188,9 @@ class Worker:
 
     def gave_up(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
         work = attempt.work
-        self.wedged = self.wedged or (isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT)
+        is_late = isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT
+        # A child that was killed only takes a moment to be gone.
+        self.wedged = self.wedged or (is_late and work.run_in != "process")
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
@@ -245,6 +248,7 @@ class Worker:
             self._despair(work)
             return
         self.running[claim.token] = work
+        self._offered -= 1
         attempt = self.slots.start(work, now, claim.slot)
         self._tell(events.JobStarted(work.job.pool, work.job, attempt.slot.id))
 
@@ -353,16 +357,17 @@ class Worker:
 
     def _offer(self, slot: int) -> None:
         """Let a slot be claimed for, as long as there is something left of the quota."""
-        if self._quota is None:
-            self.tray.free(slot)
-        elif self._quota:
+        if self._quota == 0:
+            return
+        if self._quota is not None:
             self._quota -= 1
-            self.tray.free(slot)
+        self._offered += 1
+        self.tray.free(slot)
 
     @property
     def spent(self) -> bool:
-        """Whether nothing runs any more that the quota allows."""
-        return self._quota == 0 and not self.running
+        """Whether nothing runs any more, nor will, of what the quota allows."""
+        return self._quota == 0 and not self._offered and not self.running
 
     async def _stand_guard(self) -> None:
         """Notice that the loop is being ended with the worker still at work."""

@@ -19,6 +19,7 @@ from poolhand.farm.why import at_a_glance, explained, pool_named
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
+from poolhand.operate.schedules import ScheduleView, schedules_of
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -188,6 +189,10 @@ class Operator:
                 gone = await erase_session(self._store, tenant, one.id, by)
                 erased += [] if gone is None else [gone]
         return erased
+
+    async def schedules(self) -> list[ScheduleView]:
+        """Return all schedules that a worker has seen, by task."""
+        return await schedules_of(self._store)
 
     async def farms(self) -> list[FarmRecord]:
         """Return all farms, by their ids."""

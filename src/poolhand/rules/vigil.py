@@ -71,6 +71,9 @@ def died(deaths: Deaths, was_ready: bool, now: float) -> Deaths:
     recent = tuple(at for at in deaths.moments if now - at < DEATHS_SECONDS)
     if was_ready:
         return Deaths(deaths.unready, (*recent, now)[-MANY_DEATHS:], now)
+    if deaths.unready and now < may_start_at(deaths):
+        # Started together with the one before it, and dead of the same.
+        return deaths
     return Deaths(deaths.unready + 1, recent, now)
 
 

@@ -12,7 +12,7 @@ from textual.widgets import ContentSwitcher, Input, Static
 
 from poolhand.tui import rows
 from poolhand.tui.grid import Grid
-from poolhand.tui.pages import KEYS, KeyLine, StatusLine
+from poolhand.tui.pages import KeyLine, StatusLine
 from poolhand.tui.sight import JOBS, POOLS, VIEWS, WORKERS, Sight
 
 
@@ -23,8 +23,7 @@ class Board(Vertical):
     Board ContentSwitcher { height: 1fr; }
     Board #head { height: 4; text-wrap: nowrap; text-overflow: ellipsis; }
     Board #choice { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
-    Board #search { display: none; height: 1; border: none; padding: 0; background: transparent; }
-    Board #search.open { display: block; }
+    Board #search { height: 1; border: none; padding: 0; background: transparent; }
     Board #troubles { max-height: 50%; border-top: solid $primary; }
     """
 
@@ -33,11 +32,12 @@ class Board(Vertical):
         self.head = Static(id="head")
         self.choice = Static(id="choice")
         self.search = Input(id="search", placeholder="a part of an id or of a task's name")
+        self.search.display = False
         self.crew = Grid(rows.WORKERS, WORKERS)
         self.jobs = Grid(rows.JOBS, "table-of-jobs")
         self.pools = Grid(rows.POOLS, "table-of-pools")
         self.troubles = Grid(rows.TROUBLES, "troubles")
-        self.keys = KeyLine(KEYS[WORKERS], markup=False)
+        self.keys = KeyLine()
         self.switcher = ContentSwitcher(initial=WORKERS)
 
     def compose(self) -> ComposeResult:
@@ -67,19 +67,19 @@ class Board(Vertical):
     def go_to(self, view: str) -> None:
         """Show another view."""
         self.switcher.current = view
-        grids = {WORKERS: self.crew, JOBS: self.jobs, POOLS: self.pools}
-        grids[view].focus()
-        self.keys.say(KEYS[view])
+        # At once, unlike focus(): keys that were typed ahead go to what is shown from now on.
+        self.screen.set_focus({WORKERS: self.crew, JOBS: self.jobs, POOLS: self.pools}[view])
+        self.keys.show(view)
 
     def open_search(self) -> None:
         """Let a person write what to search for."""
         self.go_to(JOBS)
-        self.search.add_class("open")
-        self.search.focus()
+        self.search.display = True
+        self.screen.set_focus(self.search)
 
     def close_search(self) -> None:
         """Forget what was searched for."""
-        self.search.remove_class("open")
+        self.search.display = False
         self.search.value = ""
         self.go_to(self.view)
 

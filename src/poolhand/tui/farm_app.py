@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.widgets import DataTable, Input
 
 from poolhand.errors import PoolhandError
@@ -65,12 +66,15 @@ class FarmApp(App[None]):
         on_quit: Callable[[bool], None] | None = None,
         every: float = 1.0,
         runtime: Runtime | None = None,
+        has_terminal: Callable[[], bool] = lambda: True,
+        driver_class: type[Driver] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_class)
         self.now = (runtime or Runtime()).wall
         self.operator = operator
         self.on_quit = on_quit
         self.every = every
+        self.has_terminal = has_terminal
         self.quits = 0
         self.sight = Sight(operator, farm_id, runtime or Runtime())
         self.acts = Acts(operator, by, (runtime or Runtime()).monotonic)
@@ -88,7 +92,14 @@ class FarmApp(App[None]):
         self.theme = "ansi-dark"
         self.board.go_to(WORKERS)
         self.run_worker(self._watch())
-        self.set_interval(self.every, lambda: self.board.show_head(self.sight))
+        self.set_interval(self.every, self._tick)
+
+    def _tick(self) -> None:
+        """Let times go on; end where the terminal has gone."""
+        if self.has_terminal():
+            self.board.show_head(self.sight)
+        else:
+            self.exit()
 
     async def _watch(self) -> None:
         """Look, again and again; at once if something has changed here."""
@@ -109,7 +120,7 @@ class FarmApp(App[None]):
     def say(self, text: str) -> None:
         """Tell something in the line at the bottom of whatever is shown."""
         for screen in self.screen_stack:
-            for line in screen.query(StatusLine).exclude("KeyLine"):
+            for line in screen.query(StatusLine):
                 line.say(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
 from textual.widgets import DataTable
 
@@ -26,6 +27,11 @@ class Grid(DataTable[Text]):
     Grid > .datatable--header { text-style: bold; background: transparent; color: $foreground; }
     Grid > .datatable--cursor { text-style: reverse; background: transparent; color: $foreground; }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top"),
+        Binding("end", "scroll_bottom"),
+    ]
 
     def __init__(self, columns: Sequence[Column], id: str) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=False)
@@ -93,7 +99,7 @@ class Grid(DataTable[Text]):
     def _cells(self, row: Row) -> list[Text]:
         return [
             Text(
-                cell(row.cells[place], width, self._kinds[place].tail),
+                cell(row.cells[place], width, self._kinds[place].is_id),
                 row.style if self._kinds[place].name == STYLED else "",
                 no_wrap=True,
             )

@@ -98,7 +98,11 @@ class StatusLine(Static):
         self.update(Text(safe(text)))
 
 
-class KeyLine(StatusLine):
+class KeyLine(Static):
     """One line on the keys that are of use where they are shown; the others work as well."""
 
-    DEFAULT_CSS: ClassVar[str] = "KeyLine { max-height: 1; color: $primary; }"
+    DEFAULT_CSS: ClassVar[str] = "KeyLine { height: 1; color: $primary; text-wrap: nowrap; }"
+
+    def show(self, view: str) -> None:
+        """Tell the keys of a view."""
+        self.update(Text(KEYS[view]))

@@ -16,20 +16,22 @@ from poolhand.tui.words import NOTHING, lasting, size
 
 SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
 LEAST_OF_LAST = 16
-LEAST = 4
+ID_END = 3
 GAP = 2  # what a table leaves between two columns
 
 
 class Column(Struct, frozen=True):
     """A column: no wider than `most`; of those that can be spared, the highest number goes first.
 
-    `tail` keeps the end of what is too long, where ids differ. The last column is never spared.
+    It gives way down to `least`. Of an id that is too long the middle is left out: the beginning
+    says when it was made, the end counts. The last column is never spared.
     """
 
     name: str
     most: int = 12
+    least: int = 4
     spare: int = 0
-    tail: bool = False
+    is_id: bool = False
 
 
 class Row(Struct, frozen=True):
@@ -48,8 +50,8 @@ class Running(Struct, frozen=True):
 
 
 WORKERS = (
-    Column("worker", 40, tail=True),
-    Column("state", 34),
+    Column("worker", 40, 10, is_id=True),
+    Column("state", 34, 8),
     Column("pid", 8, spare=2),
     Column("active", 9),
     Column("ok", 9),
@@ -59,8 +61,8 @@ WORKERS = (
     Column("heard", 12),
 )
 JOBS = (
-    Column("state", 18),
-    Column("id", 28, tail=True),
+    Column("state", 18, 12),
+    Column("id", 28, 15, is_id=True),
     Column("task", 30),
     Column("pool", 16),
     Column("worker", 20, spare=1),
@@ -173,7 +175,9 @@ def job_rows(jobs: Iterable[JobView], where: Mapping[str, Running], now: datetim
     return [_job_row(job, where.get(job.id), now) for job in jobs]
 
 
-def _job_row(job: JobView, runs: Running | None, now: datetime) -> Row:
+def _job_row(job: JobView, found: Running | None, now: datetime) -> Row:
+    # The record of a farm may be older than that of the job.
+    runs = found if job.status is Status.RUNNING else None
     note = job.note
     if runs is not None and runs.job.mark:
         note = runs.job.mark.replace("_", " ")
@@ -264,11 +268,11 @@ def fitting(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dic
             break
         del wide[place]
     while _room(wide, last, width) < least:
-        widest = max((place for place in wide if place != last), key=lambda p: wide[p])
-        if wide[widest] <= LEAST:
+        may_give = [place for place in wide if place != last and wide[place] > columns[place].least]
+        if not may_give:
             break
-        wide[widest] -= 1
-    return wide | {last: max(LEAST, min(wide[last], _room(wide, last, width)))}
+        wide[max(may_give, key=lambda p: wide[p])] -= 1
+    return wide | {last: max(columns[last].least, min(wide[last], _room(wide, last, width)))}
 
 
 def _room(wide: Mapping[int, int], last: int, width: int) -> int:
@@ -276,8 +280,9 @@ def _room(wide: Mapping[int, int], last: int, width: int) -> int:
     return width - GAP - sum(room + GAP for place, room in wide.items() if place != last)
 
 
-def cell(text: str, width: int, tail: bool) -> str:
+def cell(text: str, width: int, is_id: bool) -> str:
     """Return the text of a cell as it fits into its column."""
     if len(text) <= width:
         return text
-    return "…" + text[len(text) - width + 1 :] if tail else text[: width - 1] + "…"
+    end = text[-ID_END:] if is_id else ""
+    return f"{text[: width - 1 - len(end)]}…{end}"

@@ -9,7 +9,7 @@ import msgspec
 from poolhand.farm.roster import FinishedJob, Snapshot
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
-from poolhand.rules.job import Fault
+from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import JobEvent, Kind
 from poolhand.tui.rows import Running, job_state, took
 from poolhand.tui.words import lasting
@@ -25,7 +25,7 @@ def facts(job: JobView, runs: Running | None, now: datetime) -> list[str]:
         f"submitted {_moment(job.submitted_at)} by {safe(job.submitted_by)}  "
         f"waited {lasting(job.waited)}  took {lasting(took(job, now))}  {_tries(job)}",
     ]
-    if runs is not None:
+    if runs is not None and job.status is Status.RUNNING:
         mark = f", {safe(runs.job.mark)}" if runs.job.mark else ""
         lines.append(f"runs in worker {safe(runs.worker)}{mark}")
     if job.why is not None and not job.status.terminal:
@@ -93,7 +93,7 @@ def snapshot_lines(snapshot: Snapshot) -> list[str]:
     lines = [f"{whose}: {len(snapshot.running)} running, {len(snapshot.finished)} lately ended", ""]
     for job in snapshot.running:
         mark = f"  {safe(job.mark)}" if job.mark else ""
-        since = _moment(job.since)
+        since = _time(job.since)
         lines.append(f"running since {since}  {safe(job.id)}  {safe(job.name)}{mark}")
     for ended in snapshot.finished:
         lines += _finished(ended)
@@ -102,7 +102,7 @@ def snapshot_lines(snapshot: Snapshot) -> list[str]:
 
 def _finished(job: FinishedJob) -> list[str]:
     line = (
-        f"{job.status} {_moment(job.at)}  {safe(job.id)}  {safe(job.name)}  "
+        f"{job.status} {_time(job.at)}  {safe(job.id)}  {safe(job.name)}  "
         f"attempt {job.attempts}  took {lasting(job.ran)}"
     )
     return [line, *(f"    {told}" for told in fault_lines(job.error))]
@@ -110,6 +110,10 @@ def _finished(job: FinishedJob) -> list[str]:
 
 def _moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%H:%M:%S}Z"
 
 
 def _json(value: object) -> str:

@@ -10,6 +10,8 @@ from poolhand.errors import UsageError
 from poolhand.operate.actions import Operator
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from poolhand.tui.farm_app import FarmApp
 
 NOT_THERE = "the live view needs Textual; install it with: pip install 'poolhand[tui]'"
@@ -20,7 +22,7 @@ NO_TERMINAL = (
 
 
 class LiveView:
-    """A view of farms, on this terminal and the event loop that is running.
+    """A view of farms, on this terminal and the event loop that is running; it ends with either.
 
     With a `farm_id` it shows that farm alone and ends with it. `on_quit(fast)` is called for `q`
     to stop the farm, with True when it is pressed again; without it `q` ends the view.
@@ -49,7 +51,12 @@ class LiveView:
         if self._ended:
             return
         self._app = FarmApp(
-            self._operator, by=self._by, farm_id=self._farm_id, on_quit=self._on_quit
+            self._operator,
+            by=self._by,
+            farm_id=self._farm_id,
+            on_quit=self._on_quit,
+            has_terminal=has_terminal,
+            driver_class=_driver(),
         )
         await self._app.run_async()
 
@@ -71,12 +78,25 @@ async def run_view(
     await LiveView(operator, by=by, farm_id=farm_id, on_quit=on_quit).run()
 
 
+def _driver() -> type[Driver] | None:
+    if sys.platform == "win32":
+        return None
+    from poolhand.tui.driver import TerminalDriver
+
+    return TerminalDriver
+
+
 def check_terminal() -> None:
     """Refuse a view where it cannot be shown, before anything is begun for it."""
     try:
         import textual  # noqa: F401
     except ImportError as error:
         raise UsageError(NOT_THERE) from error
-    # Textual draws on the stream for errors; the output may go elsewhere.
-    if not all(stream and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)):
+    if not has_terminal():
         raise UsageError(NO_TERMINAL)
+
+
+def has_terminal() -> bool:
+    """Tell whether there is a terminal, and it is still there."""
+    # Textual draws on the stream for errors; the output may go elsewhere.
+    return all(stream and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))

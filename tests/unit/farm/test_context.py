@@ -318,7 +318,7 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
     task = app.task(name="beside")(context_tasks.beside)
     async with app, app.worker():
         request_id.set("r-1")
-        order = task._order((HERE,), {})
+        order = task.order((HERE,), {})
         altered = msgspec.structs.replace(order, brief=order.brief.replace(b"r-1", b"r-2"))
         assert altered.brief != order.brief
         (ticket,) = await app.submit([altered], task._how())

@@ -14,8 +14,10 @@ import asyncpg
 import pytest
 
 from poolhand.errors import StoreError, Unavailable, UsageError
+from poolhand.stores import postgres_link
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_link import Link, Raw
+from poolhand.stores.postgres_turn import PATIENCE
 from poolhand.testing import PostgresServer
 from tests.faults.proxy import Proxy
 
@@ -441,11 +443,15 @@ async def test_a_server_that_hangs_up_is_told_of(proxy: Proxy, database: str) ->
 
 
 @pytest.mark.slow
-async def test_a_server_that_never_answers_is_not_waited_for(proxy: Proxy, database: str) -> None:
+async def test_a_server_that_never_answers_is_not_waited_for(
+    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert postgres_link.CONNECT_SECONDS < PATIENCE
+    monkeypatch.setattr(postgres_link, "CONNECT_SECONDS", 1.5)
     proxy.half_open(new=True)
     async with asyncio.timeout(LIMIT):
         told = await failure(proxy.through(database))
-    assert "no connection within 5 s: check host and port" in told
+    assert "no connection within 1.5 s: check host and port" in told
 
 
 async def test_a_unix_socket_leads_to_the_server(postgres: PostgresServer) -> None:

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from poolhand.runtime import Runtime
+from poolhand.stores import postgres_signals
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_signals import ANYTHING, LONGEST, PostgresSignals
 from poolhand.testing import PostgresServer
@@ -18,6 +19,7 @@ from tests.contract.test_signals import Ear
 from tests.faults.proxy import Proxy
 
 LIMIT = 40  # seconds after which what should have happened is not waited for any more
+NOTICED_WITHIN = 35  # seconds, promised
 
 
 @asynccontextmanager
@@ -144,8 +146,11 @@ async def test_after_a_restart_of_the_server_everybody_hears_again(
 
 @pytest.mark.slow
 async def test_a_connection_that_died_without_a_word_is_noticed(
-    database: str, proxy: Proxy
+    database: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert postgres_signals.PING_EVERY + postgres_signals.PING_SECONDS < NOTICED_WITHIN
+    monkeypatch.setattr(postgres_signals, "PING_EVERY", 1.0)
+    monkeypatch.setattr(postgres_signals, "PING_SECONDS", 1.0)
     async with opened(proxy.through(database)) as (_, ear), opened(database) as (one, _):
         proxy.half_open()
         # New ones are served: it has to give up the old one.

@@ -99,11 +99,13 @@ chmod +x "$SERVERS_ROOT/usr/sbin/pgbouncer"
 mkdir -p "$SERVERS_ROOT/usr/bin" "$SERVERS_ROOT/usr/include"
 : >"$SERVERS_ROOT/usr/bin/gcc"
 chmod +x "$SERVERS_ROOT/usr/bin/gcc"
+: >"$SERVERS_ROOT/usr/bin/tmux"
+chmod +x "$SERVERS_ROOT/usr/bin/tmux"
 : >"$SERVERS_ROOT/usr/include/stdio.h"
 """
 INSTALL = (
     "noninteractive install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 postgresql"
-    " pgbouncer gcc libc6-dev"
+    " pgbouncer gcc libc6-dev tmux"
 )
 NO_CLUSTER = "etc/postgresql-common/createcluster.d/none-at-install.conf"
 
@@ -180,7 +182,7 @@ def test_lists_that_are_there_are_not_fetched_unless_they_are_old(tmp_path: Path
 def test_who_may_not_install_is_told_how_and_goes_on(tmp_path: Path, user: int, apt: bool) -> None:
     machine = Machine(tmp_path, user, apt)
     said = machine.run()
-    packages = "postgresql pgbouncer gcc libc6-dev"
+    packages = "postgresql pgbouncer gcc libc6-dev tmux"
     assert said.startswith(f"servers: not installed: {packages}.")
     assert said.endswith(f"as root: apt-get install --no-install-recommends {packages}\n")
     assert not machine.asked()

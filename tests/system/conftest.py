@@ -1,0 +1,30 @@
+"""Places for farms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.farmhouse import Yard
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    """Give a place for farms over a file."""
+    return Yard(tmp_path)
+
+
+@pytest.fixture
+def server_yard(tmp_path: Path, schema: str) -> Yard:
+    """Give a place for farms over a server, where one that stands still holds no lock."""
+    return Yard(tmp_path, schema)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def any_yard(request: pytest.FixtureRequest, tmp_path: Path) -> Yard:
+    """Give a place for farms over each kind of store that they can have."""
+    if request.param == "sqlite":
+        return Yard(tmp_path)
+    schema: str = request.getfixturevalue("schema")
+    return Yard(tmp_path, schema)

@@ -1,0 +1,81 @@
+"""One of several processes with the same schedules; each run of a job is a line outside the store.
+
+Its wall clock is that of the machine and what a file says, in seconds, which a test may change at
+any time. One that is `mortal` kills itself between the submit of a moment and the note of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from poolhand import App, current_job
+from poolhand.contract import Put
+from poolhand.farm.scheduler import DOCUMENTS
+from poolhand.farm.station import Station
+from poolhand.runtime import Runtime
+
+URL, FOLDER, EXPRESSION, MISSED, FATE = sys.argv[1:6]
+LINES, OFFSET = Path(FOLDER) / "lines", Path(FOLDER) / "offset"
+
+
+class Moved(Runtime):
+    """A machine whose clock somebody moves."""
+
+    def wall(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=float(OFFSET.read_text()))
+
+
+class Crew(App):
+    def _station(self) -> Station:
+        station = super()._station()
+        if FATE == "mortal":
+            put = station.store.put
+
+            async def die(puts: Sequence[Put], token: int | None = None) -> bool:
+                if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return await put(puts, token)
+
+            station.store.put = die  # type: ignore[method-assign]
+        return station
+
+
+app = Crew(URL, runtime=Moved())
+story = os.open(LINES, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def tell(name: str) -> None:
+    job = current_job()
+    assert job is not None
+    moment = (job.idempotency_key or "").rpartition(" s:" if name == "beat" else f"{ZONE}:")[2]
+    os.write(story, f"{name} {moment} {job.id}\n".encode())
+
+
+ZONE = "Europe/Berlin"
+
+
+@app.every(1, missed=MISSED)
+@app.task(name="beat")
+async def beat() -> None:
+    tell("beat")
+
+
+@app.cron(EXPRESSION, tz=ZONE, missed=MISSED)
+@app.task(name="cron")
+async def cron() -> None:
+    tell("cron")
+
+
+async def work() -> None:
+    async with app, app.worker():
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(work())

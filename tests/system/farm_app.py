@@ -1,0 +1,207 @@
+"""The app of the farms that tests start; what its jobs do is told in a file, line by line.
+
+`FARM_STORE` says where its jobs are kept, `FARM_STORY` which file that is, `FARM_WARM_UP` which
+hook a worker has to go through, `FARM_GATE` a file that has to be there for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from poolhand import App, Retry, current_job
+
+LATER = 0.02  # seconds between two looks at a file
+HELD: list[bytearray] = []
+
+
+def tell(what: str, *more: object) -> None:
+    """Add a line to the story; lines of many processes do not mix."""
+    line = " ".join(map(str, (what, os.getpid(), *more)))
+    story = os.open(os.environ["FARM_STORY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(story, f"{line}\n".encode())
+    os.close(story)
+
+
+def begin(name: str) -> None:
+    job = current_job()
+    assert job is not None
+    tell("begin", name, job.id, job.attempts)
+
+
+def end(name: str) -> None:
+    job = current_job()
+    assert job is not None
+    tell("end", name, job.id, job.attempts)
+
+
+async def pause(seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+
+
+# What jobs do
+
+
+async def note(number: int) -> int:
+    begin(f"note-{number}")
+    return number
+
+
+async def nap(seconds: float) -> None:
+    begin("nap")
+    await pause(seconds)
+    end("nap")
+
+
+async def hold(gate: str) -> None:
+    """Run until a file is there."""
+    begin("hold")
+    while not Path(gate).exists():  # noqa: ASYNC240 - another process makes it
+        await pause(LATER)
+    end("hold")
+
+
+async def cling(gate: str) -> None:
+    """Run until a file is there, and do not let go when asked to."""
+    begin("cling")
+    while not Path(gate).exists():  # noqa: ASYNC240
+        with suppress(asyncio.CancelledError):
+            await pause(LATER)
+    end("cling")
+
+
+def occupy(gate: str) -> None:
+    """Hold a thread until a file is there."""
+    begin("occupy")
+    while not Path(gate).exists():
+        Event().wait(LATER)
+    end("occupy")
+
+
+def compute(gate: str) -> None:
+    """Hold a process until a file is there."""
+    begin("compute")
+    while not Path(gate).exists():
+        Event().wait(LATER)
+    end("compute")
+
+
+async def block(gate: str) -> None:
+    """Hold the event loop until a file is there."""
+    begin("block")
+    while not Path(gate).exists():  # noqa: ASYNC240
+        Event().wait(LATER)
+    end("block")
+
+
+async def hold_interpreter() -> None:
+    """Let no other thread of this process run; the first attempt only."""
+    begin("interpreter")
+    job = current_job()
+    if job is not None and job.attempts == 1 and not job.crashes:
+        sum(range(10**12))
+    end("interpreter")
+
+
+async def crash() -> None:
+    """Die with the whole process."""
+    begin("crash")
+    os._exit(7)
+
+
+async def keep_company(gate: str) -> None:
+    """Run until a file is there, and have made a process that has all open files of this one."""
+    begin("company")
+    company = os.fork()
+    if not company:
+        signal.pause()
+    tell("forked", company)
+    while not Path(gate).exists():  # noqa: ASYNC240
+        await pause(LATER)
+    end("company")
+
+
+async def eat(megabytes: int) -> None:
+    """Have more memory, for as long as the process lives."""
+    begin("eat")
+    HELD.append(bytearray(os.urandom(1024)) * (1024 * megabytes))
+
+
+async def shout(text: str) -> None:
+    begin("shout")
+    print(f"{text} printed")  # noqa: T201
+    sys.stdout.write(f"{text} written\n")
+    print(f"{text} complained", file=sys.stderr)  # noqa: T201
+    logging.getLogger("shop").warning("%s logged", text)
+    await asyncio.sleep(0)
+    print(f"{text} again")  # noqa: T201
+
+
+def add_to(app: App) -> dict[str, Any]:
+    """Make tasks of all that jobs do."""
+    for pool in ("default", "other"):
+        app.pool(pool, max_concurrent=1000)
+    tasks: dict[str, Any] = {
+        fn.__name__: app.task(fn)
+        for fn in (note, nap, hold, block, crash, keep_company, eat, shout, hold_interpreter)
+    }
+    tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)
+    tasks["occupy"] = app.task(retry=Retry(attempts=1))(occupy)
+    tasks["compute"] = app.task(run_in="process", retry=Retry(attempts=1))(compute)
+    tasks["elsewhere"] = app.task(pool="other", name="elsewhere")(note)
+    return tasks
+
+
+async def come_up() -> None:
+    """Be ready when a file is there."""
+    tell("warming")
+    while not Path(os.environ["FARM_GATE"]).exists():  # noqa: ASYNC240
+        await pause(LATER)
+    tell("warm")
+
+
+def come_up_blocking() -> None:
+    """Be ready when a file is there, and let nothing else be done meanwhile."""
+    tell("warming")
+    while not Path(os.environ["FARM_GATE"]).exists():
+        Event().wait(LATER)
+    tell("warm")
+
+
+def insist() -> None:
+    """Be ready if a file is there."""
+    tell("warming")
+    if not Path(os.environ["FARM_GATE"]).exists():
+        raise LookupError("the larder is empty")
+
+
+def refuse() -> None:
+    """Die before anybody is ready, unless a file is there."""
+    tell("warming")
+    if not Path(os.environ["FARM_GATE"]).exists():
+        os._exit(9)
+
+
+WARM_UPS: dict[str, Callable[[], Any]] = {
+    "async": come_up,
+    "plain": come_up_blocking,
+    "failing": insist,
+    "dying": refuse,
+}
+
+app = App(os.environ.get("FARM_STORE", "memory://"))
+add_to(app)
+if "FARM_WARM_UP" in os.environ:
+    app.warm_up(WARM_UPS[os.environ["FARM_WARM_UP"]])
+if "FARM_IMPORT" in os.environ and not Path(os.environ["FARM_IMPORT"]).exists():
+    raise ImportError("a part of the shop is missing")

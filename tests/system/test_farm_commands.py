@@ -1,0 +1,210 @@
+"""Farms that live, seen and steered from other processes; what they tell, and what they do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolhand import Retry
+from poolhand.farm.roster import ANSWERS, FARMS, WISHES
+from poolhand.operate.actions import Operator
+from poolhand.rules.job import Status
+from poolhand.rules.streams import Kind
+from tests.system.farmhouse import Farm, Yard, all_gone, children_of, state_of, until
+
+pytestmark = pytest.mark.slow
+
+
+def told(farm: Farm, *words: str) -> str:
+    """Run a command that must do what it was asked for; return what it says."""
+    by = () if words[1] == "snapshot" else ("--by", "ann")
+    done = farm.command(*words, *by)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(yard: Yard, *words: str, **settings: Any) -> str:
+    """Start a farm that cannot be; return what it says in its one line."""
+    with yard.running(*words, **settings) as farm:
+        assert farm.ended() == 2
+        assert farm.pids == []
+        return farm.text
+
+
+# Steering
+
+
+def test_all_workers_are_replaced_under_load_and_no_job_is_lost_or_doubled(any_yard: Yard) -> None:
+    yard = any_yard
+    with yard.running("--min", "2", "--max", "2") as farm:
+        before = farm.until_ready(2)
+        yard.submit("nap", *[0.05] * 200)
+        assert "replaced" in told(farm, "workers", "restart", farm.id)
+        farm.until_line("process leaving", 2, why="another one has taken its place")
+        yard.until_done(200)
+        until(lambda: all_gone(before), "end of those before")
+        begun = [words[3] for words in yard.told("begin")]
+        assert len(begun) == len(set(begun)) == 200
+        assert farm.lines("farm trouble") == []
+        assert farm.stop() == 0
+    assert yard.counts() == {Status.COMPLETED: 200}
+
+
+def test_one_worker_is_drained_and_another_takes_its_place(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("hold", str(yard.gate))
+        yard.until_told("begin")
+        assert "ends when its jobs are over" in told(farm, "workers", "drain", f"{farm.id}.1")
+        farm.until_ready(2)
+        assert farm.lines("process ended") == []
+        yard.open_gate()
+        farm.until_line("process ended", handed_back="0")
+        gone = farm.command("workers", "drain", f"{farm.id}.1", "--by", "ann")
+        assert f"there is no worker {farm.id}.1" in gone.stderr
+        assert farm.stop() == 0
+
+
+@pytest.mark.parametrize("least", ["0", "1"])
+def test_a_farm_is_drained_from_outside(yard: Yard, least: str) -> None:
+    with yard.running("--min", least) as farm:
+        farm.until_line("farm started")
+        until(yard.farms, "farm")
+        assert "ends when" in told(farm, "workers", "drain", farm.id, "--yes")
+        assert farm.ended() == 0
+    assert leftovers(yard) == []
+
+
+def leftovers(yard: Yard) -> list[str]:
+    """Return the keys of all documents of farms."""
+
+    async def look(operator: Operator) -> list[str]:
+        store = operator._store
+        return [key for kind in (FARMS, WISHES, ANSWERS) for key in await store.scan(kind, "", 100)]
+
+    return yard.ask(look)
+
+
+def test_other_bounds_hold_at_once(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        assert "2 to 3 workers" in told(
+            farm, "workers", "bounds", farm.id, "--min", "2", "--max", "3"
+        )
+        farm.until_ready(2)
+        told(farm, "workers", "bounds", farm.id, "--min", "1", "--max", "1")
+        farm.until_line("process ended")
+        (record,) = yard.farms()
+        assert (record.minimum, record.maximum) == (1, 1)
+        assert farm.stop() == 0
+
+
+def test_a_snapshot_tells_what_runs_and_what_has_ended_page_by_page(yard: Yard) -> None:
+    with yard.running("--max", "1", "-c", "1", task_history_max=5) as farm:
+        farm.until_ready()
+        yard.submit("note", *range(7))
+        never = str(yard.folder / "never")
+        yard.submit("hold", never, retry=Retry(attempts=1), timeout=0.2)
+        yard.until_done(7)
+        yard.until_done(1, Status.FAILED)
+        (runs,) = yard.submit("hold", str(yard.gate))
+        yard.until_told("begin", "hold", count=2)
+        for id in (farm.id, f"{farm.id}.1"):
+            found = json.loads(told(farm, "workers", "snapshot", id, "--limit", "3", "--json"))
+            page = found["snapshot"]
+            assert [job["id"] for job in page["running"]] == [runs]
+            assert [job["status"] for job in page["finished"]] == ["failed", *["completed"] * 2]
+            assert page["finished"][0]["error"]["type"].endswith("JobTimedOut")
+            after = str(page["after"])
+            rest = told(farm, "workers", "snapshot", id, "--after", after, "--json")
+            assert len(json.loads(rest)["snapshot"]["finished"]) == 2
+        yard.open_gate()
+        assert farm.stop() == 0
+
+
+# What cannot be
+
+
+def test_a_farm_over_the_memory_of_one_process_is_refused(yard: Yard) -> None:
+    yard.url = "memory://"
+    assert "lives inside one process" in refused(yard)
+
+
+def test_an_app_that_is_not_there_is_refused(yard: Yard) -> None:
+    assert "has no 'shop'" in refused(yard, app="tests.system.farm_app:shop")
+    assert "No module named 'shop'" in refused(yard, app="shop:app")
+
+
+def test_settings_that_cannot_be_are_refused_all_at_once(yard: Yard) -> None:
+    text = refused(yard, "--min", "5", "--max", "2", heartbeat_interval_s=0)
+    assert "min_workers" in text
+    assert "heartbeat_interval_s" in text
+
+
+# What is told
+
+
+def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        ids = yard.submit("shout", "ann", "bob")
+        yard.until_done(2)
+        assert farm.stop() == 0
+        for id, who in zip(ids, ("ann", "bob"), strict=True):
+            kept = yard.ask(partial(texts, id))
+            words = ("printed", "written", "complained", "logged", "again")
+            assert sorted(kept) == sorted(f"{who} {word}" for word in words)
+            for word in words:
+                assert f"{who} {word}" in farm.text
+
+
+async def texts(id: str, operator: Operator) -> list[str]:
+    """Return what a job has written."""
+    return [event.data["text"] async for event in operator.follow(id) if event.kind is Kind.LOG]
+
+
+def test_no_password_is_seen_in_lists_of_processes_or_in_the_log(
+    tmp_path: Path, schema: str
+) -> None:
+    user, _, rest = schema.partition("@")
+    yard = Yard(tmp_path, f"{user}:hush-1234@{rest}")
+    with yard.running("--loglevel", "debug", "--verbose", "--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("note", 1)
+        yard.until_done(1)
+        os.kill(pid, 9)
+        farm.until_ready(2)
+        lists = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True)
+        assert farm.id in lists.stdout
+        assert "hush-1234" not in lists.stdout
+        assert farm.stop() == 0
+        assert "hush-1234" not in farm.text
+    with yard.running(app="tests.system.farm_app:nothing") as farm:
+        assert farm.ended() == 2
+        assert "hush-1234" not in farm.text
+
+
+def test_many_replacements_leave_no_process_and_no_open_file_behind(yard: Yard) -> None:
+    def open_files(farm: Farm) -> int:
+        return len(list(Path(f"/proc/{farm.pid}/fd").iterdir()))
+
+    def at_rest(farm: Farm, count: int) -> bool:
+        """Tell whether all but the last workers are gone."""
+        return len(children_of(farm.pid)) == 3 and len(farm.lines("process ready")) == count
+
+    with yard.running("--min", "3", "--max", "3", "-c", "1", max_jobs_per_worker=1) as farm:
+        until(lambda: at_rest(farm, 3), "3 workers")
+        before = open_files(farm)
+        yard.submit("note", *range(30))
+        yard.until_done(30)
+        until(lambda: at_rest(farm, 33), "30 replacements")
+        assert open_files(farm) <= before + 1
+        assert {state_of(pid) for pid in farm.pids[:-3]} == {""}
+        assert len(yard.told("begin")) == 30
+        assert farm.stop() == 0
+        assert all_gone(farm.pids)

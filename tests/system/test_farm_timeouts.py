@@ -1,0 +1,118 @@
+"""Jobs that take too long in a farm: asked to stop, made to stop, and what that costs others."""
+
+from __future__ import annotations
+
+import pytest
+
+from poolhand import Retry
+from poolhand.rules.job import Status
+from tests.system.farmhouse import Yard, all_gone, children_of, until
+
+pytestmark = pytest.mark.slow
+
+
+def test_timeouts_of_the_settings_hold_for_jobs_without_any(yard: Yard) -> None:
+    with yard.running("--max", "1", soft_timeout_s=0.3, hard_timeout_s=30) as farm:
+        farm.until_ready()
+        (soft,) = yard.submit("hold", str(yard.gate), retry=Retry(attempts=1))
+        yard.until_done(1, Status.FAILED)
+        error = yard.job(soft).error
+        assert error is not None
+        assert "soft" in error.message
+        (own,) = yard.submit("nap", 0.6, timeout=20)
+        yard.until_done(1)
+        assert yard.job(own).attempts == 1
+        assert farm.stop() == 0
+
+
+@pytest.mark.parametrize("task", ["cling", "occupy"])
+def test_a_job_that_cannot_be_stopped_ends_its_worker_when_the_others_are_done(
+    yard: Yard, task: str
+) -> None:
+    with yard.running("-c", "2", "--max", "1", hard_timeout_s=0.4) as farm:
+        (pid,) = farm.until_ready()
+        (neighbour,) = yard.submit("hold", str(yard.gate), timeout=60)
+        yard.until_told("begin", "hold")
+        (late,) = yard.submit(task, str(yard.folder / "never"))
+        farm.until_line("process leaving", why="did not stop at its hard timeout")
+        yard.until_done(1, Status.FAILED)
+        # It takes no more: that is done by the one that follows.
+        farm.until_ready(2)
+        yard.submit("note", 1)
+        yard.until_done(1)
+        assert yard.told("begin", "note")[0][1] == str(farm.pids[1])
+        assert not all_gone([pid])
+        yard.open_gate()
+        yard.until_done(2)
+        until(lambda: all_gone([pid]), "end of the worker")
+        assert yard.job(late).dead
+        assert (yard.job(neighbour).attempts, yard.job(neighbour).crashes) == (1, 0)
+        assert farm.stop() == 0
+
+
+def test_neighbours_of_a_job_that_cannot_be_stopped_have_so_long_and_go_back(yard: Yard) -> None:
+    with yard.running("-c", "2", "--max", "1", hard_exit_after_s=0.3) as farm:
+        (pid,) = farm.until_ready()
+        (neighbour,) = yard.submit("hold", str(yard.gate))
+        yard.until_told("begin", "hold")
+        again = Retry(attempts=2, first=0.01)
+        (late,) = yard.submit("cling", str(yard.gate), timeout=0.3, retry=again)
+        until(lambda: all_gone([pid]), "end of the worker")
+        yard.open_gate()
+        yard.until_done(2)
+        assert (yard.job(neighbour).attempts, yard.job(neighbour).crashes) == (1, 0)
+        assert yard.job(late).attempts == 2
+        assert farm.stop() == 0
+
+
+def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
+    with yard.running("-c", "2", "--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("hold", str(yard.gate))
+        yard.submit("compute", str(yard.gate), timeout=1.5)
+        ((_, child, *_),) = yard.until_told("begin", "compute")
+        assert int(child) in children_of(pid)
+        yard.until_done(1, Status.FAILED)
+        until(lambda: all_gone([int(child)]), "end of it")
+        yard.open_gate()
+        yard.until_done(1)
+        assert farm.lines("process leaving") == []
+        assert farm.stop() == 0
+
+
+@pytest.mark.parametrize(("slots", "quota"), [(2, 5), (10, 4)])
+def test_a_worker_is_replaced_after_exactly_so_many_jobs(
+    yard: Yard, slots: int, quota: int
+) -> None:
+    yard.submit("note", *range(3 * quota - 1))
+    with yard.running("-c", str(slots), "--max", "1", max_jobs_per_worker=quota) as farm:
+        yard.until_done(3 * quota - 1)
+        farm.until_ready(3)
+        ran = [words[1] for words in yard.told("begin")]
+        assert [ran.count(str(pid)) for pid in farm.pids] == [quota, quota, quota - 1]
+        yard.submit("note", 99)
+        farm.until_ready(4)
+        assert farm.stop() == 0
+        assert {line["handed_back"] for line in farm.lines("process ended")} == {"0"}
+
+
+def test_a_worker_that_has_too_much_memory_is_replaced(yard: Yard) -> None:
+    with yard.running("--max", "1", max_memory_mb_per_worker=120) as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("hold", str(yard.gate))
+        yard.submit("eat", 100)
+        farm.until_line("process leaving", why="more than 120 MB")
+        farm.until_ready(2)
+        assert not all_gone([pid])
+        yard.open_gate()
+        yard.until_done(2)
+        until(lambda: all_gone([pid]), "end of it")
+        begun = [words[3] for words in yard.told("begin")]
+        assert len(begun) == len(set(begun)) == 2
+        assert farm.stop() == 0
+
+
+def test_a_bound_on_memory_that_no_worker_can_keep_is_reported(yard: Yard) -> None:
+    with yard.running("--max", "1", max_memory_mb_per_worker=1) as farm:
+        farm.until_line("farm trouble", text="has run nothing: more than 1 MB of memory")
+        assert farm.stop() == 0

@@ -1,0 +1,144 @@
+"""Workers that hang are replaced, workers without a supervisor end, and their jobs go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from poolhand.rules.job import Status
+from tests.system.farmhouse import Yard, all_gone, children_of, state_of, until
+
+pytestmark = pytest.mark.slow
+INTERVAL = 0.2
+LATE = 10.0  # seconds that a busy machine may add
+
+
+def is_over(pid: int) -> bool:
+    """Tell whether a process has ended, even if nobody has seen it yet."""
+    return state_of(pid) in ("", "Z")
+
+
+def test_a_stopped_worker_is_killed_and_its_jobs_run_again(any_yard: Yard) -> None:
+    yard = any_yard
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        (id,) = yard.submit("hold", str(yard.gate))
+        yard.until_told("begin")
+        os.kill(pid, signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        until(lambda: is_over(pid), "end of it")
+        took = time.monotonic() - stopped_at
+        # Its last beat may be an interval old already.
+        assert 8 * INTERVAL - 0.05 < took < 9 * INTERVAL + LATE
+        (hung,) = farm.until_line("farm trouble", text="is replaced: silent for")
+        (dead,) = farm.until_line("farm trouble", text="was killed by SIGKILL")
+        assert dead.at - hung.at > 2 * INTERVAL - 0.05
+        yard.open_gate()
+        yard.until_done(1)
+        assert [words[1] for words in yard.told("begin")] == [str(pid) for pid in farm.pids]
+        assert yard.job(id).crashes == 1
+        assert farm.stop() == 0
+
+
+def test_a_job_that_blocks_the_loop_is_named_and_its_worker_stays(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        (id,) = yard.submit("block", str(yard.gate))
+        trouble = farm.until_line("farm trouble", text="loop blocked")[0]
+        assert "farm_app.block" in trouble["text"]
+        assert id in trouble["text"] + trouble["job_id"]
+        yard.open_gate()
+        yard.until_done(1)
+        assert farm.stop() == 0
+        assert len(farm.pids) == 1
+
+
+def test_a_worker_whose_loop_is_blocked_for_too_long_is_replaced(yard: Yard) -> None:
+    with yard.running("--max", "1", loop_blocked_limit_s=0.5) as farm:
+        farm.until_ready()
+        yard.submit("block", str(yard.gate))
+        farm.until_line("farm trouble", text="is replaced: its event loop has not turned")
+        until(lambda: is_over(farm.pids[0]), "end of it")
+        yard.open_gate()
+        yard.until_done(1)
+        assert farm.stop() == 0
+
+
+def test_a_worker_whose_interpreter_is_held_is_replaced(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("hold_interpreter")
+        farm.until_line("farm trouble", text="is replaced: silent for")
+        yard.until_done(1)
+        assert is_over(farm.pids[0])
+        assert farm.stop() == 0
+
+
+def test_a_killed_worker_is_replaced_and_its_jobs_are_soon_done(any_yard: Yard) -> None:
+    yard = any_yard
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("hold", *[str(yard.gate)] * 10)
+        yard.until_told("begin", count=10)
+        os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        yard.open_gate()
+        yard.until_done(10)
+        assert time.monotonic() - killed_at < LATE
+        assert farm.stop() == 0
+
+
+def test_workers_of_a_supervisor_that_stands_still_leave_and_are_replaced(
+    server_yard: Yard,
+) -> None:
+    yard = server_yard
+    with yard.running("--min", "2", "--max", "2") as farm:
+        pids = farm.until_ready(2)
+        (id,) = yard.submit("nap", 0.5)
+        yard.until_told("begin")
+        farm.signal(signal.SIGSTOP)
+        until(lambda: all(map(is_over, pids)), "end of all")
+        # What ran was finished first.
+        assert yard.job(id).status is Status.COMPLETED
+        farm.signal(signal.SIGCONT)
+        farm.until_ready(4)
+        yard.submit("note", 1)
+        yard.until_done(2)
+        assert farm.stop() == 0
+
+
+def test_workers_of_a_killed_supervisor_end_and_give_their_jobs_back(any_yard: Yard) -> None:
+    yard = any_yard
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        ids = yard.submit("hold", str(yard.gate), str(yard.gate))
+        process = yard.submit("compute", str(yard.gate))
+        yard.until_told("begin", count=3)
+        children = children_of(pid)
+        assert children
+        farm.signal(signal.SIGKILL)
+        until(lambda: all(map(is_over, [pid, *children])), "end of its workers")
+    assert [yard.job(id).status for id in ids] == [Status.QUEUED] * 2
+    with yard.running("--max", "1") as other:
+        yard.open_gate()
+        yard.until_done(3)
+        assert {yard.job(id).attempts for id in [*ids, *process]} == {1}
+        assert {yard.job(id).crashes for id in [*ids, *process]} == {0}
+        assert other.stop() == 0
+
+
+def test_what_jobs_have_forked_keeps_no_farm_from_seeing_that_a_worker_is_dead(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        yard.submit("keep_company", str(yard.gate))
+        ((_, _, company),) = yard.until_told("forked")
+        os.kill(pid, signal.SIGKILL)
+        farm.until_line("farm trouble", text="was killed by SIGKILL")
+        yard.open_gate()
+        yard.until_done(1)
+        assert state_of(int(company)) != ""
+        assert farm.stop() == 0
+        assert all_gone(farm.pids)

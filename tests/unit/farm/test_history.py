@@ -1,0 +1,129 @@
+"""The last jobs that ended: as many as are kept, page by page, none twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poolhand.farm.history import MOST_BYTES, History, finished, running
+from poolhand.farm.roster import LONGEST_TEXT, FinishedJob
+from poolhand.rules.job import Fault, Job, Status
+
+AT = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+def ended(number: int, text: str = "") -> FinishedJob:
+    return FinishedJob(f"j-{number}", "fetch", "web", Status.COMPLETED, 1, AT, 0.5, text)
+
+
+def kept(most: int, count: int, text: str = "") -> History:
+    history = History(most)
+    for number in range(1, count + 1):
+        history.add(ended(number, text))
+    return history
+
+
+def ids(jobs: tuple[FinishedJob, ...]) -> list[int]:
+    return [int(job.id.removeprefix("j-")) for job in jobs]
+
+
+def all_pages(history: History, limit: int) -> list[list[int]]:
+    pages, after = [], 0
+    while True:
+        page, following = history.page(after, limit)
+        pages.append(ids(page))
+        if following is None:
+            return pages
+        after = following
+
+
+def test_the_newest_come_first_and_the_oldest_are_forgotten() -> None:
+    assert all_pages(kept(5, 8), limit=2) == [[8, 7], [6, 5], [4]]
+
+
+@given(st.integers(0, 30), st.integers(0, 60), st.integers(1, 40))
+def test_pages_give_all_that_is_kept_once(most: int, count: int, limit: int) -> None:
+    pages = all_pages(kept(most, count), limit)
+    oldest = max(0, count - most)
+    assert [id for page in pages for id in page] == list(range(count, oldest, -1))
+    assert all(len(page) == limit for page in pages[:-1])
+
+
+def test_what_ends_meanwhile_does_not_move_a_page() -> None:
+    history = kept(10, 6)
+    first, after = history.page(0, 3)
+    history.add(ended(7))
+    assert after is not None
+    second, _ = history.page(after, 3)
+    assert (ids(first), ids(second)) == ([6, 5, 4], [3, 2, 1])
+
+
+def test_a_page_behind_what_was_forgotten_is_empty_and_the_last() -> None:
+    assert kept(3, 10).page(4, 5) == ((), None)
+
+
+def test_a_history_that_keeps_nothing_still_counts() -> None:
+    history = kept(0, 3)
+    assert (history.count, history.page(0, 10), history.newest(2, 10)) == (3, ((), None), ((), 2))
+
+
+def test_a_page_has_no_more_bytes_than_it_may_but_always_a_job() -> None:
+    text = "x" * (MOST_BYTES // 4)
+    assert all_pages(kept(10, 7, text), limit=100) == [[7, 6, 5], [4, 3, 2], [1]]
+    assert all_pages(kept(10, 2, "x" * (2 * MOST_BYTES)), limit=100) == [[2], [1]]
+
+
+def test_what_is_new_since_a_number_comes_oldest_first_and_of_that_the_newest() -> None:
+    history = kept(10, 6)
+    found = [history.newest(since, most) for since, most in ((3, 10), (0, 2), (6, 10))]
+    assert [(ids(jobs), last) for jobs, last in found] == [([4, 5, 6], 6), ([5, 6], 6), ([], 6)]
+
+
+def test_a_snapshot_is_a_page_and_what_runs() -> None:
+    found = kept(10, 3).snapshot("box-1", "box-1.2", running([JOB]), 0, 2)
+    assert (found.farm, found.worker, ids(found.finished), found.after) == (
+        "box-1", "box-1.2", [3, 2], 2,
+    )  # fmt: skip
+    assert [job.id for job in found.running] == ["j-9"]
+
+
+JOB = Job(
+    id="j-9",
+    pool="web",
+    pool_id="p",
+    status=Status.RUNNING,
+    submitted_at=AT,
+    name="fetch",
+    started_at=AT,
+    marks=("soft_timeout", "hard_timeout"),
+)
+
+
+def test_of_a_running_job_the_latest_mark_is_told() -> None:
+    (told,) = running([JOB])
+    assert (told.id, told.name, told.pool, told.since, told.mark) == (
+        "j-9", "fetch", "web", AT, "hard_timeout",
+    )  # fmt: skip
+
+
+def test_a_job_that_has_not_begun_or_not_ended_is_not_told() -> None:
+    assert running([msgspec.structs.replace(JOB, started_at=None)]) == ()
+    assert finished(JOB, "box-1.2") is None
+
+
+@pytest.mark.parametrize("size", [10, LONGEST_TEXT, 100 * LONGEST_TEXT])
+def test_errors_are_told_by_their_ends_and_never_at_length(size: int) -> None:
+    fault = Fault("ValueError", "m" * size + "!", "t" * size + "?")
+    job = msgspec.structs.replace(JOB, status=Status.FAILED, finished_at=AT, ran=2.0, error=fault)
+    told = finished(job, "box-1.2")
+    assert told is not None
+    assert told.error is not None
+    assert (told.worker, told.ran, told.error.type) == ("box-1.2", 2.0, "ValueError")
+    assert told.error.message.endswith("!")
+    assert told.error.traceback.endswith("?")
+    assert len(told.error.message) <= LONGEST_TEXT
+    assert len(msgspec.json.encode(told)) < 3 * LONGEST_TEXT + 500

@@ -1,0 +1,151 @@
+"""How many workers a load asks for, look by look."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.rules.farm import FarmSettings
+from poolhand.rules.scaling import Load, Step, Trend, decide, runnable, to_dismiss, wanted_for
+
+SETTINGS = FarmSettings(
+    min_workers=1,
+    max_workers=10,
+    prefetch_per_worker=10,
+    scale_up_batch_size=2,
+    scale_down_batch_size=1,
+    scale_up_wait_s=5.0,
+    scale_down_cooldown_s=10.0,
+)
+AT_REST = Trend()
+
+
+def look(
+    wanted: int,
+    demand: int,
+    queued: int = 0,
+    all_busy: bool = False,
+    trend: Trend = AT_REST,
+    now: float = 100.0,
+    settings: FarmSettings = SETTINGS,
+) -> Step:
+    return decide(settings, Load(wanted, demand, queued, all_busy), trend, now)
+
+
+# More
+
+
+def test_a_load_above_what_there_is_room_for_calls_a_batch_at_once() -> None:
+    step = look(1, demand=11)
+    assert (step.wanted, step.why) == (3, "11 jobs, room for 10")
+
+
+def test_a_load_that_just_fits_calls_nobody() -> None:
+    assert look(1, demand=10).wanted == 1
+
+
+def test_no_more_are_called_than_may_be() -> None:
+    assert look(9, demand=1000).wanted == 10
+    step = look(10, demand=1000)
+    assert (step.wanted, step.why) == (10, "")
+
+
+def test_a_farm_without_workers_calls_some_for_a_single_job() -> None:
+    settings = replace(SETTINGS, min_workers=0)
+    assert look(0, demand=1, queued=1, settings=settings).wanted == 2
+    assert look(0, demand=0, settings=settings).wanted == 0
+
+
+def test_jobs_that_wait_while_all_are_busy_call_a_batch_after_a_while() -> None:
+    first = look(2, demand=20, queued=3, all_busy=True)
+    assert (first.wanted, first.trend.waiting_since) == (2, 100.0)
+    early = look(2, 20, 3, True, first.trend, now=104.9)
+    assert early.wanted == 2
+    due = look(2, 20, 3, True, early.trend, now=105.0)
+    assert (due.wanted, due.why) == (4, "3 jobs wait, for 5 s with all workers busy")
+    # Those who come now get their time before more are called.
+    assert look(4, 20, 3, True, due.trend, now=109.9).wanted == 4
+    assert look(4, 20, 3, True, due.trend, now=110.0).wanted == 6
+
+
+def test_a_wait_begins_anew_when_somebody_was_free() -> None:
+    first = look(2, 20, 3, True)
+    free = look(2, 20, 3, False, first.trend, now=103.0)
+    assert free.trend.waiting_since is None
+    assert look(2, 20, 3, True, free.trend, now=106.0).wanted == 2
+
+
+# Fewer
+
+
+def test_a_load_must_be_light_for_a_cooldown_before_one_goes() -> None:
+    first = look(3, demand=0)
+    assert (first.wanted, first.trend.light_since) == (3, 100.0)
+    assert look(3, 0, trend=first.trend, now=109.9).wanted == 3
+    step = look(3, 0, trend=first.trend, now=110.0)
+    assert (step.wanted, step.why) == (2, "light load: 0 jobs")
+    # And for another one before the next goes.
+    assert look(2, 0, trend=step.trend, now=119.9).wanted == 2
+    assert look(2, 0, trend=step.trend, now=120.0).wanted == 1
+
+
+def test_a_load_is_light_if_it_leaves_room_to_those_who_stay() -> None:
+    assert look(2, demand=7).trend.light_since == 100.0
+    assert look(2, demand=8).trend.light_since is None
+
+
+def test_a_moment_of_load_begins_the_cooldown_anew() -> None:
+    first = look(3, demand=0)
+    busy = look(3, demand=25, trend=first.trend, now=105.0)
+    assert busy.trend.light_since is None
+    quiet = look(3, demand=0, trend=busy.trend, now=109.0)
+    assert look(3, 0, trend=quiet.trend, now=112.0).wanted == 3
+
+
+def test_the_least_number_stays_however_long_nothing_is_to_be_done() -> None:
+    step = look(1, demand=0)
+    assert step.trend.light_since is None
+    assert look(1, 0, trend=step.trend, now=10**6).wanted == 1
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(("wanted", "least", "most", "then"), [(1, 3, 5, 3), (9, 1, 4, 4)])
+def test_other_bounds_hold_at_the_next_look(wanted: int, least: int, most: int, then: int) -> None:
+    settings = replace(SETTINGS, min_workers=least, max_workers=most)
+    step = look(wanted, demand=10 * wanted, settings=settings)
+    assert (step.wanted, step.why) == (then, f"the bounds are {least} to {most}")
+
+
+def test_who_provides_workers_elsewhere_is_told_how_many_a_load_asks_for() -> None:
+    assert [wanted_for(SETTINGS, demand) for demand in (0, 1, 10, 11, 95, 10**6)] == [
+        1, 1, 1, 2, 10, 10,
+    ]  # fmt: skip
+
+
+# The load
+
+
+def test_what_could_run_is_bounded_by_the_cap_of_its_pool() -> None:
+    assert runnable(3, 100, None, paused=False) == 103
+    assert runnable(3, 100, 5, paused=False) == 5
+    assert runnable(3, 1, 5, paused=False) == 4
+
+
+def test_what_runs_counts_even_above_a_cap_that_was_lowered() -> None:
+    assert runnable(8, 100, 5, paused=False) == 8
+
+
+def test_what_waits_in_a_paused_pool_calls_nobody() -> None:
+    assert runnable(3, 100, None, paused=True) == 3
+
+
+# Who goes
+
+
+def test_who_runs_least_goes_and_of_those_the_youngest() -> None:
+    workers = [("old", 0), ("busy", 9), ("young", 0), ("half", 4)]
+    assert to_dismiss(workers, 1) == ["young"]
+    assert to_dismiss(workers, 3) == ["young", "old", "half"]
+    assert to_dismiss(workers, 0) == []

@@ -1,0 +1,87 @@
+"""What is told of a job: facts, its error, its events; and of what a worker has done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from poolhand.farm.roster import FinishedJob, RunningJob, Snapshot
+from poolhand.rules.job import Fault, Status
+from poolhand.rules.streams import JobEvent, Kind
+from poolhand.tui import told
+from poolhand.tui.rows import Running
+from tests.unit.operate.world import START, made
+
+HOSTILE = "\x1b[31m[red]x\x07\u202e"
+SPELLED = "\\x1b[31m[red]x\\x07\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "lines"),
+    [
+        (Kind.CHUNK, "a\nb", ["00:00:00 chunk     a", "                   b"]),
+        (Kind.CHUNK, {"x": [1, None]}, ['00:00:00 chunk     {"x":[1,null]}']),
+        (
+            Kind.LOG,
+            {"stream": "stdout", "text": HOSTILE},
+            [f"00:00:00 log       stdout: {SPELLED}"],
+        ),
+        (
+            Kind.LOG,
+            {"stream": "log", "level": "INFO", "logger": "a", "text": "hi"},
+            ["00:00:00 log       INFO: hi"],
+        ),
+        (
+            Kind.PROGRESS,
+            {"message": "reading", "page": 3},
+            ["00:00:00 progress  reading page=3"],
+        ),
+        (Kind.RESTARTED, None, ["00:00:00 restarted attempt 2 begins"]),
+        (Kind.STATE, "completed", ["00:00:00 state     completed"]),
+    ],
+)
+def test_what_a_job_tells_becomes_lines(kind: Kind, data: Any, lines: list[str]) -> None:
+    assert told.event_lines(JobEvent(1, START, kind, 2, data)) == lines
+
+
+async def test_the_facts_of_a_job_hold_why_it_waits_its_error_and_nothing_that_acts() -> None:
+    async with made() as world:
+        waiting = await world.add(HOSTILE, key=HOSTILE, session=HOSTILE)
+        dead = await world.dead(HOSTILE, pool="research")
+        job, failed = await world.operator.job(waiting), await world.operator.job(dead)
+    assert job is not None
+    assert failed is not None
+    lines = told.facts(job, None, START)
+    assert any(line.startswith("why: ") for line in lines)
+    assert f"key {SPELLED}" in lines[1]
+    lines = told.facts(failed, None, START)
+    assert "a dead letter: r runs it again" in lines
+    assert f"error ValueError: no {SPELLED}" in lines
+    assert "      a line" in lines
+    assert all(line.isprintable() for line in lines)
+
+
+async def test_a_job_that_runs_is_told_with_its_worker() -> None:
+    async with made() as world:
+        id = await world.add("fetch")
+        await world.claim(1)
+        job = await world.operator.job(id)
+    assert job is not None
+    runs = Running("box-1a2b3c.1", RunningJob(id, "fetch", "chat", START, "soft_timeout"))
+    assert "runs in worker box-1a2b3c.1, soft_timeout" in told.facts(job, runs, START)
+    over = replace(job, status=Status.COMPLETED)
+    assert not [line for line in told.facts(over, runs, START) if "worker" in line]
+
+
+def test_a_snapshot_tells_what_runs_and_what_has_ended_with_its_errors() -> None:
+    fault = Fault("ValueError", HOSTILE, f"Traceback\n{HOSTILE}")
+    ended = FinishedJob("j-0", HOSTILE, "web", Status.FAILED, 3, START, 1.5, "w", fault)
+    running = RunningJob("j-1", "fetch", "web", START)
+    lines = told.snapshot_lines(Snapshot("box-1a2b3c", None, (running,), (ended,)))
+    assert lines[0] == "farm box-1a2b3c: 1 running, 1 lately ended"
+    assert lines[2] == "running since 00:00:00Z  j-1  fetch"
+    assert lines[3].startswith(f"failed 00:00:00Z  j-0  {SPELLED}  attempt 3")
+    assert lines[4] == f"    error ValueError: {SPELLED}"
+    assert all(line.isprintable() for line in lines)
