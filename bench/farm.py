@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from goals import Goal, figure
-from lag import RESULTS, arguments, facts, fresh, publish, show_progress, table
+from lag import RESULTS, arguments, facts, fresh, publish, sampled, show_progress, table
 from stream import POSTGRES, SQLITE, place
 
 SLOTS = 200
@@ -122,7 +122,10 @@ async def killed(operator: Any, pid: int, task: Any) -> float:
     """Kill a worker with all its slots busy; return the seconds until all its jobs are done."""
     tickets = await task.submit_many([(RUN_SECONDS,)] * (SLOTS * WORKERS))
     async with asyncio.timeout(LIMIT):
-        while sum(pool.running for pool in await operator.pools()) < SLOTS * WORKERS:
+        while True:
+            running = sum(pool.running for pool in await operator.pools())
+            if running == SLOTS * WORKERS:
+                break
             await asyncio.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
     at = time.monotonic()
@@ -177,18 +180,23 @@ def main() -> int:
         return 0
     amounts = (QUICK_SECONDS, QUICK_NO_OPS) if given.quick else (SECONDS, NO_OPS)
     samples: dict[str, list[Sample]] = {SQLITE: [], POSTGRES: []}
-    for repeat in range(given.repeats):
-        for number, store in enumerate(samples, start=repeat * len(samples) + 1):
-            show_progress(number, given.repeats * len(samples), store)
-            samples[store].append(Sample(**fresh(__file__, store, *map(str, amounts))))
+
+    def take_fresh(store: str) -> Sample:
+        show_progress(len(samples[store]) + 1, given.repeats, store)
+        return Sample(**fresh(__file__, store, *map(str, amounts)))
+
+    for _ in range(given.repeats):
+        taken = sampled(take_fresh, list(samples), given.quick)
+        for store, sample in zip(samples, taken, strict=True):
+            samples[store].append(sample)
     told = facts(
         farm=f"{WORKERS} workers with {SLOTS} slots each, an app of two tasks",
         repeats=f"{given.repeats}; medians",
     )
     lines = [line for store, taken in samples.items() for line in rows(store, taken)]
     publish(f"# The farm\n\n{told}\n\n{table(HEADER, lines)}\n", given, RESULTS / "farm.md")
-    taken = [one for several in samples.values() for one in several]
-    return int(any(one.problem and "not installed" not in one.problem for one in taken))
+    problems = [one.problem for several in samples.values() for one in several]
+    return int(any(one and "not installed" not in one for one in problems))
 
 
 if __name__ == "__main__":

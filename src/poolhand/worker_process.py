@@ -13,6 +13,7 @@ import socket
 import sys
 from asyncio import AbstractEventLoop
 from functools import partial
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from poolhand.app_name import load_app
@@ -46,6 +47,9 @@ def main(descriptor: int) -> int:
     link.set_inheritable(False)
     post = Post(link, Runtime())
     post.start()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What jobs print is seen when they do, and lines of several workers do not mix.
+        sys.stdout.reconfigure(line_buffering=True)
     employ = post.employ
     logging.basicConfig(
         level=employ.loglevel.upper(),

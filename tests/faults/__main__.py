@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> list[Played]:
             def say(text: str, about: str = f"{name:16} {store:8}") -> None:
                 tell(f"{about} {text}")
 
-            settings = Settings(options.seed, options.kills, options.jobs, options.longest, say)
+            settings = Settings(options.seed, options.kills, options.jobs, options.longest, say=say)
             say(f"seed {options.seed}")
             played = play(name, store, settings, options.keep)
             if not played.skipped:

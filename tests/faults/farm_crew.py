@@ -8,15 +8,17 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tests.faults.crew import AT_ONCE, LIMIT, Crew, Life, RunFailed, until
+from tests.faults.crew import AT_ONCE, LIMIT, Crew, Life, RunFailed, pass_time, until
 from tests.faults.marks import Marks
 
 WORKERS, SLOTS = 2, 10
+MEANT_ONCE = 0.2  # seconds after which a second signal is not taken for the first one
 APP = "tests.faults.farm_app:app"
 ENTRY = b"poolhand.worker_process"
 STARTED = re.compile(r"process started worker=(\S+) pid=(\d+)")
@@ -86,7 +88,8 @@ class Farm(Life):
         """Return the worker processes that live, oldest first."""
         for pid in _children(self.pid):
             if pid not in self._known:
-                self._known[pid] = FarmWorker(self._crew, self.name, pid)
+                with suppress(ProcessLookupError):
+                    self._known[pid] = FarmWorker(self._crew, self.name, pid)
         return [one for one in self._known.values() if one.alive]
 
     def ready(self) -> list[FarmWorker]:
@@ -126,9 +129,11 @@ class Farm(Life):
 
     def stop_twice(self) -> float:
         """Ask it to end, and ask again; return the seconds that took from then on."""
+        at = time.monotonic()
         self._crew.blows.write("term", life=self.name)
         self._process.terminate()
         self.until_told("farm stopping")
+        pass_time(at, MEANT_ONCE)
         return self.terminate()
 
     def close(self) -> None:
@@ -168,9 +173,8 @@ def _children(pid: int) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*"):
         child = int(path.name)
         try:
-            if int(_stat(child)[1]) == pid and ENTRY in (path / "cmdline").read_bytes().split(
-                b"\0"
-            ):
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if ENTRY in words and int(_stat(child)[1]) == pid:
                 yield child
         except OSError:
             continue

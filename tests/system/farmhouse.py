@@ -88,7 +88,8 @@ class Yard:
         log = self.folder / f"log-{len(list(self.folder.glob('log-*')))}"
         made = {name.upper(): str(value) for name, value in settings.items()}
         environment = {
-            **os.environ,
+            # As it is for most: output waits in a buffer unless somebody sees to it.
+            **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
             **{f"POOLHAND_{name}": value for name, value in {**QUICK, **made}.items()},
             **{name: value for name, value in made.items() if name.startswith("FARM_")},
             "FARM_STORE": self.url,

@@ -154,6 +154,7 @@ def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: 
     with yard.running("--max", "1") as farm:
         ids = yard.submit("shout", "ann", "bob")
         yard.until_done(2)
+        until(lambda: "bob printed" in farm.text, "line of a job while its worker lives")
         assert farm.stop() == 0
         for id, who in zip(ids, ("ann", "bob"), strict=True):
             kept = yard.ask(partial(texts, id))

@@ -131,14 +131,16 @@ async def _run(
 
     def stop() -> None:
         nonlocal heard_at
-        before, heard_at = heard_at, loop.time()
         # One that is sent to the process and to its group is meant once.
-        if heard_at - before >= ONE_SIGNAL:
+        if loop.time() - heard_at >= ONE_SIGNAL:
+            # Only now: who sends them one upon the other is heard as well.
+            heard_at = loop.time()
             farm.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, farm.renew)
+    # Under a view it says that the terminal is gone.
+    loop.add_signal_handler(signal.SIGHUP, stop if speech.quiet else farm.renew)
     if not speech.quiet:
         await farm.run()
         return

@@ -38,6 +38,7 @@ class Hired:
         self.leaving: str | None = None
         self.leaves_by_itself = False
         self.failure: str | None = None
+        self.said_bye = False
         self.handed_back = 0
         self.code: int | None = None
         self.pid = 0

@@ -220,7 +220,10 @@ class Staff:
     def _part(self, hired: Hired, output: IO[bytes] | None) -> None:
         """Tell how a process has ended, and have its jobs taken back if that was not meant."""
         beat = hired.beat
-        if hired.leaving is not None and hired.code == 0:
+        if hired.leaving is not None and (hired.said_bye or hired.code == 0):
+            if not hired.said_bye:
+                # It may have been ended under running code.
+                self._on_death()
             done = (0, 0) if beat is None else (beat.completed, beat.failed)
             self._tell(events.ProcessEnded("", hired.id, *done, hired.handed_back))
             if hired.leaves_by_itself and not any(done):
@@ -259,6 +262,7 @@ class Staff:
                 if future is not None and not future.done():
                     future.set_result(snapshot)
             case Bye(completed, failed, handed_back):
+                hired.said_bye = True
                 hired.handed_back = handed_back
                 if hired.beat is not None:
                     hired.beat = replace(hired.beat, completed=completed, failed=failed, active=0)

@@ -21,7 +21,7 @@ from poolhand.contract import PoolRow
 from poolhand.errors import StoreError
 from poolhand.farm.hired import Hired
 from poolhand.farm.messages import Employ
-from poolhand.farm.notices import Notices
+from poolhand.farm.notices import AT_LEAST_EVERY, Notices
 from poolhand.farm.roster import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
 from poolhand.farm.staff import Staff
 from poolhand.farm.station import Station
@@ -31,8 +31,9 @@ from poolhand.rules.scaling import Load, Trend, decide, runnable, wanted_for
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
-# After the end of a grace: when those are told who are still there, and when they are killed.
-TERM_AFTER, KILL_AFTER = 0.5, 0.8
+# After the end of a grace: when those are told who are still there, and when they are killed. Not
+# before they end by themselves, and many that give back at once need a while.
+TERM_AFTER, KILL_AFTER = 2.0, 3.0
 
 
 AGAIN_AFTER = 1.0
@@ -203,7 +204,8 @@ class Supervisor:
         while True:
             with suppress(StoreError):
                 await self._notices.tell(self.record())
-            await asyncio.sleep(self.settings.heartbeat_interval_s)
+            # However rarely life is shown: a record is gone that nobody writes again.
+            await asyncio.sleep(min(AT_LEAST_EVERY, self.settings.heartbeat_interval_s))
 
     async def _scale(self) -> None:
         """Look at the load and want as many workers as it asks for."""

@@ -88,7 +88,6 @@ def may_start_at(deaths: Deaths) -> float:
         # As an exponent it would grow beyond all numbers.
         doubled = FIRST_PAUSE * 2.0 ** min(deaths.unready - 1, 20)
         return deaths.last_at + min(LONGEST_PAUSE, doubled)
-    many = len(deaths.moments) >= MANY_DEATHS
-    if many and deaths.last_at - deaths.moments[0] < DEATHS_SECONDS:
+    if len(deaths.moments) >= MANY_DEATHS:
         return deaths.last_at + MANY_PAUSE
     return 0.0

@@ -46,7 +46,7 @@ LEFT JOIN (SELECT pool, sum(completed)::bigint AS completed, sum(failed)::bigint
         sum(cancelled)::bigint AS cancelled, sum(expired)::bigint AS expired,
         sum(rejected)::bigint AS rejected
     FROM poolhand_tallies GROUP BY pool) t ON t.pool = p.no
-WHERE ?1::text IS NULL OR p.name = ?1
+WHERE ?::text IS NULL OR p.name = ?
 """
 
 

@@ -16,7 +16,7 @@ GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS
 VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
 # New documents begin behind the highest version of those that are gone: none of a key comes twice.
 GONE = "SELECT documents FROM poolhand_counters"
-GO = "UPDATE poolhand_counters SET documents = ?1 WHERE documents < ?1"
+GO = "UPDATE poolhand_counters SET documents = ? WHERE documents < ?"
 PUT = Insert(
     "poolhand_documents",
     {"key": "text", "value": "bytea", "version": "bigint", "until": "double precision"},
@@ -60,7 +60,7 @@ def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
     version, _ = _versions(tables, key, now)
     if not version or expect not in (None, version):
         return False
-    tables.execute(GO, (version,))
+    tables.execute(GO, (version, version))
     tables.execute(DELETE, (key,))
     return True
 
@@ -76,7 +76,7 @@ def sweep(tables: Tables, now: float) -> None:
     """Let go of what has outlived its time, and of the streams that go with it."""
     (version,) = tables.execute(OLD, (now,)).fetchone()
     if version is not None:
-        tables.execute(GO, (version,))
+        tables.execute(GO, (version, version))
         gone = tables.execute(SWEEP, (now,)).fetchall()
         StreamLog(tables).forget([name for (key,) in gone for name in streams_of_document(key)])
 

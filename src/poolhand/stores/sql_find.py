@@ -48,7 +48,7 @@ TALLIES = """
 SELECT queued, scheduled, waiting - queued - scheduled,
     running - (SELECT count(*) FROM poolhand_claims WHERE pool = poolhand_pools.no AND stuck = 1),
     completed, failed, cancelled, expired, rejected
-FROM poolhand_pools WHERE ?1 IS NULL OR name = ?1
+FROM poolhand_pools WHERE ? IS NULL OR name = ?
 """
 TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
 
@@ -86,7 +86,8 @@ def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, i
     """Count jobs by status; what pools `tally` by themselves is not counted again."""
     counts = dict.fromkeys(TALLIED, 0)
     if which == Filter(which.pool, which.statuses):
-        for tallies in tables.execute(tally, (which.pool and sought(which.pool),)):
+        pool = which.pool and sought(which.pool)
+        for tallies in tables.execute(tally, (pool, pool)):
             for status, number in zip(TALLIED, tallies, strict=True):
                 counts[status] += number
     else:

@@ -21,9 +21,9 @@ WRITE = Insert(
 )
 FORGET = "DELETE FROM poolhand_lanes WHERE pool = ? AND queued = 0 AND rank <= ?"
 TOO_MANY = f"""
-DELETE FROM poolhand_lanes WHERE pool = ?1 AND key IN (
-    SELECT key FROM poolhand_lanes WHERE pool = ?1 AND queued = 0
-    ORDER BY rank DESC LIMIT {MOST} OFFSET ?2
+DELETE FROM poolhand_lanes WHERE pool = ? AND key IN (
+    SELECT key FROM poolhand_lanes WHERE pool = ? AND queued = 0
+    ORDER BY rank DESC LIMIT {MOST} OFFSET ?
 )
 """  # noqa: S608
 CLEAR = "DELETE FROM poolhand_lanes WHERE pool = ?"
@@ -111,7 +111,7 @@ class Lanes:
         self.write()
         self._lanes.clear()
         self._books.tables.execute(FORGET, (self._pool, self.round))
-        self._books.tables.execute(TOO_MANY, (self._pool, MOST_RESTING))
+        self._books.tables.execute(TOO_MANY, (self._pool, self._pool, MOST_RESTING))
 
     def _find(self, key: str) -> Lane:
         lane = self._lanes.get(key)

@@ -39,8 +39,8 @@ FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
 WHERE w.pool = ? AND w.place = 4 AND w.rank = ? ORDER BY w.turn LIMIT ?
 """
 HELD = """
-SELECT (SELECT count(*) FROM poolhand_waits WHERE pool = ?1 AND gate = ?2 AND place IN (4, 5))
-    + (SELECT count(*) FROM poolhand_claims WHERE pool = ?1 AND gate = ?2)
+SELECT (SELECT count(*) FROM poolhand_waits WHERE pool = ? AND gate = ? AND place IN (4, 5))
+    + (SELECT count(*) FROM poolhand_claims WHERE pool = ? AND gate = ?)
 """
 WORST = """
 SELECT seq FROM poolhand_waits WHERE pool = ? AND gate = ? AND place = 4
@@ -185,7 +185,7 @@ class _StoredGate(Gate[Row]):
         self._key = key
         self.queued = _Queued()
         self.waiting = _Waiting(books, pool, key, strategy)
-        ((self.held,),) = books.query(HELD, (pool, key))
+        ((self.held,),) = books.query(HELD, (pool, key, pool, key))
 
     def queue(self, entry: Row, rank: tuple[float, int], number: int) -> None:
         entry.gate = self._key

@@ -1,7 +1,7 @@
 """What SQL stores have in common asks a database through this, in words that all of them know.
 
-A `?` in a text stands for a value, `?2` for the second of them, `(?*)` for many. What PostgreSQL
-alone wants to hear stands in a comment: `/*pg FOR UPDATE */`.
+A `?` in a text stands for a value, `(?*)` for many. What PostgreSQL alone wants to hear stands in a
+comment: `/*pg FOR UPDATE */`; in texts for it alone, `?2` is the second value.
 """
 
 from __future__ import annotations

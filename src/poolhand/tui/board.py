@@ -31,7 +31,9 @@ class Board(Vertical):
         super().__init__()
         self.head = Static(id="head")
         self.choice = Static(id="choice")
-        self.search = Input(id="search", placeholder="a part of an id or of a task's name")
+        # What is typed before it has the focus is not selected, or it would be written over.
+        hint = "a part of an id or of a task's name"
+        self.search = Input(id="search", placeholder=hint, select_on_focus=False)
         self.search.display = False
         self.crew = Grid(rows.WORKERS, WORKERS)
         self.jobs = Grid(rows.JOBS, "table-of-jobs")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.events import Key
 from textual.widgets import DataTable, Input
 
 from poolhand.errors import PoolhandError
@@ -231,6 +232,12 @@ class FarmApp(App[None]):
         grid = self.board.jobs
         if event.data_table is grid and grid.at_end and self.sight.want_more():
             self.due.set()
+
+    def on_key(self, event: Key) -> None:
+        """Write into the search what was typed before it was there."""
+        search = self.board.search
+        if self.focused is search and event.is_printable and event.character:
+            search.insert_text_at_cursor(event.character)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.sight.search(event.value)

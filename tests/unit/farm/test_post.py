@@ -36,7 +36,7 @@ SETTINGS = FarmSettings(
     hard_exit_after_s=700.0,
     max_jobs_per_worker=8,
 )
-CALM = FarmSettings(heartbeat_interval_s=30.0)
+CALM = FarmSettings(heartbeat_interval_s=100.0)
 
 pytestmark = pytest.mark.slow
 
@@ -166,7 +166,7 @@ def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None
     worker.until(Beat, lambda beat: beat.ready)
     worker.tell(Stop(FARM, None, "fewer are enough"))
     assert worker.line() == "stop None fewer are enough"
-    # Not only at the next beat, which is half a minute away.
+    # Not only at the next beat, which is far away.
     assert worker.until(Beat, is_leaving).leaving == "fewer are enough"
 
 

@@ -1,0 +1,109 @@
+"""A worker as those see it who stand beside it: its jobs, its quota, how long it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event, Thread
+
+import pytest
+
+from poolhand import App, Retry
+from poolhand.contract import Filter
+from poolhand.farm.work_terms import WorkTerms
+from poolhand.rules.job import Status
+from tests.unit.pool.support import until
+
+
+async def counts(app: App) -> dict[Status, int]:
+    return await app.operator().count(Filter())
+
+
+@pytest.mark.parametrize(("slots", "quota"), [(10, 4), (2, 5), (3, 3), (1, 1)])
+async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int) -> None:
+    app = App("memory://")
+
+    @app.task
+    async def nothing() -> None:
+        return
+
+    async with app:
+        async with app.shift(WorkTerms(slots, quota=quota)) as shift:
+            assert not shift.spent, "nothing has run yet"
+            tickets = await nothing.submit_many([()] * (quota + 3))
+            await until(lambda: shift.spent)
+            assert shift.attempts == (quota, 0)
+        assert [ticket.snapshot().status for ticket in tickets].count(Status.COMPLETED) == quota
+        assert await counts(app) == {Status.COMPLETED: quota, Status.QUEUED: 3}
+
+
+async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() -> None:
+    app = App("memory://")
+
+    @app.task(retry=Retry(attempts=1))
+    async def fail() -> None:
+        raise ValueError
+
+    async with app, app.shift(WorkTerms(3, quota=3)) as shift:
+        tickets = await fail.submit_many([(), ()])
+        await asyncio.gather(*tickets, return_exceptions=True)
+        await until(lambda: shift.running == 0)
+        assert not shift.spent
+        await fail.submit()
+        await until(lambda: shift.spent)
+        assert shift.attempts == (0, 3)
+
+
+@pytest.mark.slow
+async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> None:
+    app = App("memory://")
+    app.pool("default", max_concurrent=500)
+    over, faults, looks = Event(), list[Exception](), 0
+
+    @app.task
+    async def nothing() -> None:
+        return
+
+    async with app, app.shift(WorkTerms(500)) as shift:
+
+        def look() -> None:
+            nonlocal looks
+            while not over.is_set():
+                try:
+                    shift.jobs()
+                    looks += 1
+                except Exception as error:
+                    faults.append(error)
+
+        thread = Thread(target=look)
+        thread.start()
+        try:
+            for _ in range(5):
+                tickets = await nothing.submit_many([()] * 1000)
+                await asyncio.gather(*tickets)
+        finally:
+            over.set()
+            thread.join()
+    assert looks
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("softs", "needs"), [([], 15.0), ([2.0, 5.0], 5.0), ([2.0, None], 15.0), ([60.0], 15.0)]
+)
+async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
+    softs: list[float | None], needs: float
+) -> None:
+    app = App("memory://")
+    app.pool("default", max_concurrent=10)
+    go_on = asyncio.Event()
+
+    @app.task
+    async def hold() -> None:
+        await go_on.wait()
+
+    async with app, app.shift(WorkTerms(10)) as shift:
+        for soft in softs:
+            await hold.with_options(soft_timeout=soft, timeout=600).submit()
+        await until(lambda: shift.running == len(softs))
+        assert shift.needs(15.0) == needs
+        go_on.set()
