@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from poolhand.farm.agent import Agent
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.task import Task
+    from poolhand.rules.farm import FarmSettings
     from poolhand.sessions.session import Session
     from poolhand.tools.calling import ToolContext
     from poolhand.tools.step import step
@@ -93,6 +94,7 @@ _LATER = {
     "AllowPickle": "poolhand.wire.pickling",
     "App": "poolhand.app",
     "Execution": "poolhand.execute.execution",
+    "FarmSettings": "poolhand.rules.farm",
     "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
@@ -142,6 +144,7 @@ __all__ = [
     "Execution",
     "Explanation",
     "FanoutResult",
+    "FarmSettings",
     "Fault",
     "Filter",
     "GiveUp",

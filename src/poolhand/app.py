@@ -43,7 +43,13 @@ from poolhand.rules.checks import (
     is_writable,
     shown,
 )
-from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
+from poolhand.rules.farm import (
+    USUAL_FARM,
+    USUAL_SPEECH,
+    FarmSettings,
+    Speech,
+    check_settings,
+)
 from poolhand.rules.job import Job
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
@@ -214,6 +220,7 @@ class App(Schedules):
         """
         from poolhand.farm.supervisor import Supervisor
 
+        check_settings(settings)
         chosen = checked_pools(pools, "farm")
         if self.url.lower().startswith("memory:"):
             raise UsageError(

@@ -1,0 +1,68 @@
+"""A farm that a program of the user's runs itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolhand import App, FarmSettings, UsageError
+from poolhand.observe.events import Event, Events, ProcessReady
+from tests.system import farm_app
+from tests.system.farmhouse import APP
+
+
+@pytest.mark.slow
+async def test_a_program_runs_a_farm_and_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setenv("FARM_STORE", url)
+    monkeypatch.setenv("FARM_STORY", str(tmp_path / "story"))
+    heard, ready = Events(), asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ProcessReady):
+            ready.set()
+
+    heard.subscribe(hear)
+    app = App(url, events=heard)
+    note = app.task(name="tests.system.farm_app.note")(farm_app.note)
+    farm = app.farm(APP, FarmSettings(prefetch_per_worker=3))
+    running = asyncio.create_task(farm.run())
+    await ready.wait()
+    assert await (await note.submit(7)).result() == 7
+    assert [one.slots for one in farm.record().workers] == [3]
+    farm.stop()
+    await running
+    assert await app.operator().farms() == []
+    await app.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (None, "FarmSettings"),
+        (FarmSettings(min_workers=-1), "min_workers=-1"),
+        (FarmSettings(max_workers=0), "max_workers=0"),
+        (FarmSettings(min_workers=3, max_workers=2), "min_workers=3, max_workers=2"),
+        (FarmSettings(prefetch_per_worker=True), "prefetch_per_worker=True"),
+        (FarmSettings(heartbeat_interval_s=0.0), "heartbeat_interval_s=0.0"),
+        (FarmSettings(hard_timeout_s=float("nan")), "hard_timeout_s=nan"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_name(settings: Any, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        App("sqlite:///never.db").farm("agents:app", settings)
+
+
+def test_a_farm_needs_a_store_that_processes_can_share() -> None:
+    with pytest.raises(UsageError, match="lives inside one process"):
+        App("memory://").farm("agents:app")
+
+
+def test_pools_of_a_farm_are_names() -> None:
+    with pytest.raises(UsageError, match="list of names"):
+        App("sqlite:///never.db").farm("agents:app", pools="research")
