@@ -60,9 +60,10 @@ def test_a_warm_up_that_fails_is_named_and_tried_again_ever_later(yard: Yard) ->
 
 def test_where_none_comes_up_one_at_a_time_is_tried(yard: Yard) -> None:
     with yard.running("--min", "3", farm_warm_up="dying") as farm:
-        farm.until_line("farm trouble", 4, text="ended with exit code 9")
+        fourth = farm.until_line("farm trouble", 4, text="ended with exit code 9")[3]
         # The three of the first time count as one, and another follows alone.
         assert [pause > 0.5 for pause in pauses(farm)[:3]] == [False, False, True]
+        assert [line.at < fourth.at for line in farm.lines("process started")][:5].count(True) == 4
         yard.open_gate()
         farm.until_ready(3)
         assert farm.stop() == 0

@@ -82,7 +82,6 @@ async def test_a_record_that_says_nothing_new_is_written_only_to_be_kept(
 @seeded
 async def test_what_is_new_is_written_at_once(runtime: SeededRuntime) -> None:
     async with a_board(runtime) as board:
-        await board.notices.tell(RECORD)
         for news in (
             replace(RECORD, state=FarmState.STOPPING),
             replace(RECORD, demand=99),
@@ -91,6 +90,7 @@ async def test_what_is_new_is_written_at_once(runtime: SeededRuntime) -> None:
             replace(RECORD, workers=(replace(RECORD.workers[0], stuck=1),)),
             replace(RECORD, workers=(replace(RECORD.workers[0], heard=2.5),)),
         ):
+            await board.notices.tell(RECORD)
             await board.notices.tell(news)
             assert await board.record() == news
 
