@@ -222,6 +222,8 @@ class App(Schedules):
 
         check_settings(settings)
         chosen = checked_pools(pools, "farm")
+        for pool in chosen or ():
+            self._declared.check_use(pool)
         if self.url.lower().startswith("memory:"):
             raise UsageError(
                 f"farm: the store is {self.url!r}, which lives inside one process; keep jobs in a "

@@ -66,3 +66,10 @@ def test_a_farm_needs_a_store_that_processes_can_share() -> None:
 def test_pools_of_a_farm_are_names() -> None:
     with pytest.raises(UsageError, match="list of names"):
         App("sqlite:///never.db").farm("agents:app", pools="research")
+
+
+def test_a_pool_of_a_farm_that_is_nearly_declared_is_a_mistake() -> None:
+    app = App("sqlite:///never.db")
+    app.pool("research")
+    with pytest.raises(UsageError, match="'research' is"):
+        app.farm("agents:app", pools=["reserch"])

@@ -31,11 +31,9 @@ from poolhand.rules.scaling import Load, Trend, decide, runnable, wanted_for
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
-# After the end of a grace: when those are told who are still there, and when they are killed. Not
-# before they end by themselves, and many that give back at once need a while.
-TERM_AFTER, KILL_AFTER = 2.0, 3.0
-
-
+# After the end of a grace, when those are told who are still there, and when they are killed:
+# behind the moment at which they end by themselves, within the second that a stop may take.
+TERM_AFTER, KILL_AFTER = 0.7, 0.9
 AGAIN_AFTER = 1.0
 LAST_WRITE = 0.5  # seconds for taking back the record of a farm that has ended
 Work = Callable[[], Coroutine[Any, Any, None]]
