@@ -277,7 +277,7 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
         forged = App("memory://", ring=other).task(name="call")(call)
         unsigned = App("memory://").task(name="call")(call)
         for view in (forged, unsigned):
-            order = view._order((5,), {})
+            order = view.order((5,), {})
             (ticket,) = await app.submit([order], task._how())
             job = await wait(ticket)
             assert job.status is Status.FAILED
@@ -299,7 +299,7 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
         runs.append("delete")
 
     async with app, app.worker():
-        order = harmless._order(("/",), {})
+        order = harmless.order(("/",), {})
         brief = replace(read_brief(order.brief, ""), task="delete")
         moved = replace(order, brief=write_brief(brief))
         (ticket,) = await app.submit([moved], delete._how())
