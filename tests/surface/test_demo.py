@@ -33,7 +33,7 @@ from poolhand.operate.views import AuditView
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEMO = [sys.executable, str(EXAMPLES / "demo.py")]
-QUICK = ["--sessions", "60", "--seconds", "5", "--speed", "5", "--slots", "4"]
+QUICK = ["--sessions", "60", "--seconds", "8", "--speed", "3", "--slots", "4"]
 HOW = re.compile(r"\d+ running, \d+ queued, \d+ blocked, \d+ scheduled; [12] process(es)?, \d+ job")
 SECONDS = 50
 COLUMNS, ROWS = 80, 24

@@ -131,6 +131,15 @@ async def keep_company(gate: str) -> None:
     end("company")
 
 
+async def babble() -> None:
+    """Say what is no word where the worker speaks with its supervisor, the first time."""
+    begin("babble")
+    job = current_job()
+    if job is not None and not job.crashes:
+        os.write(int(sys.argv[1]), b"\0\0\0\4junk")
+        await asyncio.Event().wait()
+
+
 async def eat(megabytes: int) -> None:
     """Have more memory, for as long as the process lives."""
     begin("eat")
@@ -153,7 +162,18 @@ def add_to(app: App) -> dict[str, Any]:
         app.pool(pool, max_concurrent=1000)
     tasks: dict[str, Any] = {
         fn.__name__: app.task(fn)
-        for fn in (note, nap, hold, block, crash, keep_company, eat, shout, hold_interpreter)
+        for fn in (
+            note,
+            nap,
+            hold,
+            block,
+            crash,
+            keep_company,
+            babble,
+            eat,
+            shout,
+            hold_interpreter,
+        )
     }
     tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)
     tasks["occupy"] = app.task(retry=Retry(attempts=1))(occupy)

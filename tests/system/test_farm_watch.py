@@ -56,6 +56,16 @@ def test_a_job_that_blocks_the_loop_is_named_and_its_worker_stays(yard: Yard) ->
         assert len(farm.pids) == 1
 
 
+def test_a_worker_that_nobody_understands_is_replaced(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("babble")
+        farm.until_line("farm trouble", text="it said what nobody understands")
+        yard.until_done(1)
+        assert farm.stop() == 0
+        assert len(farm.pids) == 2
+
+
 def test_a_worker_whose_loop_is_blocked_for_too_long_is_replaced(yard: Yard) -> None:
     with yard.running("--max", "1", loop_blocked_limit_s=0.5) as farm:
         farm.until_ready()

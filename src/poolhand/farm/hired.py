@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import IO
 
+import msgspec
+
 from poolhand.farm.messages import Alive, Ask, Beat, Employ, Inbox, Orders, Stop, Words, packed
 from poolhand.farm.roster import WorkerRecord, WorkerState
 from poolhand.rules.vigil import Sight
@@ -66,11 +68,17 @@ class Hired:
         """Hear what it says until it is gone."""
         assert self._reader is not None
         inbox = Inbox()
-        with suppress(OSError):
+        try:
             while data := await self._reader.read(65_536):
                 self.heard_at = now()
                 for word in inbox.words(data):
                     hear(self, word)
+        except OSError:
+            pass  # Its end of the pipe is gone.
+        except msgspec.MsgspecError as error:
+            # Another version of poolhand, or a job that has found the pipe.
+            self.failure = f"it said what nobody understands: {error}"
+            self.kill()
         self.code = await self._ended()
         assert self._writer is not None
         self._writer.close()

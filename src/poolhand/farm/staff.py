@@ -6,8 +6,8 @@ import asyncio
 import tempfile
 from asyncio import Event, Task
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import IO
 
 from msgspec.structs import replace
@@ -214,7 +214,8 @@ class Staff:
         if hired.beat is not None:
             self._gone[0] += hired.beat.completed
             self._gone[1] += hired.beat.failed
-        self._part(hired, output)
+        with nullcontext() if output is None else output:
+            self._part(hired, output)
         self.changed.set()
 
     def _part(self, hired: Hired, output: IO[bytes] | None) -> None:
@@ -234,7 +235,7 @@ class Staff:
         if not self._closed:
             was_ready = hired.is_ready or hired.leaving is not None
             self._deaths = died(self._deaths, was_ready, self._runtime.monotonic())
-        why = hired.failure or "".join(_last(output))
+        why = hired.failure or _last(output)
         text = f"worker {hired.id} (process {hired.pid}) {ending(hired.code)}"
         self.trouble(f"{text}: {why}" if why else text, hired.id)
         self._on_death()
@@ -272,10 +273,10 @@ class Staff:
         self._events.emit(event)
 
 
-def _last(output: IO[bytes] | None) -> Iterator[str]:
-    """Return the end of what a process wrote."""
-    if output is not None:
-        with suppress(OSError), output:
-            size = output.seek(0, 2)
-            output.seek(max(0, size - LAST_OUTPUT))
-            yield output.read().decode(errors="replace").strip()
+def _last(output: IO[bytes] | None) -> str:
+    """Return the end of what a process wrote where nobody saw it."""
+    if output is None:
+        return ""
+    size = output.seek(0, 2)
+    output.seek(max(0, size - LAST_OUTPUT))
+    return output.read().decode(errors="replace").strip()
