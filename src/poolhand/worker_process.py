@@ -127,6 +127,7 @@ def _terms(employ: Employ) -> WorkTerms:
         soft_timeout=settings.soft_timeout_s,
         hard_timeout=settings.hard_timeout_s,
         stop_grace=STOP_GRACE,
+        rests=True,
     )
 
 

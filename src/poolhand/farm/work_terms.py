@@ -22,7 +22,8 @@ class WorkTerms(Struct, frozen=True):
 
     After `quota` attempts it takes no more. `soft_timeout` and `hard_timeout` hold for jobs that
     have none of their own. What is stopped at the end has `stop_grace` seconds to do so. Where it
-    `captures`, what jobs print and log goes into their events.
+    `captures`, what jobs print and log goes into their events. One that `rests` has an event loop
+    for jobs alone, which is not watched while there are none.
     """
 
     slots: int
@@ -33,6 +34,7 @@ class WorkTerms(Struct, frozen=True):
     soft_timeout: float | None = None
     hard_timeout: float | None = None
     stop_grace: float = STOP_GRACE
+    rests: bool = False
 
     def timed(self, errand: Errand) -> Errand:
         """Give a job without timeouts those that are usual here."""

@@ -21,6 +21,7 @@ from poolhand.execute.executor import (
     hand_back,
     is_own_loss,
 )
+from poolhand.farm.attention import Attention
 from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
@@ -35,7 +36,6 @@ from poolhand.pool.drain import STOP_GRACE
 from poolhand.pool.fault import error_of, fault_of
 from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots
-from poolhand.pool.watchdog import Watchdog
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
 from poolhand.rules.job import HARD_TIMEOUT, Job, Status
@@ -81,7 +81,7 @@ class Worker:
         self._clock = Clock(runtime)
         self._context = copy_context()
         self._outbox = Outbox(self.events)
-        self._watch = Watchdog.of(self.loop, runtime).join(self)
+        self._attention = Attention(self, self.loop, runtime, terms.rests)
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
@@ -113,7 +113,7 @@ class Worker:
         """Let go of threads and processes."""
         self.stopped = True
         self._guard.cancel()
-        self._watch.leave(self)
+        self._attention.end()
         self.slots.close()
 
     def refuse(self) -> None:
@@ -248,6 +248,7 @@ class Worker:
             self._despair(work)
             return
         self.running[claim.token] = work
+        self._attention.pay()
         self._offered -= 1
         attempt = self.slots.start(work, now, claim.slot)
         self._tell(events.JobStarted(work.job.pool, work.job, attempt.slot.id))
@@ -352,6 +353,8 @@ class Worker:
         work.call = None
 
     def _vacate(self, attempt: Attempt[StoredWork]) -> None:
+        if not self.running:
+            self._attention.relax()
         self._offer(attempt.slot.index)
         self.done()
 
