@@ -43,17 +43,12 @@ from poolhand.rules.checks import (
     is_writable,
     shown,
 )
-from poolhand.rules.farm import (
-    USUAL_FARM,
-    USUAL_SPEECH,
-    FarmSettings,
-    Speech,
-    check_settings,
-)
+from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
+from poolhand.settings import check_farm
 from poolhand.store_url import store_of
 from poolhand.tools.calling import settle
 from poolhand.wire.limits import LIMITS, Limits
@@ -220,7 +215,7 @@ class App(Schedules):
         """
         from poolhand.farm.supervisor import Supervisor
 
-        check_settings(settings)
+        check_farm(settings)
         chosen = checked_pools(pools, "farm")
         for pool in chosen or ():
             self._declared.check_use(pool)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from poolhand.errors import UsageError
 from poolhand.rules.checks import shown
 from poolhand.rules.farm import FarmSettings
 
@@ -195,3 +196,28 @@ IN_ORDER = (("min_workers", "max_workers"), ("soft_timeout_s", "hard_timeout_s")
 
 PROFILES: Mapping[str, Mapping[str, str]] = MappingProxyType({"llm": {"prefetch_per_worker": "1"}})
 """Names for kinds of work, and what they change."""
+
+
+def check_farm(settings: object) -> None:
+    """Raise everything that is wrong with settings of a farm that a program has made itself."""
+    if not isinstance(settings, FarmSettings):
+        raise UsageError(f"settings={shown(settings)} is not allowed; give FarmSettings(…)")
+    faults = [
+        fault for setting in FARM if (fault := _fault(setting, getattr(settings, setting.name)))
+    ]
+    for low, high in IN_ORDER:
+        least, most = getattr(settings, low), getattr(settings, high)
+        if not faults and None not in (least, most) and most < least:
+            faults.append(f"{high}={most} is not allowed; it must be at least {low}={least}")
+    if faults:
+        raise UsageError("; ".join(faults))
+
+
+def _fault(setting: Setting, value: object) -> str | None:
+    fault = f"{setting.name}={shown(value)} is not allowed; it must be {setting.kind.allowed}"
+    try:
+        parsed = setting.kind.parse(NONE if value is None else written(value))
+    except ValueError:
+        return fault
+    # A text may stand for a number in a variable, not in a program.
+    return None if parsed == value else fault

@@ -85,7 +85,7 @@ async def work(app: App, post: Post) -> None:
         report = await stop.drain()
         if report.stuck:
             station.say_farewell(LAST_WORDS)
-    post.bye(Bye(report.completed, report.failed, report.handed_back, report.stuck))
+    post.bye(Bye(report.completed, report.failed, report.handed_back))
     # Now: the end of a loop waits for tasks that do not let go.
     post.end_soon()
 

@@ -47,15 +47,28 @@ async def test_a_program_runs_a_farm_and_stops_it(
         (None, "FarmSettings"),
         (FarmSettings(min_workers=-1), "min_workers=-1"),
         (FarmSettings(max_workers=0), "max_workers=0"),
-        (FarmSettings(min_workers=3, max_workers=2), "min_workers=3, max_workers=2"),
+        (
+            FarmSettings(min_workers=3, max_workers=2),
+            "max_workers=2 is not allowed; it must be at least min_workers=3",
+        ),
         (FarmSettings(prefetch_per_worker=True), "prefetch_per_worker=True"),
         (FarmSettings(heartbeat_interval_s=0.0), "heartbeat_interval_s=0.0"),
         (FarmSettings(hard_timeout_s=float("nan")), "hard_timeout_s=nan"),
+        (FarmSettings(prefetch_per_worker="5"), "prefetch_per_worker='5'"),  # type: ignore[arg-type]
+        (FarmSettings(soft_timeout_s=9.0, hard_timeout_s=3.0), "at least soft_timeout_s=9.0"),
+        (FarmSettings(timezone="Nowhere"), "timezone='Nowhere'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(settings: Any, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         App("sqlite:///never.db").farm("agents:app", settings)
+
+
+def test_settings_may_be_at_their_edges() -> None:
+    settings = FarmSettings(
+        min_workers=0, max_workers=1, worker_shutdown_grace_s=0, soft_timeout_s=1, hard_timeout_s=1
+    )
+    assert App("sqlite:///never.db").farm("agents:app", settings).settings == settings
 
 
 def test_a_farm_needs_a_store_that_processes_can_share() -> None:

@@ -94,14 +94,15 @@ def work(
     new process in the place of each worker, one after the other.
     """
     with told() as tell:
-        flags = {"min_workers": least, "max_workers": most, "prefetch_per_worker": concurrency}
         found = config.load(
             profile=profile,
             app=app,
             loglevel=loglevel,
             worker_shutdown_grace_s=grace,
             external=external,
-            **flags,
+            min_workers=least,
+            max_workers=most,
+            prefetch_per_worker=concurrency,
         )
         _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
 

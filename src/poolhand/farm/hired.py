@@ -15,7 +15,18 @@ from typing import IO
 
 import msgspec
 
-from poolhand.farm.messages import Alive, Ask, Beat, Employ, Inbox, Orders, Stop, Words, packed
+from poolhand.farm.messages import (
+    CHUNK,
+    Alive,
+    Ask,
+    Beat,
+    Employ,
+    Inbox,
+    Orders,
+    Stop,
+    Words,
+    packed,
+)
 from poolhand.farm.roster import WorkerRecord, WorkerState
 from poolhand.rules.vigil import Sight
 
@@ -69,7 +80,7 @@ class Hired:
         assert self._reader is not None
         inbox = Inbox()
         try:
-            while data := await self._reader.read(65_536):
+            while data := await self._reader.read(CHUNK):
                 self.heard_at = now()
                 for word in inbox.words(data):
                     hear(self, word)

@@ -7,7 +7,6 @@ end of it dies the other knows at once.
 from __future__ import annotations
 
 from struct import Struct as Layout
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +15,7 @@ from poolhand.farm.roster import FinishedJob, RunningJob, Snapshot
 from poolhand.rules.farm import FarmSettings
 
 _HEAD = Layout(">I")
-_CHUNK = 65_536
+CHUNK = 65_536  # bytes that are read at once
 
 
 class Order(Struct, frozen=True, tag=True):
@@ -100,7 +99,6 @@ class Bye(Word, frozen=True):
     completed: int
     failed: int
     handed_back: int
-    stuck: int
 
 
 Orders = Employ | Alive | Stop | Ask
@@ -109,7 +107,6 @@ Words = Beat | Happened | Failed | Answer | Bye
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Orders] = msgspec.msgpack.Decoder(Orders)
 _words: msgspec.msgpack.Decoder[Words] = msgspec.msgpack.Decoder(Words)
-T = TypeVar("T")
 
 
 def packed(message: Orders | Words) -> bytes:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from poolhand.farm.history import History, running
 from poolhand.farm.messages import (
+    CHUNK,
     Alive,
     Answer,
     Ask,
@@ -187,7 +188,7 @@ class Post:
         if not ready:
             return
         try:
-            data = self._link.recv(65_536)
+            data = self._link.recv(CHUNK)
         except OSError:
             data = b""
         if not data:
@@ -277,7 +278,7 @@ class Post:
 
     def _first_order(self) -> Employ:
         while True:
-            data = self._link.recv(65_536)
+            data = self._link.recv(CHUNK)
             if not data:
                 raise EOFError("the supervisor is gone")
             orders = self._inbox.orders(data)

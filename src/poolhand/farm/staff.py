@@ -8,6 +8,7 @@ from asyncio import Event, Task
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import count
 from typing import IO
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from poolhand.rules.vigil import Deaths, Verdict, came_up, died, judge, may_star
 from poolhand.runtime import Runtime
 
 LOST_FOR = 3  # intervals without a look of our own, in which nobody could be heard
+ANSWER_WITHIN = 5.0
 LAST_OUTPUT = 1000  # characters of what a dead process wrote that are told
 
 
@@ -51,7 +53,7 @@ class Staff:
         self._events = heard
         self._on_death = on_death
         self._hides = hides_output
-        self._number = 0
+        self._numbers, self._questions = count(1), count(1)
         self._deaths = Deaths()
         self._closed = False
         self._gone = [0, 0]
@@ -161,13 +163,12 @@ class Staff:
 
     async def snapshot(self, hired: Hired, after: int, limit: int) -> Snapshot | None:
         """Return what a worker runs and has lately finished; None if it does not say."""
-        self._number += 1
-        number = self._number
+        number = next(self._questions)
         future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
         hired.ask(number, after, limit)
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(ANSWER_WITHIN):
                 return await future
         except TimeoutError:
             return None
@@ -188,8 +189,7 @@ class Staff:
     # Steps.
 
     async def _hire(self) -> None:
-        self._number += 1
-        id = f"{self._employ.farm}.{self._number}"
+        id = f"{self._employ.farm}.{next(self._numbers)}"
         now, wall = self._runtime.monotonic(), self._runtime.wall()
         hired = Hired(replace(self._employ, worker=id, settings=self.settings), now, wall)
         output = tempfile.TemporaryFile() if self._hides else None  # noqa: SIM115 - it outlives this

@@ -67,17 +67,6 @@ class LiveView:
             self._app.exit()
 
 
-async def run_view(
-    operator: Operator,
-    *,
-    by: str,
-    farm_id: str | None = None,
-    on_quit: Callable[[bool], None] | None = None,
-) -> None:
-    """Show farms of a store until the view ends."""
-    await LiveView(operator, by=by, farm_id=farm_id, on_quit=on_quit).run()
-
-
 def _driver() -> type[Driver] | None:
     if sys.platform == "win32":
         return None

@@ -47,7 +47,7 @@ WORDS: list[Words] = [
     Happened("line\nbreak", "j-1"),
     Failed("no " * 100_000),
     Answer(7, Snapshot("box-1", None, (RUNNING,), (FINISHED,) * 100, 9)),
-    Bye(1, 2, 3, 4),
+    Bye(1, 2, 3),
 ]
 
 
