@@ -31,12 +31,7 @@ run()
 """
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in an empty folder, with no setting in the environment."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("POOLHAND_STORE", "POOLHAND_APP"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture
