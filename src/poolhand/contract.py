@@ -328,16 +328,16 @@ class Jobs(Protocol):
 
 
 class Documents(Protocol):
-    """Small values under keys, each with a version that grows by 1 with every write.
+    """Small values under keys, each with a version that grows with every write.
 
-    No version of a key comes twice: a document that was gone goes on behind what it had.
+    No version of a key comes twice: a new document may start above 1, behind deleted ones.
     """
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
-        """Write all of these, or none if one is not of the version expected or the claim bad."""
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+        """Write all documents; None: a version differs or the claim is invalid, none is written."""
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         """Delete a document; tell whether it was there, of that version."""

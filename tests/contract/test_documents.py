@@ -23,6 +23,14 @@ async def test_every_write_is_counted(hand: Hand) -> None:
         assert await hand.store.get_document("a") == (str(version).encode(), version)
 
 
+async def test_a_write_returns_the_versions_it_wrote(hand: Hand) -> None:
+    assert await hand.store.put([Put("a", b"1"), Put("b", b"1"), Put("a", b"2")]) == (1, 1, 2)
+    await hand.store.delete("a")
+    assert await hand.store.put([Put("c", b"1"), Put("b", b"2"), Put("c", b"2")]) == (3, 2, 4)
+    assert await hand.store.get_document("c") == (b"2", 4)
+    assert await hand.store.put([]) == ()
+
+
 async def test_a_write_can_ask_for_a_version(hand: Hand) -> None:
     put = hand.store.put
     assert not await put([Put("a", b"x", expect=1)])
@@ -50,7 +58,7 @@ async def test_a_key_may_be_written_twice_at_once(hand: Hand) -> None:
 async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
     stores = [hand.store, await another()]
     won = [await stores[n % 2].put([Put("leader", b"%d" % n, expect=0)]) for n in range(6)]
-    assert won == [True, False, False, False, False, False]
+    assert won == [(1,), None, None, None, None, None]
     assert await hand.store.get_document("leader") == (b"0", 1)
 
 

@@ -37,7 +37,7 @@ class Crew(App):
         if FATE == "mortal":
             put = station.store.put
 
-            async def die(puts: Sequence[Put], token: int | None = None) -> bool:
+            async def die(puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
                 if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return await put(puts, token)

@@ -69,7 +69,7 @@ class KeptStore:
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         return await self._ask(lambda store: store.erase(ids, streams, by))
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
         return await self._ask(lambda store: store.put(puts, token))
 
     async def delete(self, key: str, expect: int | None = None) -> bool:

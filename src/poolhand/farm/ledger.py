@@ -60,9 +60,10 @@ class Ledger:
 
     async def _put(
         self, job: Job, token: int, key: str, value: bytes, expect: int, ttl: float | None
-    ) -> bool:
-        """Write a document, if it is of that version and the lease is good."""
-        return await self._keeper.store.put([Put(key, value, expect, ttl)], token)
+    ) -> int | None:
+        """Write a document and return its version; None if another was there, or no lease is."""
+        versions = await self._keeper.store.put([Put(key, value, expect, ttl)], token)
+        return None if versions is None else versions[0]
 
     async def _runs(self, job: Job, token: int, other: str) -> bool:
         """Tell whether another job runs."""
@@ -83,12 +84,14 @@ class Ledger:
 
     async def _save(
         self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None
-    ) -> None:
-        """Write the state of a session now, and that it was so."""
+    ) -> int:
+        """Write the state of a session now, and that it was so; return the version."""
         store = self._keeper.store
         lost = await store.append([Line(stream, REVISION, value, token)])
-        if lost or not await store.put([Put(key, value, None, ttl)], token):
+        versions = None if lost else await store.put([Put(key, value, None, ttl)], token)
+        if versions is None:
             raise Conflict(f"job {job.id} is not this attempt's any more; its session is not saved")
+        return versions[0]
 
     async def _hold(
         self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None

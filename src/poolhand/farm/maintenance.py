@@ -183,7 +183,7 @@ class Leader:
             if found[0] in owners:
                 return False
         version = 0 if found is None else found[1]
-        return await store.put([Put(LEADER, me, version, LEAD_FOR)])
+        return await store.put([Put(LEADER, me, version, LEAD_FOR)]) is not None
 
     async def _promote(self) -> float:
         """Promote what is due; return how long nothing else will be."""

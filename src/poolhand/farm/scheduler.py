@@ -235,7 +235,7 @@ class Clockwork:
         written = True
         if past is not before:
             put = replace(one.record(past, now), expect=0 if found is None else found[1])
-            written = one.ours = await self._keeper.store.put([put])
+            written = one.ours = await self._keeper.store.put([put]) is not None
         if refusal is not None:
             raise refusal
         # Where another was first it may have seen less than we did, or more.

@@ -21,7 +21,8 @@ Upcasters = Mapping[int, Callable[[State], State]]
 class SessionRecord(Struct, frozen=True):
     """A session as it is kept; `turn` is the job that wrote it, `schema` the shape of its state.
 
-    What is `final` was written with the outcome of its turn, and is never taken back.
+    What is `final` was written with the outcome of its turn, and is never taken back. `writes`
+    counts the writes of that turn, this one included.
     """
 
     id: str
@@ -31,6 +32,7 @@ class SessionRecord(Struct, frozen=True):
     turn: str
     state: State
     final: bool = False
+    writes: int = 1
 
 
 _encode = msgspec.json.Encoder().encode

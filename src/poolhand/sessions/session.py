@@ -45,7 +45,7 @@ class Session:
     """One turn's view of its session; `state` is yours to change, in place or as a whole.
 
     `inbox` holds what was submitted to this turn while it waited (on_busy="merge"). `revision`
-    counts how often the state was written.
+    grows with every write of the state; it is 0 before the first, which may be above 1.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Session:
         self.state: State = new_state(id, datetime.now(UTC)) if state is None else state
         self.inbox: list[Any] = []
         self.revision = 0
+        self._writes = 0
         self._inside: Running | None = None
         self._terms = SessionTerms()
 
@@ -71,8 +72,9 @@ class Session:
         """
         if self._inside is not None:
             data = self._data(final=False)
-            await self._inside.ask("save", *self._place(), data, self._terms.ttl)
-            self.revision += 1
+            ask = self._inside.ask
+            self.revision = await ask("save", *self._place(), data, self._terms.ttl)
+            self._writes += 1
 
     async def open(self, inside: Running, terms: SessionTerms) -> None:
         """Load the session of a turn."""
@@ -81,9 +83,10 @@ class Session:
         if found is not None:
             data, self.revision = found
             record = read(data)
-            await self._take(record)
             # While a turn may be rolled back, the revision before it has to stay.
-            if record.final and self.revision % KEPT_REVISIONS == 0:
+            is_due = record.final and _reaches_a_multiple(self.revision, record.writes)
+            await self._take(record)
+            if is_due:
                 await self._shorten()
 
     async def close(self) -> None:
@@ -107,6 +110,7 @@ class Session:
         if record.user is not None and job.user is not None and record.user != job.user:
             raise UsageError(f"session {self.id!r} belongs to another user than {job.user!r}")
         self.user = record.user if job.user is None else job.user
+        self._writes = 0 if record.final or record.turn != job.id else record.writes
         undone = set() if record.final else await self._undone()
         if record.turn not in undone:
             self.state = upcast(record, self._terms.schema, self._terms.upcasters)
@@ -133,12 +137,18 @@ class Session:
         assert self._inside is not None
         job: Any = self._inside.snapshot()
         whose = (self.id, self.tenant, self.user)
-        return write(SessionRecord(*whose, self._terms.schema, job.id, self.state, final))
+        schema, writes = self._terms.schema, self._writes + 1
+        return write(SessionRecord(*whose, schema, job.id, self.state, final, writes))
 
     def _place(self) -> tuple[str, str]:
         """Return the key of the document and the stream of its revisions."""
         name = session_of(self.tenant, self.id)
         return name, name
+
+
+def _reaches_a_multiple(revision: int, writes: int) -> bool:
+    """Tell whether the last writes passed a multiple of what is kept: then old ones are let go."""
+    return revision // KEPT_REVISIONS != (revision - writes) // KEPT_REVISIONS
 
 
 def turn_of(

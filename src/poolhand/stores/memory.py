@@ -232,9 +232,9 @@ class MemoryStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._documents.get(key, self._now())
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
         if token is not None and not self._leases.is_good(token):
-            return False
+            return None
         return self._documents.put(puts, self._now())
 
     async def delete(self, key: str, expect: int | None = None) -> bool:

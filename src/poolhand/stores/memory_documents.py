@@ -32,21 +32,23 @@ class MemoryDocuments:
         document = self._living(key, now)
         return None if document is None else (document.value, document.version)
 
-    def put(self, puts: Sequence[Put], now: float) -> bool:
-        """Write all of these, or none."""
+    def put(self, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
+        """Write all documents and return their versions, or write none and return None."""
         versions: dict[str, int] = {}
+        numbers: list[int] = []
         written: dict[str, _Document] = {}
         for put in puts:
             if put.expect not in (None, versions.get(put.key, self._version(put.key, now))):
-                return False
+                return None
             before = versions.get(put.key) or self._last(put.key)
             versions[put.key] = version = before + 1
+            numbers.append(version)
             until = None if put.ttl is None else now + put.ttl
             written[put.key] = _Document(put.value, version, until)
         if not written.keys() <= self._all.keys():
             self._sorted = None
         self._all |= written
-        return True
+        return tuple(numbers)
 
     def delete(self, key: str, expect: int | None, now: float) -> bool:
         version = self._version(key, now)

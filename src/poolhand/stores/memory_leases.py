@@ -71,7 +71,7 @@ class Leases:
         books, job, row = self._books, change.job, self._claims.get(change.token)
         if row is None or row.job.id != job.id:
             return False
-        if change.documents and not self._documents.put(change.documents, books.now):
+        if change.documents and self._documents.put(change.documents, books.now) is None:
             return False
         books.log.append(change.log, books.at)
         self._let_go(row, change.stuck)

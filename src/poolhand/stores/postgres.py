@@ -406,12 +406,13 @@ class PostgresStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
-        return await self._change(
-            lambda tables, now, at: (
-                is_good(tables, token) and sql_documents.put(self._locked(tables, puts), puts, now)
-            )
-        )
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+        def op(tables: Tables, now: float, at: datetime) -> tuple[int, ...] | None:
+            if not is_good(tables, token):
+                return None
+            return sql_documents.put(self._locked(tables, puts), puts, now)
+
+        return await self._change(op)
 
     def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:
         self._turns.locks.take(tables, DOCUMENTS, [put.key for put in puts])

@@ -38,21 +38,23 @@ def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
     return row
 
 
-def put(tables: Tables, puts: Sequence[Put], now: float) -> bool:
-    """Write all of these, or none."""
+def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
+    """Write all documents and return their versions, or write none and return None."""
     versions: dict[str, int] = {}
+    written: list[int] = []
     rows: dict[str, tuple[Any, ...]] = {}
     for one in puts:
         version = last = versions.get(one.key, 0)
         if not version:
             version, last = _versions(tables, one.key, now)
         if one.expect not in (None, version):
-            return False
+            return None
         versions[one.key] = last + 1
+        written.append(last + 1)
         until = None if one.ttl is None else now + one.ttl
         rows[one.key] = (one.key, one.value, last + 1, until)
     tables.insert(PUT, list(rows.values()))
-    return True
+    return tuple(written)
 
 
 def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:

@@ -142,7 +142,7 @@ class Leases:
         if claim is None or claim[4] != job.id:
             return False
         documents = change.documents
-        if documents and not sql_documents.put(books.tables, documents, books.now):
+        if documents and sql_documents.put(books.tables, documents, books.now) is None:
             return False
         if change.log:
             books.tell(change.log)

@@ -199,10 +199,12 @@ class SqliteStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
-        def op(connection: Connection) -> bool:
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+        def op(connection: Connection) -> tuple[int, ...] | None:
             tables = SqliteTables(connection)
-            return is_good(tables, token) and sql_documents.put(tables, puts, self._file.now())
+            if not is_good(tables, token):
+                return None
+            return sql_documents.put(tables, puts, self._file.now())
 
         return await self._write(op)
 

@@ -53,7 +53,9 @@ class Receipts(Protocol):
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> bool: ...
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None
+    ) -> tuple[int, ...] | None: ...
 
 
 class Terms(Protocol):
@@ -224,9 +226,10 @@ class Calling:
 
     async def _write(self, receipt: Receipt, ttl: float | None = None) -> None:
         put = (RECEIPTS + self._key, _encode(receipt), self._version, ttl)
-        if not await self._inside.ask("put", *put):
+        version = await self._inside.ask("put", *put)
+        if version is None:
             raise Conflict(self._said("was taken over by another attempt; this one stops"))
-        self._version += 1
+        self._version = version
 
     def _said(self, what: str) -> str:
         return f"this call of {self._terms.name} ({self._key[:12]}) {what}"
@@ -255,6 +258,6 @@ async def settle(
         done = replace(receipt, stage=Stage.SUCCEEDED, result=write(receipt.tool))
     else:
         done = replace(receipt, stage=Stage.FAILED, error="it has not happened")
-    if not await store.put([Put(RECEIPTS + key, _encode(done), version, DEDUPE)]):
+    if await store.put([Put(RECEIPTS + key, _encode(done), version, DEDUPE)]) is None:
         raise Conflict(f"the call {key} of {receipt.tool} has gone on meanwhile; look again")
     return done

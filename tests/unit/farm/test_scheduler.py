@@ -75,7 +75,9 @@ async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
     class Slow(SharedStore):
         lasts: tuple[datetime, ...] = ()
 
-        async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        async def put(
+            self, puts: Sequence[Put], token: int | None = None
+        ) -> tuple[int, ...] | None:
             noted = puts[0].key.startswith(DOCUMENTS)
             if noted:
                 await asyncio.sleep(runtime.random.uniform(0, 12))
@@ -179,7 +181,9 @@ async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothi
 
         dead = False
 
-        async def put(self, puts: Sequence[Put], token: int | None = None) -> bool:
+        async def put(
+            self, puts: Sequence[Put], token: int | None = None
+        ) -> tuple[int, ...] | None:
             if self.dead and puts[0].key.startswith(DOCUMENTS):
                 self.down = True
             return await super().put(puts, token)

@@ -19,6 +19,8 @@ from poolhand import (
     wait,
 )
 from poolhand.app import App
+from poolhand.contract import Put
+from poolhand.farm.kept_store import KeptStore
 from poolhand.pool.ticket import Ticket
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import seeded
@@ -239,6 +241,31 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
             with pytest.raises((error, JobFailed), match="the state of session 's'"):
                 await result(await talk.submit(what))
         assert await talk.record() is None
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 2])
+async def test_revisions_are_bounded_on_a_store_from_which_documents_were_deleted(
+    url: str, deleted: int
+) -> None:
+    app = App(url)
+    seen: list[int] = []
+
+    @app.agent
+    async def chat(session: Session) -> None:
+        await session.save()
+        seen.append(session.revision)
+
+    async with app:
+        store = KeptStore(app)
+        for _ in range(deleted):
+            await store.put([Put("gone", b"")])
+        await store.delete("gone")
+        async with app.worker():
+            for _ in range(25):
+                await (await chat.session("s-1").submit())
+        kept = await chat.session("s-1").revisions()
+    assert seen == [deleted + 1 + 2 * turn for turn in range(25)]
+    assert len(kept) < 42
 
 
 async def test_only_so_many_revisions_are_kept(url: str) -> None:

@@ -25,6 +25,8 @@ from poolhand import (
     wait,
 )
 from poolhand.app import App
+from poolhand.contract import Put
+from poolhand.farm.kept_store import KeptStore
 from poolhand.observe.events import Events, JobMarked
 from poolhand.pool.ticket import Ticket
 
@@ -77,6 +79,33 @@ async def test_a_call_that_is_done_is_not_made_again(url: str, effect: str) -> N
     assert paid == [{"paid": ["o-1", 500]}, {"paid": ["o-2", 7]}]
     assert world.made == [("o-1", 500), ("o-2", 7)]
     assert len(set(world.keys)) == 2
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
+async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
+    url: str, effect: str
+) -> None:
+    app, world = App(url), World("after")
+
+    @tool(effect=effect)
+    async def pay(order: str) -> str:
+        return str(world.act(order))
+
+    @app.task(retry=AGAIN)
+    async def agent(order: str) -> str:
+        paid = await pay(order)
+        world.check("after")
+        return paid
+
+    async with app:
+        store = KeptStore(app)
+        for number in range(3):
+            await store.put([Put("gone", b"%d" % number)])
+        await store.delete("gone")
+        async with app.worker():
+            assert await result(await agent.submit("o-1")) == "o-1"
+            assert await result(await agent.submit("o-2")) == "o-2"
+    assert world.made == ["o-1", "o-2"]
 
 
 async def test_equal_calls_that_are_meant_are_all_made_once_each(url: str) -> None:
