@@ -322,7 +322,7 @@ def test_a_check_tells_what_is_missing_and_changes_nothing(tmp_path: Path) -> No
 
 def test_a_newer_schema_is_refused_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "agents.db") as connection:
-        connection.execute("INSERT INTO poolhand_schema VALUES (9999, 'later', '', '')")
+        connection.execute("INSERT INTO poolhand_schema VALUES (9999, 'later', '', '', 9999)")
     connection.close()
     error = desk.run("jobs", "list", code=5).stderr
     assert "9999" in error

@@ -472,9 +472,9 @@ class StoreFile:
 
     def _expect_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
-        row = connection.execute(migrations.NEWEST).fetchone()
-        if row is not None and row[0] > len(self._steps):
-            raise migrations.too_new(self.path, row[0], len(self._steps))
+        (needs,) = connection.execute(migrations.OLDEST_CODE).fetchone()
+        if needs is not None and needs > len(self._steps):
+            raise migrations.too_new(self.path, needs, len(self._steps))
 
     def _seen(self) -> tuple[int, int]:
         try:

@@ -1,11 +1,21 @@
-"""The schema of a store, as numbered steps that go forward only."""
+"""The schema of a store, as numbered steps that go forward only.
+
+While a new version is rolled out, processes of the version before go on with tables that a newer
+one has changed. That is possible only where a step adds something that older code need not know
+of: a table, an index, a column that may be left out. Such a step says so in its first line,
+
+    -- compatible with 3
+
+"code that knows the schema up to 3 can go on". It is kept beside the step, so that older code finds
+it when it opens the store. A step that says nothing refuses all older code with SchemaTooNew.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -16,12 +26,17 @@ from msgspec import Struct
 from poolhand.errors import Corrupt, SchemaTooNew
 
 STEP = re.compile(r"(\d{4})_(\w+)\.sql")
+COMPATIBLE = re.compile(r"-- compatible with (\d+)$", re.MULTILINE)
 TABLE = """
 CREATE TABLE IF NOT EXISTS poolhand_schema (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
 )
 """
-NEWEST = "SELECT number FROM poolhand_schema ORDER BY number DESC LIMIT 1"
+# Files of the first schema have no such column; a step without it is for code that knows it.
+COLUMNS = "SELECT name FROM pragma_table_info('poolhand_schema')"
+WITH_COMPATIBLE = "ALTER TABLE poolhand_schema ADD COLUMN compatible INTEGER"
+TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
+OLDEST_CODE = "SELECT max(coalesce(compatible, number)) FROM poolhand_schema"
 
 
 class Step(Struct, frozen=True):
@@ -34,6 +49,20 @@ class Step(Struct, frozen=True):
     @property
     def checksum(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def compatible(self) -> int:
+        """The oldest schema whose code can go on after this step."""
+        said = COMPATIBLE.match(self.text)
+        return self.number if said is None else int(said[1])
+
+
+class Taken(Struct, frozen=True):
+    """A step that a store has behind it."""
+
+    name: str
+    checksum: str
+    compatible: int
 
 
 @cache
@@ -58,34 +87,42 @@ def migrate(connection: sqlite3.Connection, known: Sequence[Step], path: str, at
     taken = applied(connection)
     check(taken, known, path)
     connection.execute(TABLE)
+    if "compatible" not in _columns(connection):
+        connection.execute(WITH_COMPATIBLE)
     for step in known[len(taken) :]:
         _take(connection, step, at)
-    return len(known) - len(taken)
+    return max(0, len(known) - len(taken))
 
 
-def applied(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
-    """Return name and checksum of the steps a file has behind it, by number."""
-    there = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'poolhand_schema'"
-    if connection.execute(there).fetchone() is None:
+def applied(connection: sqlite3.Connection) -> dict[int, Taken]:
+    """Return the steps a file has behind it, by number."""
+    columns = _columns(connection)
+    if not columns:
         return {}
-    rows = connection.execute("SELECT number, name, checksum FROM poolhand_schema ORDER BY number")
-    return {number: (name, checksum) for number, name, checksum in rows}
+    compatible = "coalesce(compatible, number)" if "compatible" in columns else "number"
+    text = f"SELECT number, name, checksum, {compatible} FROM poolhand_schema ORDER BY number"  # noqa: S608
+    return {number: Taken(*facts) for number, *facts in connection.execute(text)}
 
 
-def check(taken: dict[int, tuple[str, str]], known: Sequence[Step], path: str) -> None:
-    """Refuse a file that is newer than what is known, or was made by other steps."""
-    if taken and max(taken) > len(known):
-        raise too_new(path, max(taken), len(known))
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute(COLUMNS)}
+
+
+def check(taken: Mapping[int, Taken], known: Sequence[Step], where: str) -> None:
+    """Refuse a store that this code cannot use, or that was made by other steps."""
+    newest = max(taken, default=0)
+    if max((one.compatible for one in taken.values()), default=0) > len(known):
+        raise too_new(where, newest, len(known))
     for step in known[: len(taken)]:
         if step.number not in taken:
             raise Corrupt(
-                f"{path}: its schema lacks step {step.number} ({step.name}) though later ones were"
+                f"{where}: its schema lacks step {step.number} ({step.name}) though later ones were"
                 " taken; nothing was changed. Restore a backup, or use another store"
             )
-        if taken[step.number][1] != step.checksum:
+        if taken[step.number].checksum != step.checksum:
             raise Corrupt(
-                f"{path}: step {step.number} ({taken[step.number][0]}) of its schema is not the one"
-                f" this poolhand has ({step.name}); nothing was changed. Use the version of"
+                f"{where}: step {step.number} ({taken[step.number].name}) of its schema is not the"
+                f" one this poolhand has ({step.name}); nothing was changed. Use the version of"
                 " poolhand that wrote it, or another store"
             )
 
@@ -102,10 +139,8 @@ def _take(connection: sqlite3.Connection, step: Step, at: datetime) -> None:
     try:
         # Begun inside: a script commits what was begun outside before it runs.
         connection.executescript(f"BEGIN IMMEDIATE;{step.text}")
-        connection.execute(
-            "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?)",
-            (step.number, step.name, step.checksum, at.isoformat()),
-        )
+        facts = (step.number, step.name, step.checksum, at.isoformat(), step.compatible)
+        connection.execute(TAKEN, facts)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -1,34 +1,19 @@
-"""How the tables of a PostgreSQL store come into being and are brought up to date.
-
-While a new version is rolled out, processes of the one before go on with tables that a newer one
-has changed. That is possible only where a step adds something that older code need not know of: a
-table, an index, a column that may be left out. Such a step says so in its first line,
-
-    -- compatible with 3
-
-"code that knows the schema up to 3 can go on". It is kept beside the step, so that older code finds
-it when it opens the store. A step that says nothing is for those alone who know it: all others are
-refused with SchemaTooNew.
-"""
+"""How the tables of a PostgreSQL store come into being and are brought up to date."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-
-from msgspec import Struct
 
 from poolhand.stores import migrations
 from poolhand.stores import postgres_faults as faults
-from poolhand.stores.migrations import Step
+from poolhand.stores.migrations import Step, Taken, check
 from poolhand.stores.postgres_address import Address
 from poolhand.stores.postgres_link import Link, Raw
 from poolhand.stores.postgres_locks import SCHEMA, Locks
 from poolhand.stores.postgres_tables import Dialect
 
 ANEW = 5  # times that it is begun, as others are in its way or the connection breaks
-COMPATIBLE = re.compile(r"-- compatible with (\d+)$", re.MULTILINE)
 THERE = "SELECT to_regclass($1) IS NOT NULL"
 APPLIED = "SELECT number, name, checksum, compatible FROM poolhand_schema ORDER BY number"
 TABLE = """
@@ -40,32 +25,6 @@ CREATE TABLE IF NOT EXISTS poolhand_schema (
 TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
 # Whoever waits for a table holds up all who come after it: rather once more, later.
 PATIENT = "SET LOCAL lock_timeout = '2s'"
-
-
-class Taken(Struct, frozen=True):
-    """A step that a schema has behind it."""
-
-    name: str
-    checksum: str
-    compatible: int
-
-
-def compatible(step: Step) -> int:
-    """Return the oldest schema whose code can go on after a step."""
-    said = COMPATIBLE.match(step.text)
-    return step.number if said is None else int(said[1])
-
-
-def check(taken: Mapping[int, Taken], known: Sequence[Step], where: str) -> None:
-    """Refuse a schema that this code cannot use, or that was made by other steps."""
-    newer = [one.compatible for number, one in taken.items() if number > len(known)]
-    can_go_on = max(newer, default=0) <= len(known)
-    ours = {
-        number: (one.name, one.checksum)
-        for number, one in taken.items()
-        if number <= len(known) or not can_go_on
-    }
-    migrations.check(ours, known, where)
 
 
 async def applied(connection: Raw, dialect: Dialect) -> dict[int, Taken]:
@@ -127,6 +86,6 @@ async def _take(
     check(taken, steps, address.shown)
     for step in steps[len(taken) :]:
         await connection.execute(step.text)
-        facts = (step.number, step.name, step.checksum, at.isoformat(), compatible(step))
+        facts = (step.number, step.name, step.checksum, at.isoformat(), step.compatible)
         await connection.fetch(dialect.text(TAKEN), *facts)
     return max(0, len(steps) - len(taken))

@@ -15,7 +15,7 @@ import pytest
 
 from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew, StoreError, Unavailable
 from poolhand.runtime import Runtime
-from poolhand.stores import faults, wal
+from poolhand.stores import faults, migrations, wal
 from poolhand.stores.file import StoreFile
 from poolhand.stores.lock import FileLock, Patience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
@@ -535,12 +535,23 @@ async def test_two_on_one_file_see_and_tell_each_other(tmp_path: Path) -> None:
         assert one.read(noted) == ["a", "b"]
 
 
+async def test_a_file_migrated_by_a_compatible_step_is_written_to_as_before(tmp_path: Path) -> None:
+    async with notes(tmp_path) as file:
+        known = len(migrations.steps())
+        newer = sqlite3.connect(file.path, isolation_level=None)
+        newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now', ?)", (known,))
+        newer.close()
+        await file.write(note("old"))
+    async with opened(tmp_path / "a.db") as again:
+        assert again.read(noted) == ["old"]
+
+
 async def test_a_file_migrated_by_a_newer_version_is_not_written_to_any_more(
     tmp_path: Path,
 ) -> None:
     async with notes(tmp_path) as file:
         newer = sqlite3.connect(file.path, isolation_level=None)
-        newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now')")
+        newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now', 999)")
         newer.close()
         with pytest.raises(SchemaTooNew, match="has schema 999"):
             await file.write(note("old"))

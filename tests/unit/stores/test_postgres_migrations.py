@@ -25,7 +25,7 @@ from poolhand.stores.migrations import Step
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_link import Link
-from poolhand.stores.postgres_migrations import compatible, migrate
+from poolhand.stores.postgres_migrations import migrate
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, owner, spec
 from tests.unit.stores.tables import postgres_faults
@@ -129,7 +129,7 @@ async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
     ids=["silent", "told", "later", "unclear"],
 )
 def test_a_step_says_in_its_first_line_who_can_go_on(text: str, oldest: int) -> None:
-    assert compatible(Step(5, "name", text)) == oldest
+    assert Step(5, "name", text).compatible == oldest
 
 
 async def test_older_code_opens_what_newer_code_has_only_added_to(schema: str) -> None:

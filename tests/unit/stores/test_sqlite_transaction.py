@@ -269,7 +269,7 @@ async def test_nothing_is_begun_in_a_file_of_a_newer_version(
     store: SqliteStore, path: Path
 ) -> None:
     newer = sqlite3.connect(path, isolation_level=None)
-    newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now')")
+    newer.execute("INSERT INTO poolhand_schema VALUES (999, 'new', 'x', 'now', 999)")
     newer.close()
     with pytest.raises(SchemaTooNew, match="has schema 999"):
         await store.begin()

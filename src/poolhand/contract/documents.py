@@ -1,0 +1,36 @@
+"""The port of documents: small values under keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Put(Struct, frozen=True, gc=False):
+    """A document to write if its version is still `expect` (0: there is none; None: whatever)."""
+
+    key: str
+    value: bytes
+    expect: int | None = None
+    ttl: float | None = None
+
+
+class Documents(Protocol):
+    """Small values under keys, each with a version that grows with every write.
+
+    No version of a key comes twice: a new document may start above 1, behind deleted ones.
+    """
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        """Return a document and its version."""
+
+    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+        """Write all documents; None: a version differs or the claim is invalid, none is written."""
+
+    async def delete(self, key: str, expect: int | None = None) -> bool:
+        """Delete a document; tell whether it was there, of that version."""
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
+        """Return keys that begin so, sorted, from behind `after` on."""

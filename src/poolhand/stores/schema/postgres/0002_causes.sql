@@ -1,0 +1,18 @@
+-- A job that waits for something other than a time or a slot says what: `waits_for` is its cause.
+-- `set_aside` counts the jobs of a pool whose task, or closure, the worker that claimed it did not have;
+-- it is true for all pools.
+ALTER TABLE poolhand_waits ADD COLUMN waits_for text COLLATE "C";
+CREATE INDEX poolhand_waits_causes ON poolhand_waits (waits_for, pool, seq) WHERE waits_for IS NOT NULL;
+ALTER TABLE poolhand_pools ADD COLUMN set_aside bigint NOT NULL DEFAULT 0;
+
+-- A session, by the key of its document, belongs to the user of its first accepted turn.
+CREATE TABLE poolhand_session_users (
+    session text COLLATE "C" PRIMARY KEY,
+    owner text COLLATE "C"
+);
+INSERT INTO poolhand_session_users
+SELECT key, convert_from(value, 'UTF8')::json->>'user' FROM poolhand_documents
+WHERE key LIKE 'session/%';
+
+-- Dead letters are kept longer than results: what is pruned is found without passing over them.
+CREATE INDEX poolhand_ends_prunable ON poolhand_ends (no) WHERE dead = 0;
