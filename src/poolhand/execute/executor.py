@@ -16,7 +16,16 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
 from poolhand.errors import JobLost, PoolhandError, UsageError
-from poolhand.execute.brief import Brief, read_brief
+from poolhand.execute.brief import (
+    CALL,
+    CONTEXT,
+    Brief,
+    bound,
+    bound_result,
+    bound_to,
+    expect_own_run,
+    read_brief,
+)
 from poolhand.execute.code import Code, Codes
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import Retry
@@ -69,6 +78,17 @@ class Closure(Struct, frozen=True):
         return cls(call, copy_context())
 
 
+def call_of(code: Code, brief: Brief, job: Job) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Return the call of a job, if it is its own, and what came along with it."""
+    of_call = of_context = b""
+    if code.signs:
+        expect_own_run(brief, job)
+        to = bound_to(job, brief, job.run)
+        of_call, of_context = bound(CALL, to), bound(CONTEXT, to)
+    call = code.unpack(brief.payload, of_call)
+    return call, {} if brief.context is None else code.unpack_context(brief.context, of_context)
+
+
 class Executor:
     """Knows the code of an app, and the closures that this process has handed in."""
 
@@ -86,8 +106,7 @@ class Executor:
             code = self.codes.find(brief.task)
             if code is None:
                 return _unknown(claim, brief)
-            call = code.unpack(brief.payload)
-            brought = {} if brief.context is None else code.unpack_context(brief.context)
+            call, brought = call_of(code, brief, claim.job)
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
@@ -99,7 +118,9 @@ class Executor:
         code = errand.code
         try:
             # What a closure returned is for this process alone, which has it already.
-            data = None if code is None else code.pack_result(value)
+            data = None
+            if code is not None:
+                data = code.pack_result(value, bound_result(claim.job) if code.signs else b"")
         except PoolhandError as error:
             return Failed(error, permanent=True)
         except Exception as error:

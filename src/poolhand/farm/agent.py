@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from poolhand.errors import UsageError
-from poolhand.execute.brief import read_brief
+from poolhand.execute.brief import CALL, bound, bound_to, read_brief
 from poolhand.execute.code import Code
 from poolhand.execute.execution import Execution, read_execution
 from poolhand.farm.numbers import bodies_of
 from poolhand.farm.task import Door, Submits
+from poolhand.rules.job import Job
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.streams import executions_of, session_of
 from poolhand.sessions.record import SessionRecord, read
@@ -113,8 +114,13 @@ class SessionDoor(Submits[P, T]):
         return await station.keeper.ask(lambda: bodies_of(station.store, stream))
 
 
-def message_of(code: Code, data: bytes, job_id: str) -> Any:
-    """Return what a turn was submitted with that has joined another one."""
-    call: Any = code.unpack(read_brief(data, job_id).payload)
+def message_of(code: Code, data: bytes, turn: Job) -> Any:
+    """Return what a turn was submitted with that has joined another one.
+
+    It was signed for a job of its own, whose id it brings, in the session of the turn it joined.
+    """
+    brief = read_brief(data, turn.id)
+    to = bound(CALL, bound_to(turn, brief, brief.run or "")) if code.signs else None
+    call: Any = code.unpack(brief.payload, to)
     given = (*call.args, *call.keywords.values())
     return given[0] if len(given) == 1 else given

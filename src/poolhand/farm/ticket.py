@@ -18,6 +18,7 @@ from poolhand.errors import (
     Undecodable,
     UsageError,
 )
+from poolhand.execute.brief import bound_result
 from poolhand.execute.code import Code
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.station import Station
@@ -156,7 +157,8 @@ class StoredTicket(Ticket[T]):
                 f"the result of job {job.id} is one of {job.name!a}, which is no task here; import "
                 "the module that registers it"
             )
-        return self._code.unpack_result(job.result)
+        code = self._code
+        return code.unpack_result(job.result, bound_result(job) if code.signs else b"")
 
 
 async def _wish(store: Store, id: str) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from poolhand.context import Running, running
 from poolhand.errors import UsageError
 from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.job import Job
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
@@ -152,7 +153,7 @@ def _reaches_a_multiple(revision: int, writes: int) -> bool:
 
 
 def turn_of(
-    fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, str], Any]
+    fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, Job], Any]
 ) -> Callable[..., Any]:
     """Return an agent as the task of one turn: without the session, which is loaded for it.
 
@@ -174,7 +175,7 @@ def turn_of(
             raise UsageError(f"{job.name} is an agent: it runs in a session")
         session = Session(job.session, None, job.tenant, job.user)
         await session.open(inside, terms)
-        session.inbox = [message_of(data, job.id) for data in await inside.ask("inbox")]
+        session.inbox = [message_of(data, job) for data in await inside.ask("inbox")]
         value = await fn(session, *args, **kwargs)
         await session.close()
         return value
