@@ -2,6 +2,7 @@
 
 PoolhandError
 ├── UsageError            you called it wrong; the message says what is allowed
+│   └── SessionForbidden  the session belongs to another user
 ├── Refused               not now; `retry_after` says when to try again, where known
 │   ├── PoolFull          the queue is full (also an asyncio.QueueFull)
 │   ├── NoFreeSlot        no slot is free and the pool keeps no queue (also a QueueFull)
@@ -67,6 +68,12 @@ class UsageError(PoolhandError, ValueError):
     """A call that can never work as it is written."""
 
     code = "PH-USE-001"
+
+
+class SessionForbidden(UsageError):
+    """A session belongs to another user, or to none: it is neither used nor read."""
+
+    code = "PH-USE-002"
 
 
 class Refused(PoolhandError):

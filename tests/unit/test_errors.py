@@ -37,6 +37,7 @@ from poolhand.errors import (
     RetryLater,
     SchemaTooNew,
     SessionBusy,
+    SessionForbidden,
     Snooze,
     StoreError,
     TooLarge,
@@ -54,6 +55,7 @@ from poolhand.errors import (
 CODES = {
     PoolhandError: "PH-000",
     UsageError: "PH-USE-001",
+    SessionForbidden: "PH-USE-002",
     Refused: "PH-POL-000",
     PoolFull: "PH-POL-001",
     NoFreeSlot: "PH-POL-002",

@@ -122,6 +122,13 @@ class Jobs(Protocol):
     async def count(self, which: Filter) -> Mapping[Status, int]:
         """Count jobs by status; those with none of a status are left out. Parked do not count."""
 
+    async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
+        """Return whose sessions are, by the keys of their documents; those not begun are left out.
+
+        A session belongs to the user of its first accepted turn, or to none if that had none, until
+        it is erased, its document expires, or neither that nor a job of it is kept any more.
+        """
+
     async def promote(self, limit: int = 1000) -> Promoted:
         """Place what is due, end what has expired."""
 

@@ -11,9 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from poolhand.context import Running, running
-from poolhand.errors import UsageError
+from poolhand.errors import SessionForbidden, UsageError
 from poolhand.rules.checks import is_amount, is_count, shown
 from poolhand.rules.job import Job
+from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
@@ -108,9 +109,9 @@ class Session:
         """Take a record over, or the one before it where its turn is rolled back."""
         assert self._inside is not None
         job: Any = self._inside.snapshot()
-        if record.user is not None and job.user is not None and record.user != job.user:
-            raise UsageError(f"session {self.id!r} belongs to another user than {job.user!r}")
-        self.user = record.user if job.user is None else job.user
+        if not may_use(record.user, job.user):
+            # Refused when it was submitted; here once more, as the state is about to be read.
+            raise SessionForbidden(f"session {self.id!r} belongs to another user than {job.user!r}")
         self._writes = 0 if record.final or record.turn != job.id else record.writes
         undone = set() if record.final else await self._undone()
         if record.turn not in undone:
