@@ -15,6 +15,7 @@ PoolhandError
 │   ├── JobRejected       a drop policy or a drain turned it away
 │   ├── JobExpired        it waited longer than `expires`
 │   ├── JobLost           the process that ran it died
+│   ├── ResultNotKept     it completed elsewhere, and its value is not in the store
 │   └── Deadlock          it waits for a job of its own pool that can never start
 ├── StoreError            what a store could not do; nothing was changed
 │   ├── Unavailable       it does not answer, or is busy for too long; try again
@@ -170,6 +171,12 @@ class JobLost(JobError):
     """The process that ran a job died before the job was over."""
 
     code = "PH-JOB-007"
+
+
+class ResultNotKept(JobError):
+    """A closure completed, and its value was no JSON that a store could keep for others."""
+
+    code = "PH-JOB-008"
 
 
 class StoreError(PoolhandError):

@@ -27,6 +27,7 @@ from poolhand.execute.brief import (
     read_brief,
 )
 from poolhand.execute.code import Code, Codes
+from poolhand.execute.returned import Returned, pack_returned
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import Retry
 from poolhand.rules.job import Fault, Job, Status
@@ -57,6 +58,10 @@ class Errand(Struct, frozen=True):
     @property
     def job(self) -> Job:
         return self.claim.job
+
+    def own(self, value: Any) -> Returned | None:
+        """Return a value for those who wait for it here: that of a closure may be kept nowhere."""
+        return Returned(value) if self.code is None else None
 
 
 class Hopeless(Struct, frozen=True):
@@ -117,9 +122,10 @@ class Executor:
         """Say how a job that returned is kept; a value that cannot be kept is a failure."""
         code = errand.code
         try:
-            # What a closure returned is for this process alone, which has it already.
-            data = None
-            if code is not None:
+            if code is None:
+                # This process has it already; others find it if it is JSON.
+                data = pack_returned(value)
+            else:
                 data = code.pack_result(value, bound_result(claim.job) if code.signs else b"")
         except PoolhandError as error:
             return Failed(error, permanent=True)
