@@ -162,6 +162,29 @@ async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(
         assert kept == [owners[session_of(None, name)]]
 
 
+@pytest.mark.slow
+async def test_a_session_is_not_forgotten_while_a_turn_comes_in(schema: str) -> None:
+    store = PostgresStore(schema, Runtime())
+    await store.open()
+    await store.enroll(owner("hand"))
+    hand = Hand(store, Clock())
+    await hand.finish(await hand.start("a", session="s", user="ana"))
+    looker = await asyncpg.connect(schema.partition("?")[0])
+    try:
+        transaction = await store.begin()
+        await transaction.add(Batch((order("b", session="s", user="ana"),)))
+        pruned = asyncio.create_task(store.prune(0.0))
+        async with asyncio.timeout(LIMIT):
+            while not await looker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                assert not pruned.done()
+        await transaction.commit()
+        assert await pruned == 1
+        assert await users(hand) == {S: "ana"}
+    finally:
+        await looker.close()
+        await store.close()
+
+
 async def test_who_was_second_while_the_first_had_not_committed_is_refused(schema: str) -> None:
     store = PostgresStore(schema, Runtime())
     await store.open()

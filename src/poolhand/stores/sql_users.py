@@ -13,6 +13,9 @@ from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Insert, Tables
 
 USERS = "SELECT session, owner FROM poolhand_session_users WHERE session IN (?*)"
+# While a turn comes in, nobody may forget whose session it is; in one order, as all take them.
+HELD = f"{USERS} /*pg ORDER BY session FOR KEY SHARE */"
+ALONE = f"{USERS} /*pg ORDER BY session FOR UPDATE */"
 # Without a key: of two who begin a session at the same time the second must begin anew.
 BEGUN = Insert("poolhand_session_users", {"session": "text", "owner": "text"})
 FORGET = "DELETE FROM poolhand_session_users WHERE session IN (?*) RETURNING session"
@@ -36,7 +39,7 @@ class SessionUsers:
         asked = sorted(keys - self._asked)
         if asked:
             self._asked.update(asked)
-            self._users |= users_of(self._books.tables, asked)
+            self._users |= _found(self._books.tables, HELD, asked)
 
     def stranger(self, jobs: Iterable[Job]) -> Job | None:
         """Return the first job whose session is another user's."""
@@ -68,7 +71,7 @@ class SessionUsers:
 
 def users_of(tables: Tables, sessions: Sequence[str]) -> dict[str, str | None]:
     """Return the users of sessions, by the keys of their documents; new ones are left out."""
-    return dict(tuple(row) for row in tables.among(USERS, [sought(key) for key in sessions]))
+    return _found(tables, USERS, sessions)
 
 
 def forget(tables: Tables, keys: Iterable[str]) -> None:
@@ -86,9 +89,14 @@ def forget_unkept(tables: Tables, jobs: Iterable[tuple[str | None, str | None]])
     names = {session_of(tenant, name): (tenant, name) for tenant, name in jobs if name is not None}
     for (key,) in tables.among(WRITTEN, list(names)):
         del names[key]
-    kept = {(tenant, name) for name, tenant in tables.among(KEPT, _sessions(names.values()))}
+    if not names:
+        return
+    # Before the jobs are looked for: one that comes in now is there when its session is had.
+    _found(tables, ALONE, sorted(names))
+    sessions = sorted({name for _, name in names.values()})
+    kept = {(tenant, name) for name, tenant in tables.among(KEPT, sessions)}
     forget(tables, [key for key, whose in names.items() if whose not in kept])
 
 
-def _sessions(names: Iterable[tuple[str | None, str]]) -> list[str]:
-    return sorted({name for _, name in names})
+def _found(tables: Tables, text: str, sessions: Sequence[str]) -> dict[str, str | None]:
+    return dict(tuple(row) for row in tables.among(text, [sought(key) for key in sessions]))
