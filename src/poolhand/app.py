@@ -328,7 +328,7 @@ class App(Schedules):
         """Make an agent of a function."""
         kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
         name = options.pop("name", None)
-        turn = turn_of(fn, SessionTerms(**kept), lambda data, id: message_of(code, data, id))
+        turn = turn_of(fn, SessionTerms(**kept), lambda data, job: message_of(code, data, job))
         code = Code(name_of_task(fn) if name is None else name, turn, self._parcels)
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)

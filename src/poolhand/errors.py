@@ -2,6 +2,7 @@
 
 PoolhandError
 ├── UsageError            you called it wrong; the message says what is allowed
+│   └── SessionForbidden  the session belongs to another user
 ├── Refused               not now; `retry_after` says when to try again, where known
 │   ├── PoolFull          the queue is full (also an asyncio.QueueFull)
 │   ├── NoFreeSlot        no slot is free and the pool keeps no queue (also a QueueFull)
@@ -14,6 +15,7 @@ PoolhandError
 │   ├── JobRejected       a drop policy or a drain turned it away
 │   ├── JobExpired        it waited longer than `expires`
 │   ├── JobLost           the process that ran it died
+│   ├── ResultNotKept     it completed elsewhere, and its value is not in the store
 │   └── Deadlock          it waits for a job of its own pool that can never start
 ├── StoreError            what a store could not do; nothing was changed
 │   ├── Unavailable       it does not answer, or is busy for too long; try again
@@ -67,6 +69,12 @@ class UsageError(PoolhandError, ValueError):
     """A call that can never work as it is written."""
 
     code = "PH-USE-001"
+
+
+class SessionForbidden(UsageError):
+    """A session belongs to another user, or to none: it is neither used nor read."""
+
+    code = "PH-USE-002"
 
 
 class Refused(PoolhandError):
@@ -163,6 +171,12 @@ class JobLost(JobError):
     """The process that ran a job died before the job was over."""
 
     code = "PH-JOB-007"
+
+
+class ResultNotKept(JobError):
+    """A closure completed, and its value was no JSON that a store could keep for others."""
+
+    code = "PH-JOB-008"
 
 
 class StoreError(PoolhandError):

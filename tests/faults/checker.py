@@ -74,7 +74,7 @@ def unexpected(history: History) -> Faults:
     asked, answered = _tries(history)
     kept: dict[str, list[str]] = defaultdict(list)
     for id, job in history.jobs.items():
-        kept[str(job["user"])].append(id)
+        kept[str(job["user"] or job["key"])].append(id)
     acked: dict[str, set[str]] = defaultdict(set)
     for line in history.acks:
         acked[line["mark"]].add(line["job"])

@@ -144,13 +144,14 @@ class Submitters:
     async def _submit(self, items: list[Item], mark: str) -> list[Ticket[Any]]:
         first = items[0]
         task = self._tasks[first.pool, first.task].with_options(
-            key=first.key or None,
+            # A session has one user for all its turns: there the mark stands as the key.
+            key=mark if first.session is not None else first.key or None,
+            user=mark if first.session is None else None,
             session=first.session,
             idempotency_key=first.idempotency_key,
             delay=first.delay,
             run_at=self._moment(first.run_at),
             retry=Retry(attempts=first.attempts, first=RETRY_FIRST),
-            user=mark,
         )
         if first.batch is None:
             luggage = (bodies.blob(first.number, first.size),) if first.size else ()

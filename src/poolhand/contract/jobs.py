@@ -128,6 +128,13 @@ class Jobs(Protocol):
     async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
         """Let the oldest jobs that wait for a cause be promoted now; return how many."""
 
+    async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
+        """Return whose sessions are, by the keys of their documents; those not begun are left out.
+
+        A session belongs to the user of its first accepted turn, or to none if that had none, until
+        it is erased, its document expires, or neither that nor a job of it is kept any more.
+        """
+
     async def promote(self, limit: int = 1000) -> Promoted:
         """Place what is due, end what has expired."""
 

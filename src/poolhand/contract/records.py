@@ -81,7 +81,10 @@ class Added(Struct, frozen=True, gc=False):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (what it was to revive)."""
+    """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (what it was to revive).
+
+    "user": it has a turn of a session that belongs to another user, or to none.
+    """
 
     reason: str
     pool: str

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from poolhand.errors import Undecodable
+from poolhand.errors import BadSignature, Undecodable
 from poolhand.rules.backoff import Retry, RetryRecord, recorded
+from poolhand.rules.job import Job
 from poolhand.runtime import Identity
 
 
@@ -35,10 +39,12 @@ class PlainBrief(Struct, frozen=True, array_like=True, gc=False):
 class Brief(PlainBrief, frozen=True, array_like=True, gc=False):
     """A brief as it is read; `context` holds what came along from the submitter.
 
-    Most bring nothing, and are written plain: to them this costs neither time nor bytes.
+    One whose payload is signed names the `run` it was signed for. Most bring nothing of both, and
+    are written plain: to them this costs neither time nor bytes.
     """
 
     context: bytes | None = None
+    run: str | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -56,6 +62,56 @@ def read_brief(data: bytes, job_id: str) -> Brief:
     except Exception as error:
         text = f"what job {job_id} was ordered with cannot be read: {error}"
         raise Undecodable(text[:500]) from error
+
+
+CALL, CONTEXT, RESULT = "call", "context", "result"
+
+
+def bound_to(job: Job, brief: PlainBrief, run: str) -> tuple[Any, ...]:
+    """Return what the call of a job is bound to: what says whose it is, and how it may be run."""
+    retry = brief.retry
+    return (
+        run,
+        brief.task,
+        job.pool,
+        job.tenant,
+        job.session,
+        job.user,
+        _seconds(brief.timeout),
+        _seconds(brief.soft_timeout),
+        None if retry is None else _numbers(retry),
+        brief.run_in,
+        brief.rerun,
+    )
+
+
+def bound(purpose: str, to: tuple[Any, ...]) -> bytes:
+    """Return something as bytes to sign with what is bound to it; each purpose has its own."""
+    return _encoder.encode((purpose, to))
+
+
+def bound_result(job: Job) -> bytes:
+    """Return what the result of a job is bound to."""
+    return bound(RESULT, (job.id, job.name))
+
+
+def expect_own_run(brief: Brief, job: Job) -> None:
+    """Raise if the call in a brief was signed for another job than the one that has it."""
+    if brief.run is not None and brief.run != job.run:
+        raise BadSignature(
+            f"the kept call of {brief.task} was signed for job {brief.run!a}, and job {job.id} has "
+            "it: it was copied, and is not made; submit it anew"
+        )
+
+
+def _seconds(number: float | None) -> float | None:
+    # As it is read again: an int comes back as a float.
+    return None if number is None else float(number)
+
+
+def _numbers(retry: RetryRecord) -> tuple[Any, ...]:
+    attempts, *numbers, give_up_on = astuple(retry)
+    return (attempts, *map(float, numbers), give_up_on)
 
 
 def record_of(retry: Retry | None) -> RetryRecord | None:

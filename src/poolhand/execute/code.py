@@ -33,18 +33,22 @@ class Code:
         self.fn = fn
         self.signature = Signature(fn, name)
         self.parcels = parcels
+        # What is signed has to be bound to its job.
+        self.signs = parcels.ring is not None
         # What errors call them; made once, as every job needs them.
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def pack(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
+    ) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
         call = self.signature.bind(args, kwargs)
-        payload = self.parcels.write(call, self._call)
+        payload = self.parcels.write(call, self._call, bound)
         if not self.signature.surely_fits(call):
             try:
-                self.parcels.read(payload, self.signature.call_type, self._call)
+                self.parcels.read(payload, self.signature.call_type, self._call, bound)
             except Undecodable as error:
                 raise self.signature.misfit(error.__cause__ or error) from None
         return payload
@@ -69,40 +73,40 @@ class Code:
             "define it at the top level of a module"
         )
 
-    def unpack(self, payload: bytes) -> Callable[[], Any]:
+    def unpack(self, payload: bytes, bound: bytes | None = None) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
-        call = self.parcels.read(payload, self.signature.call_type, self._kept_call)
+        call = self.parcels.read(payload, self.signature.call_type, self._kept_call, bound)
         if call[0] != self.name:
             text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
             raise Undecodable(text)
         args, kwargs = self.signature.unbind(call)
         return partial(self.fn, *args, **kwargs)
 
-    def pack_context(self, values: dict[str, Any]) -> bytes:
+    def pack_context(self, values: dict[str, Any], bound: bytes = b"") -> bytes:
         """Return what comes along with a call as it is kept: signed like the call, if that is."""
-        return self.parcels.write((self.name, values), self._context)
+        return self.parcels.write((self.name, values), self._context, bound)
 
-    def unpack_context(self, data: bytes) -> dict[str, Any]:
+    def unpack_context(self, data: bytes, bound: bytes = b"") -> dict[str, Any]:
         """Return what came along with a kept call."""
-        name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context)
+        name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context, bound)
         if name != self.name:
             text = f"{self._context} is one of {name!a}; it was moved, and is not used"
             raise Undecodable(text)
         found: dict[str, Any] = values
         return found
 
-    def pack_result(self, value: Any) -> bytes:
+    def pack_result(self, value: Any, bound: bytes = b"") -> bytes:
         """Return a result as it is kept; one that nobody could read is refused here."""
-        data = self.parcels.write(value, self._result)
+        data = self.parcels.write(value, self._result, bound)
         if not self.signature.surely_returns(value):
             try:
-                self.unpack_result(data)
+                self.unpack_result(data, bound)
             except (Undecodable, UsageError) as error:
                 raise self.signature.misreturned(value, error.__cause__ or error) from None
         return data
 
-    def unpack_result(self, data: bytes) -> Any:
-        return self.parcels.read(data, self.signature.returns, self._result)
+    def unpack_result(self, data: bytes, bound: bytes = b"") -> Any:
+        return self.parcels.read(data, self.signature.returns, self._result, bound)
 
 
 class Codes:

@@ -16,8 +16,18 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
 from poolhand.errors import JobLost, PoolhandError, UsageError
-from poolhand.execute.brief import Brief, read_brief
+from poolhand.execute.brief import (
+    CALL,
+    CONTEXT,
+    Brief,
+    bound,
+    bound_result,
+    bound_to,
+    expect_own_run,
+    read_brief,
+)
 from poolhand.execute.code import Code, Codes
+from poolhand.execute.returned import Returned, pack_returned
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import Retry
 from poolhand.rules.causes import task_cause
@@ -47,6 +57,10 @@ class Errand(Struct, frozen=True):
     def job(self) -> Job:
         return self.claim.job
 
+    def own(self, value: Any) -> Returned | None:
+        """Return a value for those who wait for it here: that of a closure may be kept nowhere."""
+        return Returned(value) if self.code is None else None
+
 
 class Hopeless(Struct, frozen=True):
     """A claim that cannot run, and what that means for its job."""
@@ -65,6 +79,17 @@ class Closure(Struct, frozen=True):
     @classmethod
     def of(cls, call: Callable[[], Any]) -> Closure:
         return cls(call, copy_context())
+
+
+def call_of(code: Code, brief: Brief, job: Job) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Return the call of a job, if it is its own, and what came along with it."""
+    of_call = of_context = b""
+    if code.signs:
+        expect_own_run(brief, job)
+        to = bound_to(job, brief, job.run)
+        of_call, of_context = bound(CALL, to), bound(CONTEXT, to)
+    call = code.unpack(brief.payload, of_call)
+    return call, {} if brief.context is None else code.unpack_context(brief.context, of_context)
 
 
 class Executor:
@@ -90,8 +115,7 @@ class Executor:
             code = self.codes.find(brief.task)
             if code is None:
                 return set_aside(claim, task_cause(brief.task))
-            call = code.unpack(brief.payload)
-            brought = {} if brief.context is None else code.unpack_context(brief.context)
+            call, brought = call_of(code, brief, claim.job)
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
@@ -106,8 +130,11 @@ class Executor:
         """Say how a job that returned is kept; a value that cannot be kept is a failure."""
         code = errand.code
         try:
-            # What a closure returned is for this process alone, which has it already.
-            data = None if code is None else code.pack_result(value)
+            if code is None:
+                # This process has it already; others find it if it is JSON.
+                data = pack_returned(value)
+            else:
+                data = code.pack_result(value, bound_result(claim.job) if code.signs else b"")
         except PoolhandError as error:
             return Failed(error, permanent=True)
         except Exception as error:

@@ -39,15 +39,24 @@ class Parcels(Struct, frozen=True):
             raise UsageError("; ".join(faults))
         self.write(None, "nothing")
 
-    def write(self, value: Any, what: str) -> bytes:
+    def write(self, value: Any, what: str, bound: bytes | None = b"") -> bytes:
         return encode(
             value,
             codec=self.codec,
             limits=self.limits,
             ring=self.ring,
             pickle=self.pickle,
+            bound=bound,
             what=what,
         )
 
-    def read(self, data: bytes, type: Any, what: str) -> Any:
-        return decode(data, type, limits=self.limits, ring=self.ring, pickle=self.pickle, what=what)
+    def read(self, data: bytes, type: Any, what: str, bound: bytes | None = b"") -> Any:
+        return decode(
+            data,
+            type,
+            limits=self.limits,
+            ring=self.ring,
+            pickle=self.pickle,
+            bound=bound,
+            what=what,
+        )

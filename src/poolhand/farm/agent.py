@@ -6,12 +6,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from poolhand.errors import UsageError
-from poolhand.execute.brief import read_brief
+from poolhand.execute.brief import CALL, bound, bound_to, read_brief
 from poolhand.execute.code import Code
 from poolhand.execute.execution import Execution, read_execution
 from poolhand.farm.numbers import bodies_of
+from poolhand.farm.refusal import forbidden
+from poolhand.farm.station import Station
 from poolhand.farm.task import Door, Submits
-from poolhand.rules.meeting import OnBusy
+from poolhand.rules.job import Job
+from poolhand.rules.meeting import OnBusy, may_use
 from poolhand.rules.streams import executions_of, session_of
 from poolhand.sessions.record import SessionRecord, read
 from poolhand.sessions.session import Session
@@ -93,7 +96,7 @@ class SessionDoor(Submits[P, T]):
 
     async def record(self) -> SessionRecord | None:
         """Return the session as it was last written, None if it was not."""
-        station = await self._door.station()
+        station = await self._own()
         key = session_of(*self._where)
         found = await station.keeper.ask(lambda: station.store.get_document(key))
         return None if found is None else read(found[0])
@@ -109,12 +112,25 @@ class SessionDoor(Submits[P, T]):
         return [read_execution(body) for body in lines]
 
     async def _lines(self, stream: str) -> list[bytes]:
-        station = await self._door.station()
+        station = await self._own()
         return await station.keeper.ask(lambda: bodies_of(station.store, stream))
 
+    async def _own(self) -> Station:
+        """Return where the session is kept, if it belongs to the user of this way to it."""
+        station, key = await self._door.station(), session_of(*self._where)
+        users = await station.keeper.ask(lambda: station.store.users_of([key]))
+        if key in users and not may_use(users[key], self._changes["user"]):
+            raise forbidden()
+        return station
 
-def message_of(code: Code, data: bytes, job_id: str) -> Any:
-    """Return what a turn was submitted with that has joined another one."""
-    call: Any = code.unpack(read_brief(data, job_id).payload)
+
+def message_of(code: Code, data: bytes, turn: Job) -> Any:
+    """Return what a turn was submitted with that has joined another one.
+
+    It was signed for a job of its own, whose id it brings, in the session of the turn it joined.
+    """
+    brief = read_brief(data, turn.id)
+    to = bound(CALL, bound_to(turn, brief, brief.run or "")) if code.signs else None
+    call: Any = code.unpack(brief.payload, to)
     given = (*call.args, *call.keywords.values())
     return given[0] if len(given) == 1 else given

@@ -330,7 +330,7 @@ class DurablePool(DurableSubmitter, Pool):
             code = fn.code
             # Another one may bear the same name: what runs is what was handed in.
             self._executor.codes.add(code)
-            return Call(code.name, code.pack(args, kwargs), code), code
+            return Call(code.name, args, kwargs, code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
         return Call(name_of(fn), home=self._home), None
 

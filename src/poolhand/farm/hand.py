@@ -30,8 +30,9 @@ Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str]]]
 class Done(Struct, frozen=True):
     """What became of a claimed job, and what it raised, for those who wait in this process.
 
-    `value` is what a closure returned: it is kept nowhere else. A `poor` one stands for another
-    that no store could take. One that had not `begun` is passed on to others without a word.
+    `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
+    for another that no store could take. One that had not `begun` is passed on to others without a
+    word.
     """
 
     change: Change

@@ -123,7 +123,7 @@ class Lookout:
             self._closures.pop(gone, None)
 
     def keep(self, seen: Seen) -> None:
-        """Keep what a closure will return for later submits of its key: no store has it."""
+        """Keep what a closure will return for later submits of its key: it may be no JSON."""
         self._values[seen.job.id] = seen
         if len(self._values) > MOST_VALUES:
             del self._values[next(iter(self._values))]

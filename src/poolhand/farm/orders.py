@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from threading import Lock
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple, replace
 
 from poolhand.context import running, snapshot
 from poolhand.contract import Order
-from poolhand.execute.brief import Brief, PlainBrief, record_of, write_brief
+from poolhand.execute.brief import (
+    CALL,
+    CONTEXT,
+    Brief,
+    PlainBrief,
+    bound,
+    bound_to,
+    record_of,
+    write_brief,
+)
 from poolhand.execute.code import Code
 from poolhand.pool.options import Options, Terms
 from poolhand.rules.ids import Ids, full_id
@@ -24,7 +34,8 @@ class Call(Struct, frozen=True):
     """A call to be kept: of a task with its arguments, or of a closure, which lives at `home`."""
 
     name: str
-    payload: bytes = b""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
     code: Code | None = None
     home: Identity | None = None
 
@@ -45,19 +56,25 @@ class Orders:
 
     def make(self, call: Call, terms: Terms) -> Order:
         (id,) = self._next_ids(1)
-        brief = _brief(call, terms.options)
+        job = self._draft(call, terms, id)
+        brief = _brief(call, job, terms.options)
         on_busy = OnBusy(terms.options.on_busy)
-        order = Order(self._draft(call, terms, id), write_brief(brief), *_how(terms.options))
+        order = Order(job, write_brief(brief), *_how(terms.options))
         return order if on_busy is OnBusy.ENQUEUE else replace(order, on_busy=on_busy)
 
-    def make_all(self, call: Call, payloads: Sequence[bytes], terms: Terms) -> list[Order]:
-        """Return orders for calls that differ in nothing but their payloads."""
-        draft, brief = self._draft(call, terms, ""), _brief(call, terms.options)
-        how = _how(terms.options)
-        return [
-            Order(replace(draft, id=id), write_brief(replace(brief, payload=payload)), *how)
-            for id, payload in zip(self._next_ids(len(payloads)), payloads, strict=True)
-        ]
+    def make_all(self, call: Call, calls: Sequence[tuple[Any, ...]], terms: Terms) -> list[Order]:
+        """Return orders for calls that differ in nothing but their arguments."""
+        options, how, orders = terms.options, _how(terms.options), list[Order]()
+        draft, code, brief = self._draft(call, terms, ""), call.code, None
+        for id, args in zip(self._next_ids(len(calls)), calls, strict=True):
+            job = replace(draft, id=id)
+            if brief is None or code is None or code.signs:
+                brief = _brief(replace(call, args=args), job, options)
+            else:
+                # All that is left to write anew: the rest is not signed, and the same for all.
+                brief = replace(brief, payload=code.pack(args, {}))
+            orders.append(Order(job, write_brief(brief), *how))
+        return orders
 
     def _draft(self, call: Call, terms: Terms, id: str) -> Job:
         inside = running.get()
@@ -111,10 +128,34 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
     return options.delay, options.expires, options.rerun_failed
 
 
-def _brief(call: Call, options: Options) -> PlainBrief:
-    brief = PlainBrief(
+def _brief(call: Call, job: Job, options: Options) -> PlainBrief:
+    """Return the brief of a call, with what comes along; what is signed is for this job alone."""
+    code = call.code
+    if code is not None and code.signs:
+        return _signed(call, code, job, options)
+    # A closure has the whole context of its submitter.
+    if code is None:
+        return _plain(call, options, b"")
+    brief = _plain(call, options, code.pack(call.args, call.kwargs))
+    brought = snapshot()
+    return Brief(**asdict(brief), context=code.pack_context(brought)) if brought else brief
+
+
+def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
+    plain = _plain(call, options, b"")
+    to = bound_to(job, plain, job.run)
+    payload = code.pack(call.args, call.kwargs, bound(CALL, to))
+    brought = snapshot()
+    context = code.pack_context(brought, bound(CONTEXT, to)) if brought else None
+    task, _, *others = astuple(plain)
+    fields = (task, payload, *others, context, job.run)
+    return Brief(*fields)
+
+
+def _plain(call: Call, options: Options, payload: bytes) -> PlainBrief:
+    return PlainBrief(
         call.name,
-        call.payload,
+        payload,
         record_of(options.retry),
         options.timeout,
         options.soft_timeout,
@@ -123,7 +164,3 @@ def _brief(call: Call, options: Options) -> PlainBrief:
         call.home is not None,
         call.home,
     )
-    # A closure has the whole context of its submitter.
-    if call.code is None or not (brought := snapshot()):
-        return brief
-    return Brief(**asdict(brief), context=call.code.pack_context(brought))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poolhand.contract import Refusal
-from poolhand.errors import Conflict, NoFreeSlot, PoolFull, PoolhandError, SessionBusy
+from poolhand.errors import (
+    Conflict,
+    NoFreeSlot,
+    PoolFull,
+    PoolhandError,
+    SessionBusy,
+    SessionForbidden,
+)
 
 
 def refused(refusal: Refusal) -> PoolhandError:
@@ -15,12 +22,22 @@ def refused(refusal: Refusal) -> PoolhandError:
             f"the job to run again in pool {refusal.pool!r} is no dead job: it was run again "
             "before, or did not fail"
         )
+    if refusal.reason == "user":
+        return forbidden()
     if refusal.reason == "busy":
         return SessionBusy(
             f"the session has a turn already in pool {refusal.pool!r}; submit when it is over, or "
             "choose another on_busy"
         )
     return _full(refusal)
+
+
+def forbidden() -> SessionForbidden:
+    # Without their names: whose it is, is not everybody's business.
+    return SessionForbidden(
+        "the session belongs to another user than this one, or to none: it belongs to the user of "
+        "its first turn; give that one as user=, or use another session"
+    )
 
 
 def waited(pool: str, seconds: float | None, policy: str) -> PoolFull:

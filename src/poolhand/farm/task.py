@@ -92,8 +92,8 @@ class Submits(Generic[P, T]):
         """
         self._check_waits("submit_many")
         code = self._code
-        payloads = [code.pack(call, {}) for call in _as_calls(calls)]
-        orders = self._door.orders.make_all(Call(code.name, code=code), payloads, self._terms())
+        call, given = Call(code.name, code=code), _as_calls(calls)
+        orders = self._door.orders.make_all(call, given, self._terms())
         tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
         return tickets
 
@@ -173,8 +173,7 @@ class Submits(Generic[P, T]):
     def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
         """Return what a store is asked to keep for a call; nothing is handed in."""
         code = self._code
-        call = Call(code.name, code.pack(args, kwargs), code)
-        return self._door.orders.make(call, self._terms())
+        return self._door.orders.make(Call(code.name, args, kwargs, code), self._terms())
 
     def _how(self) -> How:
         config, terms = self._door.config(self._pool), self._terms()

@@ -15,10 +15,11 @@ from poolhand.errors import (
     JobLost,
     JobTimedOut,
     PoolhandError,
-    Undecodable,
     UsageError,
 )
+from poolhand.execute.brief import bound_result
 from poolhand.execute.code import Code
+from poolhand.execute.returned import Returned, unpack_returned
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.station import Station
 from poolhand.farm.watch import Seen
@@ -149,14 +150,12 @@ class StoredTicket(Ticket[T]):
         return JUST_IN if age < JUST_IN else 0.0
 
     def _result(self, job: Job) -> Any:
+        code, own = self._code, self._seen.value
+        if code is None:
+            return own.value if isinstance(own, Returned) else unpack_returned(job)
         if not isinstance(job.result, bytes):
-            return self._seen.value if self._code is None else job.result
-        if self._code is None:
-            raise Undecodable(
-                f"the result of job {job.id} is one of {job.name!a}, which is no task here; import "
-                "the module that registers it"
-            )
-        return self._code.unpack_result(job.result)
+            return job.result
+        return code.unpack_result(job.result, bound_result(job) if code.signs else b"")
 
 
 async def _wish(store: Store, id: str) -> None:

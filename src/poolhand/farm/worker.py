@@ -183,7 +183,7 @@ class Worker:
             self.failed(attempt, change, now)
         else:
             change = self._logged(change, work, value)
-            self._finish(work, Done(change, None, value if work.errand.code is None else None))
+            self._finish(work, Done(change, None, work.errand.own(value)))
             self._vacate(attempt)
 
     def failed(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:

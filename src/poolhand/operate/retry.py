@@ -140,6 +140,8 @@ def _answer(order: Order, result: tuple[Added, ...] | Refusal) -> Answer:
 def _refused(refusal: Refusal) -> str:
     if refusal.reason == "not_dead":
         return "it is no dead letter any more: somebody was first"
+    if refusal.reason == "user":
+        return "its session belongs to another user by now"
     state = f"{refusal.running} running, {refusal.waiting} waiting, {refusal.policy}"
     return f"pool {refusal.pool!r} is full ({state}); try again later or resize the pool"
 

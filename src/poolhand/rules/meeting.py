@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Generic
 
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from poolhand.rules.entry import E
 from poolhand.rules.job import Job
+from poolhand.rules.streams import session_of
 
 TURN = "turn"  # what comes to the inbox of one that waits
 
@@ -60,6 +61,27 @@ def meet(job: Job, on_busy: OnBusy, holder: E | None, last: Callable[[], E | Non
                 if turn is not None and _may_be_joined(turn.job, job):
                     return Meeting(Way.JOIN, turn)
             return Meeting(Way.ENTER)
+
+
+def may_use(owner: str | None, user: str | None) -> bool:
+    """Tell whether a session of one user is open to another; one without a user is a user too."""
+    return owner == user
+
+
+def stranger(jobs: Iterable[Job], owners: Mapping[str, str | None]) -> Job | None:
+    """Return the first job whose session belongs to another user, None where there is none.
+
+    `owners` are the users of sessions by their keys. A session that has none belongs to the user of
+    its first turn.
+    """
+    begun: dict[str, str | None] = {}
+    for job in jobs:
+        if job.session is not None:
+            key = session_of(job.tenant, job.session)
+            owner = owners[key] if key in owners else begun.setdefault(key, job.user)
+            if not may_use(owner, job.user):
+                return job
+    return None
 
 
 def _may_be_joined(turn: Job, job: Job) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from poolhand.context import Running, running
-from poolhand.errors import UsageError
+from poolhand.errors import SessionForbidden, UsageError
 from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.job import Job
+from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
@@ -107,9 +109,9 @@ class Session:
         """Take a record over, or the one before it where its turn is rolled back."""
         assert self._inside is not None
         job: Any = self._inside.snapshot()
-        if record.user is not None and job.user is not None and record.user != job.user:
-            raise UsageError(f"session {self.id!r} belongs to another user than {job.user!r}")
-        self.user = record.user if job.user is None else job.user
+        if not may_use(record.user, job.user):
+            # Refused when it was submitted; here once more, as the state is about to be read.
+            raise SessionForbidden(f"session {self.id!r} belongs to another user than {job.user!r}")
         self._writes = 0 if record.final or record.turn != job.id else record.writes
         undone = set() if record.final else await self._undone()
         if record.turn not in undone:
@@ -152,7 +154,7 @@ def _reaches_a_multiple(revision: int, writes: int) -> bool:
 
 
 def turn_of(
-    fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, str], Any]
+    fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, Job], Any]
 ) -> Callable[..., Any]:
     """Return an agent as the task of one turn: without the session, which is loaded for it.
 
@@ -174,7 +176,7 @@ def turn_of(
             raise UsageError(f"{job.name} is an agent: it runs in a session")
         session = Session(job.session, None, job.tenant, job.user)
         await session.open(inside, terms)
-        session.inbox = [message_of(data, job.id) for data in await inside.ask("inbox")]
+        session.inbox = [message_of(data, job) for data in await inside.ask("inbox")]
         value = await fn(session, *args, **kwargs)
         await session.close()
         return value

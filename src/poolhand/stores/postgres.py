@@ -48,6 +48,7 @@ from poolhand.stores import (
     sql_documents,
     sql_find,
     sql_upkeep,
+    sql_users,
     sql_verbs,
 )
 from poolhand.stores.postgres_address import address_of
@@ -374,6 +375,9 @@ class PostgresStore:
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
         return await self._read(lambda tables: sql_find.count(tables, which, postgres_find.TALLIED))
+
+    async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
+        return await self._read(lambda tables: sql_users.users_of(tables, sessions))
 
     # Time
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+import asyncpg
+
 from poolhand.stores.postgres_bridge import wait
 from poolhand.stores.sql_tables import Delete, Insert, Values, Written
 
@@ -15,6 +17,7 @@ WRITTEN = """
 SELECT pg_current_xact_id()::text,
     ARRAY(SELECT xmin::text FROM poolhand_pools WHERE no = ANY(?::text::bigint[]) ORDER BY no)
 """
+SESSION_USERS = "poolhand_session_users"
 NUMBERS = frozenset({"bigint", "smallint", "double precision"})
 _NAMED = (("None", "NULL"), ("True", "1"), ("False", "0"))
 _VALUE = re.compile(r"\?(\d*)")
@@ -205,6 +208,12 @@ class PostgresTables:
         if parts:
             text = self._dialect.writing(tuple(parts))
             values.append(numbers(sorted(self.proves)))
-            self.xid, versions = wait(self._fetch(text, *values))[0]
+            try:
+                self.xid, versions = wait(self._fetch(text, *values))[0]
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name == SESSION_USERS:
+                    # Somebody has begun the same session since it was looked up.
+                    raise Outdated from error
+                raise
             if versions != [self.proves[no] for no in sorted(self.proves)]:
                 raise Outdated

@@ -8,6 +8,7 @@ from typing import Any
 
 from poolhand.contract import Put
 from poolhand.rules.streams import streams_of_document
+from poolhand.stores import sql_users
 from poolhand.stores.sql_log import StreamLog
 from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Insert, Tables
@@ -79,8 +80,9 @@ def sweep(tables: Tables, now: float) -> None:
     (version,) = tables.execute(OLD, (now,)).fetchone()
     if version is not None:
         tables.execute(GO, (version, version))
-        gone = tables.execute(SWEEP, (now,)).fetchall()
-        StreamLog(tables).forget([name for (key,) in gone for name in streams_of_document(key)])
+        gone = [key for (key,) in tables.execute(SWEEP, (now,))]
+        StreamLog(tables).forget([name for key in gone for name in streams_of_document(key)])
+        sql_users.forget(tables, gone)
 
 
 def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:

@@ -30,9 +30,11 @@ from poolhand.stores.sql_log import ROW_LINES
 from poolhand.stores.sql_pools import StoredPool
 from poolhand.stores.sql_rows import QUEUED, Row, encode, terms_of
 from poolhand.stores.sql_steps import Steps
+from poolhand.stores.sql_users import SessionUsers
 from poolhand.stores.turns import ended_for
 
 MANY = 250  # jobs that are worth a statement of their own, while they are made
+NOT_USER = "user"  # why a turn is refused whose session belongs to another user
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
@@ -69,7 +71,12 @@ class Intake:
         self._steps = steps
         self._books = steps.books
         self._revived: set[str] = set()
+        self._users = SessionUsers(steps.books)
         self._alike = _Alike((), b"", b"", b"")
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Look up at once what is to be known about jobs that are about to come."""
+        self._users.load(jobs)
 
     def take(self, batch: Batch) -> tuple[Added, ...] | Refusal:
         """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
@@ -80,6 +87,9 @@ class Intake:
         free = self._taken_unasked(orders)
         if free is not None:
             return self._queue(orders, free)
+        refusal = self._stranger(orders)
+        if refusal is not None:
+            return refusal
         self._revived.clear()
         owner = self._parker(batch)
         undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
@@ -94,10 +104,20 @@ class Intake:
             if undo:
                 execute("ROLLBACK TO batch")
                 self._steps.undo(told)
+                self._users.undo()
             return self._refusal(refused)
         finally:
             if undo:
                 execute("RELEASE batch")
+
+    def _stranger(self, orders: Sequence[Order]) -> Refusal | None:
+        """Return the refusal of a batch that has a turn of a session of another user."""
+        jobs = [order.job for order in orders if order.job.session is not None]
+        if not jobs:
+            return None
+        self._users.load(jobs)
+        job = self._users.stranger(jobs)
+        return None if job is None else self._refusal(_Refused(job.pool, NOT_USER))
 
     def _parker(self, batch: Batch) -> int | None:
         """Return the number of the owner of a batch, if it may come to wait under its lease."""
@@ -120,20 +140,28 @@ class Intake:
         row.window = None if opens_at is closes_at is None else Window(opens_at, closes_at)
         row.due_at = None
         row.job = lifecycle.place(row.job, Status.QUEUED)
+        if self._users.stranger([row.job]) is not None:
+            self._turn_away(row, "its session belongs to another user", NOT_USER)
+            return
         verdict = pool.admit(row, now, rerun)
         match verdict:
             case Joined(entry=other):
-                self._books.note(audit.submitted(row.job))
                 reason = f"its idempotency key stands for job {other.job.id}"
-                job = lifecycle.reject(row.job, reason, "joined", self._books.at)
-                steps.end(row, job, audit.ended(job))
+                self._turn_away(row, reason, "joined")
             case Parked() | RefusedEntry():
                 if isinstance(verdict, Parked):
                     pool.dismiss(row)
                 pool.accept(row, now)
                 steps.accept(row)
+                self._users.begin(row.job)
             case _:
                 self._carry_out(verdict, row, pool, None)
+
+    def _turn_away(self, row: Row, reason: str, policy: str) -> None:
+        """End a job that a transaction of the user's has written, and that cannot come in."""
+        self._books.note(audit.submitted(row.job))
+        job = lifecycle.reject(row.job, reason, policy, self._books.at)
+        self._steps.end(row, job, audit.ended(job))
 
     def _may_fail(self, orders: Sequence[Order], may_park: bool) -> bool:
         for order in orders:
@@ -265,6 +293,7 @@ class Intake:
         match verdict:
             case Admitted(victim=victim):
                 steps.accept(row)
+                self._users.begin(row.job)
                 if victim is not None:
                     self._reject(victim, pool, row.job.id)
                 return Added(row.job, Entry.TAKEN)
@@ -277,6 +306,7 @@ class Intake:
                 return Added(row.job, Entry.REJECTED)
             case Parked() if owner is not None:
                 row.owner = owner
+                self._users.begin(row.job)
                 return Added(row.job, Entry.PARKED)
             case Parked():
                 pool.turn_away(row)

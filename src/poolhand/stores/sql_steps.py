@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
+from poolhand.stores import sql_users
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
 from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import Pools, StoredPool
@@ -83,6 +84,9 @@ class Steps:
         for row in rows:
             self.pools.no(row.pool).dismiss(row)
             self.books.forget(row)
+        whose = [(row.job.tenant, row.job.session) for row in rows if row.job.session is not None]
+        if whose:
+            sql_users.forget_unkept(self.books.tables, whose)
         for no in dict.fromkeys(row.pool for row in rows):
             self.welcome(self.pools.no(no))
 

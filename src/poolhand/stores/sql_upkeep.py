@@ -9,7 +9,7 @@ from operator import itemgetter
 from poolhand.contract import Promoted
 from poolhand.rules import audit
 from poolhand.rules.streams import streams_of
-from poolhand.stores import sql_documents
+from poolhand.stores import sql_documents, sql_users
 from poolhand.stores.sql_books import FORGET_JOB
 from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_rows import END_OF, sought
@@ -39,7 +39,7 @@ SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
 FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
 """
-IDS = "SELECT id FROM poolhand_jobs WHERE seq IN (?*)"
+IDS = "SELECT id, tenant, session FROM poolhand_jobs WHERE seq IN (?*)"
 HELD = "SELECT seq FROM poolhand_claims WHERE seq IN (?*)"
 FORGET_END = Delete("poolhand_ends", "no")
 ERASE_END = Delete("poolhand_ends", "seq")
@@ -78,7 +78,9 @@ def promote(steps: Steps, limit: int) -> Promoted:
         due += execute(DUE, (clock, by_wall, clock, limit)).fetchall()
     due = sorted(due)[:limit]
     intake = Intake(steps)
-    for row in books.load([seq for _, seq in due]):
+    rows = books.load([seq for _, seq in due])
+    intake.expect(row.job for row in rows if row.newcomer)
+    for row in rows:
         if row.newcomer:
             intake.arrive(row)
         else:
@@ -135,10 +137,11 @@ def forget(steps: Steps, keep: float, limit: int) -> int:
                 continue
         break
     numbers = [seq for _, seq in gone]
-    ids = [id for (id,) in tables.among(IDS, numbers)]
-    steps.books.log.forget([stream for id in ids for stream in streams_of(id)])
+    jobs = list(tables.among(IDS, numbers))
+    steps.books.log.forget([stream for id, *_ in jobs for stream in streams_of(id)])
     tables.delete(FORGET_END, [no for no, _ in gone])
     tables.delete(FORGET_JOB, numbers)
+    sql_users.forget_unkept(tables, [tuple(whose) for _, *whose in jobs])
     return len(gone)
 
 
@@ -156,4 +159,6 @@ def erase(steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str) -> 
     books.log.forget([*streams, *(stream for id in names for stream in streams_of(id))])
     tables.delete(ERASE_END, [row.seq for row in gone])
     tables.delete(FORGET_JOB, [row.seq for row in gone])
+    sql_users.forget(tables, streams)
+    sql_users.forget_unkept(tables, [(row.job.tenant, row.job.session) for row in gone])
     return names

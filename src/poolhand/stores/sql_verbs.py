@@ -50,6 +50,7 @@ def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
 def add(steps: Steps, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
     """Take batches in, each by itself."""
     intake = Intake(steps)
+    intake.expect(order.job for batch in batches for order in batch.orders)
     return [intake.take(batch) for batch in batches]
 
 

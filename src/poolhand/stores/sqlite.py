@@ -35,7 +35,15 @@ from poolhand.errors import Unsupported
 from poolhand.rules.job import Status
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
-from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_verbs, survey
+from poolhand.stores import (
+    faults,
+    sql_documents,
+    sql_find,
+    sql_upkeep,
+    sql_users,
+    sql_verbs,
+    survey,
+)
 from poolhand.stores.file import StoreFile
 from poolhand.stores.sql_leases import Leases, all_leases
 from poolhand.stores.sql_log import StreamLog, is_good
@@ -171,6 +179,9 @@ class SqliteVerbs:
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
         return self._read(lambda db: sql_find.count(db, which))
+
+    async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
+        return self._read(lambda db: sql_users.users_of(db, sessions))
 
     # Time
 

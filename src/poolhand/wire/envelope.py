@@ -3,7 +3,9 @@
     PH  version  flags  codec  [key id  [expiry]]  body  [signature]
 
 Version and flags are a byte each; codec and key id are text behind a byte with its length; the
-expiry is milliseconds since 1970 in 8 bytes. A signature covers all that stands before it.
+expiry is milliseconds since 1970 in 8 bytes. A signature covers all that stands before it, and in
+version 2 also what the envelope is bound to, which does not stand in it: its reader must know that.
+What is not signed is bound to nothing, and stays version 1.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from poolhand.errors import Undecodable, UnknownVersion
 from poolhand.wire.signing import SIGNATURE_BYTES
 
 MAGIC = b"PH"
-VERSION = 1
+UNBOUND, VERSION = 1, 2
 COMPRESSED, SIGNED, EXPIRES = 1, 2, 4
 FLAGS = COMPRESSED | SIGNED | EXPIRES
 EXPIRY_BYTES = 8
@@ -23,13 +25,14 @@ MOST_AROUND = 1024
 
 
 class Envelope(Struct, frozen=True):
-    """What an envelope says; `expires_ms` only goes with a key id."""
+    """What an envelope says; `expires_ms` and `is_bound` only go with a key id."""
 
     codec: str
     body: bytes
     compressed: bool = False
     key_id: str | None = None
     expires_ms: int | None = None
+    is_bound: bool = False
 
 
 def pack(envelope: Envelope) -> bytes:
@@ -42,7 +45,8 @@ def pack(envelope: Envelope) -> bytes:
             flags |= EXPIRES
             tail = envelope.expires_ms.to_bytes(EXPIRY_BYTES, "big") + tail
         tail = _short(envelope.key_id) + tail
-    return MAGIC + bytes((VERSION, flags)) + _short(envelope.codec) + tail
+    version = VERSION if envelope.is_bound else UNBOUND
+    return MAGIC + bytes((version, flags)) + _short(envelope.codec) + tail
 
 
 def unpack(data: bytes, what: str) -> Envelope:
@@ -55,7 +59,8 @@ def unpack(data: bytes, what: str) -> Envelope:
             f"{what} was written by a newer poolhand: its envelope has version {version}, "
             f"and this one reads up to {VERSION}; upgrade this program"
         )
-    if version == 0 or flags & ~FLAGS or (flags & EXPIRES and not flags & SIGNED):
+    odd = flags & ~FLAGS or (flags & EXPIRES and not flags & SIGNED)
+    if odd or version == 0 or (version == VERSION and not flags & SIGNED):
         raise Undecodable(f"{what} is damaged: version {version}, flags {flags:#04x}")
     try:
         return _fields(data, flags)
@@ -77,7 +82,8 @@ def _fields(data: bytes, flags: int) -> Envelope:
     end = len(data) - SIGNATURE_BYTES
     if end < start:
         raise IndexError
-    return Envelope(codec, data[start:end], bool(flags & COMPRESSED), key_id, expires_ms)
+    is_bound, compressed = data[2] == VERSION, bool(flags & COMPRESSED)
+    return Envelope(codec, data[start:end], compressed, key_id, expires_ms, is_bound)
 
 
 def _short(text: str) -> bytes:

@@ -30,13 +30,15 @@ def encode(
     limits: Limits = LIMITS,
     ring: KeyRing | None = None,
     pickle: AllowPickle | None = None,
+    bound: bytes | None = b"",
     expires_in: float | None = None,
     at: datetime | None = None,
     what: str = "the value",
 ) -> bytes:
     """Return the value in an envelope, signed if there is a ring; errors call it `what`.
 
-    The signature is good for `expires_in` seconds from `at`.
+    The signature is good where the same is `bound` to it, for `expires_in` seconds from `at`. With
+    None the envelope is that of version 1, whose signature is good everywhere.
     """
     if codec == "json" and ring is None and expires_in is None:
         # Nearly every payload: nothing to choose and nothing to sign.
@@ -48,8 +50,9 @@ def encode(
     body = _written(value, chosen, limits, what)
     packed = compress(body) if len(body) > limits.compress_above else None
     key_id = ring.current if ring is not None else None
-    data = pack(Envelope(codec, packed or body, packed is not None, key_id, expires_ms))
-    return data if ring is None else data + ring.sign(data)
+    is_bound = ring is not None and bound is not None
+    data = pack(Envelope(codec, packed or body, packed is not None, key_id, expires_ms, is_bound))
+    return data if ring is None else data + ring.sign(data, bound)
 
 
 def decode(
@@ -59,12 +62,14 @@ def decode(
     limits: Limits = LIMITS,
     ring: KeyRing | None = None,
     pickle: AllowPickle | None = None,
+    bound: bytes | None = b"",
     at: datetime | None = None,
     what: str = "the value",
 ) -> Any:
     """Return the value of that type from its envelope; only a WireError says that it has none.
 
-    `at` is the moment now, which an envelope that expires is held against.
+    `bound` is what its signature must be for; None expects one of version 1. `at` is the moment
+    now, which an envelope that expires is held against.
     """
     if len(data) > limits.payload + MOST_AROUND:
         raise _too_large(what, len(data), limits)
@@ -72,7 +77,7 @@ def decode(
         return _read(data[len(_PLAIN_JSON) :], JSON, JSON.reader(type), type, limits, what)
     envelope = unpack(data, what)
     # Nothing that the envelope says is acted upon before its signature is known to be right.
-    _verify(envelope, data, ring, what)
+    _verify(envelope, data, ring, bound, what)
     _refuse_expired(envelope, at, what)
     codec = _named(envelope, pickle, what)
     reader = codec.reader(type)
@@ -166,7 +171,9 @@ def _too_large(what: str, size: int, limits: Limits) -> TooLarge:
     )
 
 
-def _verify(envelope: Envelope, data: bytes, ring: KeyRing | None, what: str) -> None:
+def _verify(
+    envelope: Envelope, data: bytes, ring: KeyRing | None, bound: bytes | None, what: str
+) -> None:
     if envelope.key_id is None:
         if ring is not None and not ring.accept_unsigned:
             raise BadSignature(f"{what} is not signed, and the key ring refuses unsigned data")
@@ -176,7 +183,17 @@ def _verify(envelope: Envelope, data: bytes, ring: KeyRing | None, what: str) ->
             f"{what} is signed with the key {envelope.key_id!a}, and there is no key ring here "
             "to verify it with; configure the ring that its writer has"
         )
-    ring.verify(envelope.key_id, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:], what)
+    if not envelope.is_bound:
+        if bound is not None and not ring.accept_unbound:
+            raise BadSignature(
+                f"{what} has a signature that does not say what it belongs to: an older poolhand "
+                "wrote it (envelope version 1); to read it, make the ring with "
+                "KeyRing(…, accept_unbound=True) until no such data is left"
+            )
+        bound = None
+    elif bound is None:
+        bound = b""
+    ring.verify(envelope.key_id, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:], bound, what)
 
 
 def _refuse_expired(envelope: Envelope, at: datetime | None, what: str) -> None:

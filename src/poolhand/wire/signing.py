@@ -12,6 +12,8 @@ from poolhand.rules.checks import is_text, shown
 SIGNATURE_BYTES = 32
 FEWEST_SECRET_BYTES = 16
 LONGEST_KEY_ID = 64
+LENGTH_BYTES = 4
+BOUND = "run, task, pool, tenant, session, user, timeouts, retry, run_in or on_crash"
 
 
 class KeyRing:
@@ -19,13 +21,19 @@ class KeyRing:
 
     To rotate, add the new key everywhere, then make it current, then drop the old one when
     nothing signed with it is left. Unsigned data is refused, unless `accept_unsigned`, which is
-    for the time in which data from before the ring is still around.
+    for the time in which data from before the ring is still around. So is data whose signature
+    does not say which job it belongs to, as older versions wrote it, unless `accept_unbound`.
     """
 
-    __slots__ = ("_accept_unsigned", "_current", "_keys")
+    __slots__ = ("_accept_unbound", "_accept_unsigned", "_current", "_keys")
 
     def __init__(
-        self, secrets: Mapping[str, bytes], *, current: str, accept_unsigned: bool = False
+        self,
+        secrets: Mapping[str, bytes],
+        *,
+        current: str,
+        accept_unsigned: bool = False,
+        accept_unbound: bool = False,
     ) -> None:
         faults = list(_faults(secrets, current))
         if faults:
@@ -34,6 +42,7 @@ class KeyRing:
         self._keys = {name: hmac.new(key, digestmod="sha256") for name, key in secrets.items()}
         self._current = current
         self._accept_unsigned = accept_unsigned
+        self._accept_unbound = accept_unbound
 
     @property
     def current(self) -> str:
@@ -45,28 +54,40 @@ class KeyRing:
         """Whether data without a signature is read."""
         return self._accept_unsigned
 
-    def sign(self, data: bytes) -> bytes:
-        """Return the signature of `data` under the current key."""
-        return self._signature(self._current, data)
+    @property
+    def accept_unbound(self) -> bool:
+        """Whether data is read whose signature does not say what it belongs to."""
+        return self._accept_unbound
 
-    def verify(self, key_id: str, data: bytes, signature: bytes, what: str) -> None:
-        """Return if the key of that id has signed exactly this data, else raise BadSignature."""
+    def sign(self, data: bytes, bound: bytes | None = b"") -> bytes:
+        """Return the signature of `data` and what it is bound to under the current key."""
+        return self._signature(self._current, data, bound)
+
+    def verify(
+        self, key_id: str, data: bytes, signature: bytes, bound: bytes | None, what: str
+    ) -> None:
+        """Return if the key of that id has signed exactly this, bound so, or raise BadSignature."""
         if key_id not in self._keys:
             raise BadSignature(
                 f"{what} is signed with the key {key_id!a}, which is not in the key ring "
                 f"({self._names()}); add that key, or do not trust the data"
             )
-        if not hmac.compare_digest(self._signature(key_id, data), signature):
+        if not hmac.compare_digest(self._signature(key_id, data, bound), signature):
+            also = f", or the {BOUND} that it is bound to," if bound else ""
             raise BadSignature(
-                f"{what} was altered after it was signed with the key {key_id!a}, "
+                f"{what}{also} was altered after it was signed with the key {key_id!a}, "
                 "or signed with another secret under that id; do not trust it"
             )
 
     def __repr__(self) -> str:
         return f"KeyRing({self._names()}, current={self._current!r})"
 
-    def _signature(self, key_id: str, data: bytes) -> bytes:
+    def _signature(self, key_id: str, data: bytes, bound: bytes | None) -> bytes:
         keyed = self._keys[key_id].copy()
+        if bound is not None:
+            # Its length first: no byte can go over from one to the other.
+            keyed.update(len(bound).to_bytes(LENGTH_BYTES, "big"))
+            keyed.update(bound)
         keyed.update(data)
         return keyed.digest()
 

@@ -18,6 +18,7 @@ from poolhand import (
     JobLost,
     Pool,
     PoolFull,
+    ResultNotKept,
     Status,
     Unavailable,
     UsageError,
@@ -215,6 +216,52 @@ async def test_a_lost_closure_raises_job_lost_to_whoever_asks(place: Place) -> N
         assert same.id == ticket.id
         with pytest.raises(JobLost, match="that is gone"):
             await same
+
+
+@pytest.mark.parametrize("value", [None, 0, "text", [1, {"a": [None, True, 1.5]}]], ids=str)
+async def test_what_a_closure_returned_is_kept_if_it_is_json(tmp_path: Path, value: Any) -> None:
+    place = in_file(tmp_path)
+    async with make(place) as pool:
+        first = await pool.with_options(idempotency_key="k").submit(lambda: value)
+        assert await first == value
+    async with make(place) as again:
+        same = await again.with_options(idempotency_key="k").submit(lambda: "another")
+        assert same.id == first.id
+        assert await same == value
+        assert same.snapshot().result == value
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (object(), "cannot be written as json"),
+        ({1, 2}, "JSON does not give a set back as it was"),
+        ({1: 2}, "JSON does not give a dict back as it was"),
+        (float("nan"), "is no number in JSON"),
+        ("x" * 300_000, "the limit is 262144"),
+    ],
+    ids=["object", "set", "keys", "nan", "large"],
+)
+async def test_a_repeated_key_says_that_the_result_of_a_closure_was_not_kept(
+    tmp_path: Path, value: Any, reason: str
+) -> None:
+    place = in_file(tmp_path)
+
+    async def compute() -> Any:
+        return value
+
+    async with make(place) as pool:
+        keyed = pool.with_options(idempotency_key="k")
+        assert await keyed.run(compute) is value
+        # In this process it is still there.
+        assert await keyed.run(compute) is value
+    async with make(place) as again:
+        same = await again.with_options(idempotency_key="k").submit(compute)
+        assert same.status is Status.COMPLETED
+        with pytest.raises(ResultNotKept, match=reason) as caught:
+            await same
+        assert caught.value.job_id == same.id
+        assert "make it a task, or return JSON" in str(caught.value)
 
 
 async def test_keys_sessions_and_bounds_hold(place: Place, gate: asyncio.Event) -> None:

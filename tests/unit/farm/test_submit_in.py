@@ -171,3 +171,21 @@ async def test_a_transaction_that_has_failed_says_so_in_our_words(shop: Shop) ->
     with pytest.raises(PoolhandError):
         await shop.invoice.submit_in(shop.connection, 1)
     await transaction.rollback()
+
+
+async def test_a_turn_of_another_user_ends_as_rejected_when_it_comes_in(shop: Shop) -> None:
+    turn = shop.invoice.with_options(session="s", user="ana")
+    other = shop.invoice.with_options(session="s", user="bob")
+    async with shop.connection.transaction():
+        first = await turn.submit_in(shop.connection, 1)
+        second = await other.submit_in(shop.connection, 2)
+    async with shop.app.worker(2):
+        assert await result(shop.app, first) == 1
+        with pytest.raises(JobRejected, match="session belongs to another user") as caught:
+            await result(shop.app, second)
+        assert caught.value.policy == "user"
+        async with shop.connection.transaction():
+            third = await other.submit_in(shop.connection, 3)
+        with pytest.raises(JobRejected, match="session belongs to another user"):
+            await result(shop.app, third)
+    assert shop.done == [1]

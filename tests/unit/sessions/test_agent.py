@@ -14,6 +14,8 @@ from poolhand import (
     SchemaTooNew,
     Session,
     SessionBusy,
+    SessionForbidden,
+    Status,
     TooLarge,
     UsageError,
     wait,
@@ -22,6 +24,8 @@ from poolhand.app import App
 from poolhand.contract import Put
 from poolhand.farm.kept_store import KeptStore
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.streams import session_of
+from poolhand.sessions.record import SessionRecord, write
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import seeded
 
@@ -210,19 +214,60 @@ async def test_old_state_is_brought_into_the_shape_of_today(shared_url: str) -> 
                 await result(await agent.session("s").submit())
 
 
-async def test_a_session_belongs_to_its_user(url: str) -> None:
+async def test_a_session_belongs_to_the_user_of_its_first_turn(url: str) -> None:
     app = App(url)
+    seen: list[str | None] = []
 
-    @app.agent(retry=None)
+    @app.agent
     async def assistant(session: Session) -> str | None:
-        session.state["seen"] = True
+        session.state["note"] = "ann's"
+        seen.append(session.user)
         return session.user
 
     async with app, app.worker():
-        assert await result(await assistant.session("s", user="ann").submit()) == "ann"
-        assert await result(await assistant.session("s").submit()) == "ann"
-        with pytest.raises((UsageError, JobFailed), match="belongs to another user"):
-            await result(await assistant.session("s", user="bob").submit())
+        own = assistant.session("s", user="ann")
+        assert await result(await own.submit()) == "ann"
+        for other in (assistant.session("s", user="bob"), assistant.session("s")):
+            with pytest.raises(SessionForbidden, match="belongs to another user"):
+                await other.submit()
+            for read in (other.record, other.revisions, other.history):
+                with pytest.raises(SessionForbidden, match="give that one as user="):
+                    await read()
+        record = await own.record()
+        assert record is not None
+        assert (record.user, len(await own.revisions()), len(await own.history())) == ("ann", 1, 1)
+        # An operator is nobody's user, and sees all.
+        view = await app.operator().session("s")
+        assert view is not None
+        assert view.user == "ann"
+        assert await app.operator().erase_session("s", by="op") is not None
+        assert await result(await assistant.session("s").submit()) is None
+        with pytest.raises(SessionForbidden):
+            await own.submit()
+    assert seen == ["ann", None]
+
+
+async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_nothing(
+    url: str,
+) -> None:
+    app = App(url)
+    runs: list[str | None] = []
+
+    @app.agent
+    async def assistant(session: Session) -> None:
+        runs.append(session.user)
+
+    async with app:
+        station, key = await app.station(), session_of(None, "s")
+        first = await assistant.session("s", user="bob").submit()
+        record = SessionRecord("s", None, "ann", 1, "another", {"secret": "ann's"}, True, 1)
+        put = Put(key, write(record))
+        await station.keeper.ask(lambda: station.store.put([put]))
+        async with app.worker():
+            job = await wait(first)
+    assert (job.status, job.attempts, runs) == (Status.FAILED, 1, [])
+    assert job.error is not None
+    assert job.error.type == "poolhand.errors.SessionForbidden"
 
 
 async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:

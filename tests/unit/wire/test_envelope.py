@@ -12,7 +12,8 @@ from poolhand.wire.envelope import Envelope, pack, unpack
 from poolhand.wire.payload import decode
 from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
-RING = KeyRing({"k2": b"new secret, long enough"}, current="k2", accept_unsigned=True)
+SECRETS = {"k2": b"new secret, long enough"}
+RING = KeyRing(SECRETS, current="k2", accept_unsigned=True, accept_unbound=True)
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 # Never change these: data like it lies in stores. A new format gets a new version.
@@ -28,9 +29,19 @@ VERSION_1: list[tuple[bytes, Any]] = [
 ]
 
 
+VERSION_2 = (
+    b"PH\x02\x02\x04json\x02k2[1]\x186\n\xd6\xa6B\xd0\x9fb\x1e"
+    b"\xe9\x996X\x8b\xc0\x11*\x88\x93\x99\xb3\x91\xb8\xfc\x04\x1a@v\x86\x9c\xa5"
+)
+
+
 @pytest.mark.parametrize(("data", "value"), VERSION_1, ids=["json", "msgpack", "packed", "signed"])
 def test_data_of_version_1_stays_readable(data: bytes, value: Any) -> None:
     assert decode(data, ring=RING, at=NOW) == value
+
+
+def test_data_of_version_2_stays_readable() -> None:
+    assert decode(VERSION_2, ring=KeyRing(SECRETS, current="k2"), bound=b"job 1", at=NOW) == [1]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,7 @@ def test_data_of_version_1_stays_readable(data: bytes, value: Any) -> None:
         Envelope("c" * 255, b"body", key_id="k" * 64),
         Envelope("msgpack", b"body", compressed=True, key_id="k", expires_ms=0),
         Envelope("pickle", b"", key_id="k", expires_ms=2**64 - 1),
+        Envelope("json", b"body", key_id="k", is_bound=True),
     ],
 )
 def test_an_envelope_says_what_was_put_into_it(envelope: Envelope) -> None:

@@ -280,7 +280,7 @@ def test_bytes_of_another_kind_are_undecodable(data: bytes) -> None:
         decode(data, what="the letter")
 
 
-@pytest.mark.parametrize("version", [2, 7, 255])
+@pytest.mark.parametrize("version", [3, 7, 255])
 def test_a_newer_envelope_asks_for_an_upgrade(version: int) -> None:
     data = encode(1)
     with pytest.raises(UnknownVersion, match=f"newer poolhand.* version {version}.*upgrade"):

@@ -126,6 +126,6 @@ def test_a_pickle_keeps_to_the_limits() -> None:
     "body", [b"", b"garbage", b"\x80\x05cno_such\nthing\n.", b"cos\nmkdir\n(tR."]
 )
 def test_a_signed_pickle_that_cannot_be_read_is_undecodable(body: bytes) -> None:
-    data = pack(Envelope("pickle", body, key_id="k1"))
+    data = pack(Envelope("pickle", body, key_id="k1", is_bound=True))
     with pytest.raises(Undecodable):
         decode(data + RING.sign(data), ring=RING, pickle=ALLOWED)

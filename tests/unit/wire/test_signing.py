@@ -87,20 +87,54 @@ def test_flags_and_headers_cannot_be_taken_off() -> None:
     body, signature = b"[1]", expired[-SIGNATURE_BYTES:]
     with pytest.raises(BadSignature, match="not signed"):
         decode(pack(Envelope("json", body)), ring=RING, at=NOW)
-    for forged in (Envelope("json", body, key_id="k2"), Envelope("json", body, key_id="k1")):
+    for key_id in ("k1", "k2"):
+        forged = pack(Envelope("json", body, key_id=key_id, is_bound=True))
         with pytest.raises(BadSignature, match="altered"):
-            decode(pack(forged) + signature, ring=RING, at=NOW)
-    later = Envelope("json", body, key_id="k2", expires_ms=2**60)
+            decode(forged + signature, ring=RING, at=NOW)
+    later = Envelope("json", body, key_id="k2", expires_ms=2**60, is_bound=True)
     with pytest.raises(BadSignature, match="altered"):
         decode(pack(later) + signature, ring=RING, at=NOW)
 
 
 def test_nothing_is_decompressed_before_the_signature_is_right() -> None:
-    damaged = pack(Envelope("json", b"no zlib", compressed=True, key_id="k2"))
+    damaged = pack(Envelope("json", b"no zlib", compressed=True, key_id="k2", is_bound=True))
     with pytest.raises(BadSignature):
         decode(damaged + b"\x00" * SIGNATURE_BYTES, ring=RING)
     with pytest.raises(Undecodable, match="cannot be decompressed"):
         decode(damaged + RING.sign(damaged), ring=RING)
+
+
+# What it is bound to
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_a_signature_is_good_only_where_the_same_is_bound_to_it(codec: str) -> None:
+    data = encode([1], codec=codec, ring=RING, bound=b"job 1")
+    assert decode(data, ring=RING, bound=b"job 1") == [1]
+    for other in (b"job 2", b"job 1 ", b"", None):
+        with pytest.raises(BadSignature, match="altered"):
+            decode(data, ring=RING, bound=other)
+    with pytest.raises(BadSignature, match="that it is bound to, was altered"):
+        decode(data, ring=RING, bound=b"job 2")
+
+
+def test_what_an_older_version_signed_is_read_by_a_ring_that_says_so() -> None:
+    data = encode(1, ring=RING, bound=None)
+    assert data[2] == 1
+    with pytest.raises(BadSignature, match=r"version 1\); .*KeyRing\(…, accept_unbound=True\)"):
+        decode(data, ring=RING, bound=b"job 1")
+    ring = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
+    assert decode(data, ring=ring, bound=b"job 1") == 1
+    assert decode(data, ring=RING, bound=None) == 1
+
+
+def test_what_is_bound_cannot_be_passed_off_as_what_an_older_version_signed() -> None:
+    ring = KeyRing({"k2": NEW}, current="k2", accept_unbound=True)
+    data = encode(1, ring=RING, bound=b"job 1")
+    with pytest.raises(BadSignature, match="altered"):
+        decode(data[:2] + b"\x01" + data[3:], ring=ring, bound=b"job 2")
+    with pytest.raises(BadSignature, match="altered"):
+        decode(data, ring=ring, bound=b"job 2")
 
 
 # Expiry

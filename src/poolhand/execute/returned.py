@@ -1,0 +1,65 @@
+"""What a closure returned, as it is kept: its value if that is JSON, else why it is not kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.errors import ResultNotKept, Undecodable, WireError
+from poolhand.rules.job import Job
+from poolhand.wire.payload import decode, encode
+
+LONGEST_REASON = 300
+UNTOLD = "no JSON came of it, or an older poolhand ran it"
+
+
+class Returned(Struct, frozen=True, array_like=True, tag="poolhand.returned"):
+    """The value of a closure."""
+
+    value: Any
+
+
+class Unkept(Struct, frozen=True, array_like=True, tag="poolhand.unkept"):
+    """Why the value of a closure is not kept."""
+
+    reason: str
+
+
+def pack_returned(value: Any) -> bytes:
+    """Return what is kept of a value; whoever waits for it in its own process has it anyway."""
+    try:
+        data = encode(Returned(value), what="it")
+        back: Returned = decode(data, Returned, what="it")
+        if back.value == value:
+            return data
+        reason = f"JSON does not give a {type(value).__name__} back as it was"
+    except Exception as error:
+        # Whatever the types of the user do when they are written or compared.
+        reason = str(error) if isinstance(error, WireError | ValueError) else type(error).__name__
+    reason = reason[:LONGEST_REASON].encode(errors="replace").decode()
+    return encode(Unkept(reason), what="it")
+
+
+def unpack_returned(job: Job) -> Any:
+    """Return what a closure returned, or say why it is not kept."""
+    if job.result is None:
+        raise _not_kept(job, UNTOLD)
+    try:
+        found: Returned | Unkept = decode(job.result, Returned | Unkept, what="it")
+    except WireError:
+        raise Undecodable(
+            f"the result of job {job.id} is one of {job.name!a}, which is no task here; import "
+            "the module that registers it"
+        ) from None
+    if isinstance(found, Unkept):
+        raise _not_kept(job, found.reason)
+    return found.value
+
+
+def _not_kept(job: Job, reason: str) -> ResultNotKept:
+    return ResultNotKept(
+        f"the result of {job.name} (job {job.id}) was not kept, because {reason}; it was for the "
+        "process that submitted it: make it a task, or return JSON",
+        job_id=job.id,
+    )
