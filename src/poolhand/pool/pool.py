@@ -132,13 +132,17 @@ class Pool(Submitter):
             )
         engine = self._here()
         if self._drain is None or self._drained is None:
-            self.set_autoscale(None)
-            self._drain = Drain(engine, seconds)
-            self._drain.begin()
-            self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
+            self._begin_drain(engine, seconds)
         elif timeout is not None:
             self._drain.hurry(seconds)
+        assert self._drained is not None
         return await asyncio.shield(self._drained)
+
+    def _begin_drain(self, engine: Engine, seconds: float) -> None:
+        self.set_autoscale(None)
+        self._drain = Drain(engine, seconds)
+        self._drain.begin()
+        self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
 
     async def leave(self, timeout: float | None = None) -> DrainReport:
         """Drain as leaving `async with` does: cancelled meanwhile, stop now and see it through."""
@@ -157,6 +161,18 @@ class Pool(Submitter):
         """Let go of what a pool holds whose loop was closed without a drain."""
         if self._live is not None and self._live.process == os.getpid():
             self._live.abandon()
+
+    def forget(self) -> None:
+        """Let go of this pool and of all its jobs at once; its name is free when this returns."""
+        registry.unregister(self)
+        engine = self._live
+        if engine is not None and engine.is_here:
+            if self._drain is None:
+                self._begin_drain(engine, 0.0)
+            else:
+                self._drain.hurry(0.0)
+        else:
+            self.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
