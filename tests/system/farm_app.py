@@ -178,6 +178,7 @@ def add_to(app: App) -> dict[str, Any]:
     tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)
     tasks["occupy"] = app.task(retry=Retry(attempts=1))(occupy)
     tasks["compute"] = app.task(run_in="process", retry=Retry(attempts=1))(compute)
+    tasks["crash_once"] = app.task(name="crash_once", retry=None)(crash)
     tasks["elsewhere"] = app.task(pool="other", name="elsewhere")(note)
     return tasks
 

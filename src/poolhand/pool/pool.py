@@ -132,13 +132,13 @@ class Pool(Submitter):
             )
         engine = self._here()
         if self._drain is None or self._drained is None:
-            self._begin_drain(engine, seconds)
+            self._drain_within(engine, seconds)
         elif timeout is not None:
             self._drain.hurry(seconds)
         assert self._drained is not None
         return await asyncio.shield(self._drained)
 
-    def _begin_drain(self, engine: Engine, seconds: float) -> None:
+    def _drain_within(self, engine: Engine, seconds: float) -> None:
         self.set_autoscale(None)
         self._drain = Drain(engine, seconds)
         self._drain.begin()
@@ -168,7 +168,7 @@ class Pool(Submitter):
         engine = self._live
         if engine is not None and engine.is_here:
             if self._drain is None:
-                self._begin_drain(engine, 0.0)
+                self._drain_within(engine, 0.0)
             else:
                 self._drain.hurry(0.0)
         else:

@@ -360,7 +360,7 @@ async def test_a_session_parameter_may_be_typed_in_many_ways() -> None:
     async def elsewhere(session: NotImported, message: str) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
     for fn in (bare, anything, perhaps, elsewhere):
-        app.agent(fn)  # type: ignore[arg-type]
+        app.agent(fn)
 
 
 @pytest.mark.slow
