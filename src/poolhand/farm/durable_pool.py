@@ -35,7 +35,7 @@ from poolhand.farm.lookout import Lookout, unheard
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
-from poolhand.farm.shift import Shift
+from poolhand.farm.shift import Hooks, Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
@@ -164,7 +164,7 @@ class DurablePool(DurableSubmitter, Pool):
         await station.keeper.ask(lambda: lookout.load(station, loop))
         name, slots = config.kept_as, self._known.slots(config)
         terms, configs = WorkTerms(slots, (name,)), {name: config}
-        shift = Shift(self, self._executor, configs, terms, lookout.hear)
+        shift = Shift(self, self._executor, configs, terms, Hooks(lookout.hear))
         lookout.resized = shift.grow
         return await shift.start()
 

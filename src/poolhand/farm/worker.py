@@ -87,6 +87,7 @@ class Worker:
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
+        self.slots.prepare_children(terms.before)
         self.slots.resize(terms.slots)
         self.line = Line(station, terms.pools, self)
         self.tray = self.line.tray

@@ -27,7 +27,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
-from poolhand.runtime import Runtime
+from poolhand.runtime import Runtime, check_script
 
 _RUNTIME: list[Runtime] = []
 
@@ -109,6 +109,7 @@ class Pool(Submitter):
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
+            check_script(f"pool {self.name!r} is started")
             registry.check_free(self.known_as)
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)

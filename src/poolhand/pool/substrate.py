@@ -12,9 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from poolhand.context import running
 from poolhand.observe.events import Events
+from poolhand.pool.answers import contents_of
 from poolhand.pool.attempt import NOTHING, Attempt, Outside, Runnable
 from poolhand.pool.child import Answer
-from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, contents_of, lost
+from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, lost
 from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
 
@@ -32,8 +33,10 @@ class Substrate(Generic[W]):
         runtime: Runtime,
         events: Events,
         ended: Ended[W],
+        came_up: Callable[[Attempt[W]], None],
     ) -> None:
         self.children = Children(pool, runtime)
+        self._came_up = came_up
         self._loop = loop
         self._runtime = runtime
         self._events = events
@@ -172,6 +175,8 @@ class Substrate(Generic[W]):
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)
+        if self.children.before is not None:
+            self._report(self._came_up, attempt)
         outside.entered = True
         return child.run(errand, attempt.asked is not NOTHING, attempt.work)
 
