@@ -187,7 +187,7 @@ class DurablePool(DurableSubmitter, Pool):
             station = self._opening.current
             if order.job.idempotency_key is not None and station is not None:
                 self._lookout.keep(station.outcomes.seen(order.job))
-        how = How(code, self._config.backpressure, options.options.cancel_with_caller)
+        how = How.under(options, code, self._config.backpressure)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:
             # No worker will tell of it.
