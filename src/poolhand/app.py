@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from poolhand.config import load_store, load_timezone, masked
 from poolhand.contract import Order
@@ -25,12 +26,13 @@ from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
 from poolhand.farm.scheduler import Scheduler
-from poolhand.farm.shift import Shift
+from poolhand.farm.shift import Hooks, Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
+from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
 from poolhand.observe.events import EVENTS, Event, Events
 from poolhand.operate.actions import Operator
@@ -95,7 +97,7 @@ class App(Schedules):
         self._keep = keep_results
         self._parcels = Parcels(codec, limits, ring, pickle)
         self._declared = Declared()
-        self._warm_ups: list[Callable[[], Any]] = []
+        self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
         self._codes = Codes()
         self._executor = Executor(self._codes, self.served_pools)
@@ -179,27 +181,25 @@ class App(Schedules):
         return self.shift(checked_terms(slots, pools, drain_timeout, capture))
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
-        """Have a worker process of a farm call this, before it takes jobs: `@app.warm_up`.
+        """Have every process that runs jobs call this before its first one: `@app.warm_up`.
 
-        It loads what jobs need, async or not. One that raises makes its process unfit to work.
+        That is each worker, of a farm or not, and each child in which jobs run apart. It loads what
+        jobs need, async or not, outside of their timeouts. One that raises makes its process unfit
+        to work: a worker does not start, a job that needed a child fails.
         """
-        if not callable(fn):
-            raise UsageError(f"warm_up({shown(fn)}) is not allowed; give a function")
-        self._warm_ups.append(fn)
+        self._warm_ups.add(fn)
         return fn
 
     async def get_ready(self) -> None:
-        """Do what jobs need to be done before them."""
-        for warm_up in self._warm_ups:
-            made = warm_up()
-            if isawaitable(made):
-                await made
+        """Do what jobs need to be done before them, if this process has not done it."""
+        await self._warm_ups.run()
 
     def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
         """Return a worker under terms that were checked; `heard` is told what ends in it."""
         self._scheduler.check()
-        begun = self._scheduler.begin
-        return Shift(self, self._executor, self._declared.configs, terms, heard, begun)
+        hooks = Hooks(heard, self._scheduler.begin, self.get_ready)
+        terms = replace(terms, before=self._warm_ups.packed())
+        return Shift(self, self._executor, self._declared.configs, terms, hooks)
 
     def farm(
         self,

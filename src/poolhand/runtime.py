@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from poolhand.errors import UsageError
+
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
@@ -84,10 +86,13 @@ class Runtime:
             loop.call_soon_threadsafe(loop.stop)
 
     def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
-        """Start a process that calls `target`; spawned, as a fork copies held locks."""
-        from multiprocessing import get_context
+        """Start a process that calls `target`; spawned, as a fork copies held locks.
 
-        process = get_context("spawn").Process(target=target, args=args, name=name)
+        The script that this process was started with is not imported there before that.
+        """
+        from poolhand.spawning import ChildProcess
+
+        process = ChildProcess(target=target, args=args, name=name)
         process.start()
         return process
 
@@ -153,6 +158,15 @@ def is_coming_up() -> bool:
     """Tell whether this is a child that still imports the script it was started from."""
     process: Any = sys.modules.get("multiprocessing.process")
     return process is not None and getattr(process.current_process(), "_inheriting", False)
+
+
+def check_script(what: str) -> None:
+    """Raise if something is done by a script that a child only imports."""
+    if is_coming_up():
+        raise UsageError(
+            f"{what} by a script that is only being imported, by a child for one of its jobs: keep "
+            "what it does under `if __name__ == '__main__':`"
+        )
 
 
 def boot_id() -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from poolhand.app_name import load_app
 from poolhand.errors import PoolhandError
+from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.farm.history import finished
 from poolhand.farm.messages import Bye, Employ, Failed, Happened, Stop
 from poolhand.farm.post import Post
@@ -50,11 +51,10 @@ def main(descriptor: int) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         # What jobs print is seen when they do, and lines of several workers do not mix.
         sys.stdout.reconfigure(line_buffering=True)
+    # Before any handler of a log takes a stream for itself.
+    attribute_output()
     employ = post.employ
-    logging.basicConfig(
-        level=employ.loglevel.upper(),
-        format=f"%(asctime)s %(levelname)s {employ.worker} %(name)s: %(message)s",
-    )
+    show_log(employ.loglevel.upper())
     try:
         asyncio.run(work(load_app(employ.app), post))
     except (Exception, SystemExit) as error:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -156,6 +157,28 @@ async def shout(text: str) -> None:
     print(f"{text} again")  # noqa: T201
 
 
+async def shout_when(gate: str) -> None:
+    """Wait for a file, and write much."""
+    begin("shout")
+    while not Path(gate).exists():  # noqa: ASYNC240
+        await pause(LATER)
+    for number in range(100):
+        print("shouted", number)  # noqa: T201
+        logging.getLogger("shop").warning("logged %s", number)
+
+
+def paint(text: str) -> None:
+    """Write what steers terminals and looks like lines of others, in every way there is."""
+    begin("paint")
+    print(f"\x1b[2J{text} printed\n2026-01-01 00:00:00,000 INFO farm stopped farm=forged")  # noqa: T201
+    sys.stdout.buffer.write(f"\x1b[3J{text} in bytes\n".encode())
+    logging.getLogger("shop").warning("\x1b[4J%s logged\nin two lines", text)
+    os.write(1, f"\x1b[5J{text} below\n".encode())
+    subprocess.run(["printf", f"\\033[6J{text} beside\\n"], check=True)
+    print(f"{text} long " + "x" * 40_000)  # noqa: T201
+    print(f"{text} without an end", end="")  # noqa: T201
+
+
 def add_to(app: App) -> dict[str, Any]:
     """Make tasks of all that jobs do."""
     for pool in ("default", "other"):
@@ -172,12 +195,16 @@ def add_to(app: App) -> dict[str, Any]:
             babble,
             eat,
             shout,
+            shout_when,
             hold_interpreter,
         )
     }
     tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)
     tasks["occupy"] = app.task(retry=Retry(attempts=1))(occupy)
     tasks["compute"] = app.task(run_in="process", retry=Retry(attempts=1))(compute)
+    tasks["paint"] = app.task(paint)
+    tasks["paint_apart"] = app.task(name="paint_apart", run_in="process")(paint)
+    tasks["crash_once"] = app.task(name="crash_once", retry=None)(crash)
     tasks["elsewhere"] = app.task(pool="other", name="elsewhere")(note)
     return tasks
 

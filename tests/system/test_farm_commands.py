@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -164,6 +165,51 @@ def test_what_jobs_write_is_kept_with_them_and_seen_where_the_farm_writes(yard: 
             assert sorted(kept) == sorted(f"{who} {word}" for word in words)
             for word in words:
                 assert f"{who} {word}" in farm.text
+
+
+@pytest.mark.parametrize("task", ["paint", "paint_apart"])
+def test_what_jobs_write_steers_no_terminal_and_says_whose_it_is(yard: Yard, task: str) -> None:
+    with yard.running("--max", "1") as farm:
+        (id,) = yard.submit(task, "ann")
+        yard.until_done(1)
+        name = yard.job(id).name
+        until(lambda: "without an end" in farm.text, "line that had no end")
+        assert farm.stop() == 0
+        worker = farm.lines("process ready")[0]["worker"]
+        (stopped,) = farm.lines("farm stopped")
+        assert stopped["farm"] != "forged"
+    lines = farm.text.split("\n")
+    assert all(line.isprintable() for line in lines)
+    own = [line.removeprefix(f"{worker} | {name} {id} | ") for line in lines if id in line]
+    for text in (
+        r"\x1b[2Jann printed",
+        "2026-01-01 00:00:00,000 INFO farm stopped farm=forged",
+        r"\x1b[3Jann in bytes",
+        "in two lines",
+        "ann without an end",
+    ):
+        assert text in own
+    assert [line for line in own if line.endswith(r"WARNING shop: \x1b[4Jann logged")] != []
+    # What no stream of Python has seen is known by its worker alone.
+    assert rf"{worker} | \x1b[5Jann below" in lines
+    assert rf"{worker} | \x1b[6Jann beside" in lines
+    long = [line for line in own if line.rstrip("x") in ("", "ann long ")]
+    assert sum(line.count("x") for line in long) == 40_000
+    assert len(long) == 3
+
+
+def test_what_jobs_write_after_their_supervisor_is_gone_fails_none(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        (pid,) = farm.until_ready()
+        (id,) = yard.submit("shout_when", str(yard.gate))
+        yard.until_told("begin")
+        farm.signal(signal.SIGKILL)
+        farm.process.wait()
+        yard.open_gate()
+        until(lambda: all_gone([pid]), "end of the worker")
+    job = yard.job(id)
+    assert job.error is None or "BrokenPipe" not in job.error.message
+    assert job.status in (Status.COMPLETED, Status.QUEUED)
 
 
 async def texts(id: str, operator: Operator) -> list[str]:

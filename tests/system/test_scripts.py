@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.system.farmhouse import all_gone, children_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +48,81 @@ def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
     assert done.stdout.startswith("failed ")
     assert "if __name__ == '__main__':" in done.stdout
     assert "a script that is only being imported" in done.stderr
+
+
+STAYS = """
+import asyncio, os
+from threading import Event
+from poolhand import Pool
+
+with open("pids", "a") as pids:
+    print(os.getpid(), file=pids)
+
+def work() -> int:
+    Event().wait()
+    return 7
+
+async def main() -> None:
+    async with Pool("stays", run_in="process") as pool:
+        await pool.run(work)
+
+def stay() -> None:
+    while True:
+        try:
+            asyncio.run(main())
+        except Exception as error:
+            print(error, flush=True)
+        Event().wait(0.2)
+
+"""
+# How a script goes on: its children run jobs, import it for ever, or run all of it again.
+ENDS = {
+    "guarded": "if __name__ == '__main__':\n    stay()\n",
+    "sleepy": "if __name__ == '__main__':\n    stay()\nEvent().wait()\n",
+    "without": "stay()\n",
+}
+
+
+def pids_of(folder: Path) -> list[int]:
+    """Return the processes that have begun to run or import the script, the first one first."""
+    path = folder / "pids"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("ends", ENDS)
+def test_no_child_of_a_script_outlives_it(
+    tmp_path: Path, ends: str, number: signal.Signals
+) -> None:
+    """Wherever it is: in its job, or in the import of a script that does not come to an end."""
+    (tmp_path / "script.py").write_text(STAYS + ENDS[ends])
+    with subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as script:
+        try:
+            until(lambda: len(pids_of(tmp_path)) >= 2, "child of the script")
+            started = {*pids_of(tmp_path), *children_of(script.pid)}
+            script.send_signal(number)
+            script.wait(20)
+        finally:
+            script.kill()
+    try:
+        until(lambda: all_gone([*started, *pids_of(tmp_path)]), "end of its children", 20.0)
+    finally:
+        for pid in pids_of(tmp_path):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert len(pids_of(tmp_path)) == 2, "no child started another one"
+
+
+def test_a_pool_that_a_child_would_start_again_says_what_the_script_lacks(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STAYS + "asyncio.run(main())")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50
+    )
+    assert "pool 'stays' is started by a script that is only being imported" in done.stderr
+    assert "if __name__ == '__main__':" in done.stderr

@@ -16,6 +16,7 @@ import msgspec
 
 from poolhand.context import Running, running
 from poolhand.errors import PoolhandError
+from poolhand.execute.attribution import close_shown
 from poolhand.rules.streams import Kind
 
 MOST_BYTES = 1024 * 1024  # of one attempt
@@ -83,6 +84,7 @@ def close_output(shelf: dict[str, Any]) -> None:
     output: Output | None = shelf.get(OUTPUT)
     if output is not None:
         output.close()
+    close_shown(shelf)
 
 
 class Tee:

@@ -14,6 +14,7 @@ from typing import Any
 
 from poolhand.context import restored, running
 from poolhand.errors import Undecodable, UsageError
+from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
@@ -182,9 +183,18 @@ def run_apart(
     kwargs: dict[str, Any],
     captures: bool = False,
     context: Mapping[str, Any] = MappingProxyType({}),
+    attributed_level: int | None = None,
 ) -> Any:
-    """Make the call of a task in a process of its own, which has to find the task first."""
+    """Make the call of a task in a process of its own, which has to find the task first.
+
+    With an `attributed_level` its output is one of many, and that much is logged.
+    """
+    if attributed_level is not None:
+        attribute_output()
     found, inside = _found(module, path), running.get()
+    if attributed_level is not None:
+        # Only now: the module may have arranged for that.
+        show_log(attributed_level)
     shelf = {} if inside is None else inside.shelf
     code = getattr(found, "code", None)
     if isinstance(code, Code):

@@ -29,14 +29,17 @@ from poolhand.execute.brief import (
 from poolhand.execute.code import Code, Codes
 from poolhand.execute.returned import Returned, pack_returned
 from poolhand.rules import lifecycle
-from poolhand.rules.backoff import Retry
+from poolhand.rules.backoff import NO_RETRY, Retry
 from poolhand.rules.causes import task_cause
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.outcome import Completed, Failed, Outcome
+from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
 from poolhand.runtime import Identity
 
 # How long to pass on a closure that lives elsewhere; None: its home is gone.
 Patience = Callable[[Identity, str], float | None]
+
+
+NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
 
 class Errand(Struct, frozen=True):
@@ -119,7 +122,9 @@ class Executor:
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
-        alone = lifecycle.runs_alone(claim.job)
+        alone = lifecycle.runs_alone(claim.job, brief.policy)
+        if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
+            return Hopeless(claim, Failed(_never_alone(claim.job, code), permanent=True))
         return Errand(claim, brief, code, call, alone, brought=brought)
 
     def causes(self) -> frozenset[str]:
@@ -148,6 +153,16 @@ class Executor:
         assert not isinstance(outcome, Completed)
         job = lifecycle.settle(claim.job, outcome, policy, end.at, end.ran, end.roll)
         return _change(job, claim, _wait(job, outcome, end.at), end)
+
+    def settle_surely(
+        self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End
+    ) -> tuple[Change, Outcome]:
+        """Settle also what breaks whoever looks at it; return the outcome that it counts as."""
+        try:
+            return self.settle(claim, outcome, policy, end), outcome
+        except Exception:
+            outcome = unreadable(claim.job.id)
+            return self.settle(claim, outcome, policy, end), outcome
 
     def lost(self, claim: Claim, brief: Brief, end: End) -> Change:
         """Say what becomes of a job whose own process died under it."""
@@ -203,18 +218,51 @@ def unwritable(change: Change, error: Exception) -> Change:
 
 def crashed(claim: Claim, at: datetime) -> Change:
     """Say what becomes of a job whose process died, as told by somebody else."""
-    try:
-        brief = read_brief(claim.brief, claim.job.id)
-        policy, rerun = brief.policy, brief.rerun
-    except PoolhandError:
-        # Whoever claims it next says what is wrong with it.
-        policy, rerun = None, True
+    brief = _told(claim)
+    # One that cannot be read waits: whoever claims it next says what is wrong with it.
+    policy, rerun = (None, True) if brief is None else (brief.policy, brief.rerun)
     job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
     text = "the process that ran it died"
     if job.status is Status.FAILED and not rerun:
-        text += "; it is not run again, as on_crash='fail' says"
-    return Change(
-        lifecycle.with_fault(job, Fault("poolhand.errors.JobLost", text)), claim.token, 0.0
+        text += NOT_AGAIN
+    return Change(lifecycle.with_fault(job, _lost(text)), claim.token, 0.0)
+
+
+def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
+    """Say what becomes of a job that its worker has stopped; `entered`: its code had begun."""
+    brief = _told(claim) if entered else None
+    job = lifecycle.cut_short(claim.job, brief is None or brief.rerun, at)
+    if job.status is Status.FAILED:
+        job = lifecycle.with_fault(job, _lost("its worker was stopped while it ran" + NOT_AGAIN))
+    return Change(job, claim.token, 0.0)
+
+
+def loss_of(job: Job) -> JobLost:
+    """Return what the callers of a job get that must not start again."""
+    text = "" if job.error is None else job.error.message
+    return JobLost(f"job {job.id} was lost: {text}", job_id=job.id)
+
+
+def _told(claim: Claim) -> Brief | None:
+    try:
+        return read_brief(claim.brief, claim.job.id)
+    except PoolhandError:
+        return None
+
+
+def _lost(text: str) -> Fault:
+    return Fault("poolhand.errors.JobLost", text)
+
+
+def _is_proven_enough(job: Job, brief: Brief) -> bool:
+    """Tell whether a job that should run alone, and cannot, has had its last chance in company."""
+    return (brief.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
+
+
+def _never_alone(job: Job, code: Code) -> JobLost:
+    return JobLost(
+        f"job {job.id} was lost: {job.crashes} processes that ran it died, and {code.unfindable()}",
+        job_id=job.id,
     )
 
 

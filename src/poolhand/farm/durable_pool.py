@@ -35,7 +35,7 @@ from poolhand.farm.lookout import Lookout, unheard
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
-from poolhand.farm.shift import Shift
+from poolhand.farm.shift import Hooks, Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
@@ -164,7 +164,7 @@ class DurablePool(DurableSubmitter, Pool):
         await station.keeper.ask(lambda: lookout.load(station, loop))
         name, slots = config.kept_as, self._known.slots(config)
         terms, configs = WorkTerms(slots, (name,)), {name: config}
-        shift = Shift(self, self._executor, configs, terms, lookout.hear)
+        shift = Shift(self, self._executor, configs, terms, Hooks(lookout.hear))
         lookout.resized = shift.grow
         return await shift.start()
 
@@ -187,7 +187,7 @@ class DurablePool(DurableSubmitter, Pool):
             station = self._opening.current
             if order.job.idempotency_key is not None and station is not None:
                 self._lookout.keep(station.outcomes.seen(order.job))
-        how = How(code, self._config.backpressure, options.options.cancel_with_caller)
+        how = How.under(options, code, self._config.backpressure)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:
             # No worker will tell of it.

@@ -42,6 +42,11 @@ class DurableSubmitter(Submitter):
             "use await pool.submit(…)"
         )
 
+    async def submit_or_refuse(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Ticket[Any]:
+        return await self.hand_in(replace(self._terms, waits=False), fn, args, kwargs)
+
     async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Submit and wait: the value, or the exception the job raised."""
         return await (await self.submit(fn, *args, **kwargs))

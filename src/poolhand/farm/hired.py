@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +12,6 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import IO
 
 import msgspec
 
@@ -27,6 +27,7 @@ from poolhand.farm.messages import (
     Words,
     packed,
 )
+from poolhand.farm.relay import Relay
 from poolhand.farm.roster import WorkerRecord, WorkerState
 from poolhand.rules.vigil import Sight
 
@@ -62,12 +63,12 @@ class Hired:
         self._reader: StreamReader | None = None
         self._writer: StreamWriter | None = None
 
-    async def start(self, output: IO[bytes] | None) -> None:
+    async def start(self, relay: Relay) -> None:
         """Start the process; on the main thread, as a fork of another may hold strange locks."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = _spawn(theirs.fileno(), self.id, output)
+                self._process = _spawn(theirs.fileno(), self.id, relay)
             self.pid = self._process.pid
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
         except BaseException:
@@ -189,17 +190,22 @@ class Hired:
         )
 
 
-def _spawn(pipe: int, id: str, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
-        # The id is for those who list processes.
-        [sys.executable, "-m", ENTRY, str(pipe), id],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=[pipe],
-        # Ctrl-C in a terminal is for the supervisor alone.
-        process_group=0,
-    )
+def _spawn(pipe: int, id: str, relay: Relay) -> subprocess.Popen[bytes]:
+    output, errors = relay.open(id)
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
+            # The id is for those who list processes.
+            [sys.executable, "-m", ENTRY, str(pipe), id],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            pass_fds=[pipe],
+            # Ctrl-C in a terminal is for the supervisor alone.
+            process_group=0,
+        )
+    finally:
+        os.close(output)
+        os.close(errors)
 
 
 _NOTHING = Beat(False, None, 0, 0, 0, 0, 0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,7 +11,7 @@ from poolhand.contract import PoolRow
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.health import PoolHealth
-from poolhand.pool.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.snapshot import PoolSnapshot, PoolStats, ceiling
 from poolhand.rules.backpressure import capacity
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import undeclared
@@ -97,7 +98,7 @@ class Known:
             created_at=created_at,
             max_concurrent=self.slots(config),
             resizing_to=None,
-            ceiling=self.slots(config),
+            ceiling=ceiling(self.slots(config), _get_running_loop()),
             active=len(running),
             stuck=stuck,
             queued=row.queued,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from poolhand.contract import Claim
-from poolhand.execute.executor import hand_back
+from poolhand.execute.executor import hand_back, stopped
 from poolhand.farm.hand import Choose, Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
@@ -134,9 +134,11 @@ class Line:
         """Return what a loop that was closed in the middle of everything did not send."""
         self.tray.send()
         self.hand.put((), (), tuple(self._crew.stuck))
-        claims = [work.claim for work in self._crew.running.values() if not work.lost]
-        claims += self.claims
-        return [Done(hand_back(claim)) for claim in claims]
+        at = self._station.keeper.runtime.wall()
+        begun = [work.claim for work in self._crew.running.values() if not work.lost]
+        changes = [stopped(claim, at) for claim in begun]
+        changes += [hand_back(claim) for claim in self.claims]
+        return [Done(change) for change in changes]
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from poolhand.contract import Change, Lease, Log, Owner, Put
 from poolhand.execute.execution import Tried, logged
-from poolhand.execute.executor import crashed, hand_back
+from poolhand.execute.executor import crashed, stopped
 from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped
@@ -105,7 +105,7 @@ class Reaper:
             return
         owner = lease.owner.id
         if await store.get_document(f"{FAREWELL}{owner}") is not None:
-            changes = [hand_back(claim) for claim in claims]
+            changes = [stopped(claim, at) for claim in claims]
         else:
             changes = [
                 logged(crashed(claim, at), Tried(claim.job.attempts, owner), at) for claim in claims

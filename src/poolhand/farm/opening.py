@@ -9,11 +9,11 @@ from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
 from functools import partial
 
-from poolhand.errors import Unavailable, UsageError
+from poolhand.errors import Unavailable
 from poolhand.farm.keeper import Reply
 from poolhand.farm.station import Station
 from poolhand.rules.spec import PoolSpec
-from poolhand.runtime import is_coming_up
+from poolhand.runtime import check_script
 
 OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
 
@@ -96,11 +96,7 @@ class Opening:
             opened.add_done_callback(_forsake)
 
     def _begin(self) -> PlainFuture[Station]:
-        if is_coming_up():
-            raise UsageError(
-                "a store is opened by a script that is only being imported, by a child for one of "
-                "its jobs: keep what it does under `if __name__ == '__main__':`"
-            )
+        check_script("a store is opened")
         mine: PlainFuture[Station] = PlainFuture()
         found = self._tries.setdefault(os.getpid(), mine)
         if found is mine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -36,6 +36,17 @@ class ShiftReport(Struct, frozen=True):
     seconds: float
 
 
+class Hooks(Struct, frozen=True):
+    """Who is told what of a worker: `heard` what ends in it, `begun` that it works.
+
+    `before` is awaited before it claims anything.
+    """
+
+    heard: Callable[[Job], None] | None = None
+    begun: Callable[[Station], None] | None = None
+    before: Callable[[], Awaitable[None]] | None = None
+
+
 class Shift:
     """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
 
@@ -48,15 +59,13 @@ class Shift:
         executor: Executor,
         configs: Mapping[str, PoolConfig],
         terms: WorkTerms,
-        heard: Callable[[Job], None] | None = None,
-        begun: Callable[[Station], None] | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._opened = opened
         self._executor = executor
         self._configs = configs
         self._terms = terms
-        self._heard = heard
-        self._begun = begun
+        self._hooks = Hooks() if hooks is None else hooks
         self._worker: Worker | None = None
         self._deadline = 0.0
         self._drained: Task[ShiftReport] | None = None
@@ -85,18 +94,20 @@ class Shift:
         """Begin to claim and run jobs on the running event loop."""
         if self._worker is not None:
             raise UsageError("this worker was started before; ask the app for another one")
+        if self._hooks.before is not None:
+            await self._hooks.before()
         station = await self._opened.station()
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
-        worker.announcing.heard = self._heard
+        worker.announcing.heard = self._hooks.heard
         self._worker = worker
         if self._terms.captures:
             begin_capture()
         worker.begin()
-        if self._begun is not None:
-            self._begun(station)
+        if self._hooks.begun is not None:
+            self._hooks.begun(station)
         return self
 
     async def drain(self, timeout: float | None = None) -> ShiftReport:

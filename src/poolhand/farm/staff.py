@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from asyncio import Event, Task
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import count
-from typing import IO
 
 from msgspec.structs import replace
 
 from poolhand.farm.hired import Hired
 from poolhand.farm.history import History
 from poolhand.farm.messages import Answer, Beat, Bye, Employ, Failed, Happened, Words
+from poolhand.farm.relay import Relay
 from poolhand.farm.roster import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
 from poolhand.observe import events
 from poolhand.pool.processes import ending
@@ -25,7 +23,7 @@ from poolhand.runtime import Runtime
 
 LOST_FOR = 3  # intervals without a look of our own, in which nobody could be heard
 ANSWER_WITHIN = 5.0
-LAST_OUTPUT = 1000  # characters of what a dead process wrote that are told
+LAST_WORDS = 0.5  # seconds in which all that a dead process wrote is read
 
 
 class Staff:
@@ -53,6 +51,7 @@ class Staff:
         self._events = heard
         self._on_death = on_death
         self._hides = hides_output
+        self.relay = Relay(shows=not hides_output)
         self._numbers, self._questions = count(1), count(1)
         self._deaths = Deaths()
         self._closed = False
@@ -192,33 +191,35 @@ class Staff:
         id = f"{self._employ.farm}.{next(self._numbers)}"
         now, wall = self._runtime.monotonic(), self._runtime.wall()
         hired = Hired(replace(self._employ, worker=id, settings=self.settings), now, wall)
-        output = tempfile.TemporaryFile() if self._hides else None  # noqa: SIM115 - it outlives this
         try:
-            await hired.start(output)
+            await hired.start(self.relay)
         except OSError as error:
             self._deaths = died(self._deaths, False, now)
             self.trouble(f"no worker process can be started: {error}")
             return
         self.hired[id] = hired
         self._tell(events.ProcessStarted("", id, hired.pid))
-        task = asyncio.get_running_loop().create_task(self._attend(hired, output), name=id)
+        task = asyncio.get_running_loop().create_task(self._attend(hired), name=id)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._closed:
             # Meanwhile: nothing runs there yet.
             self.dismiss(hired, 0.0, "the farm stops")
 
-    async def _attend(self, hired: Hired, output: IO[bytes] | None) -> None:
+    async def _attend(self, hired: Hired) -> None:
         await hired.listen(self._hear, self._runtime.monotonic)
         del self.hired[hired.id]
         if hired.beat is not None:
             self._gone[0] += hired.beat.completed
             self._gone[1] += hired.beat.failed
-        with nullcontext() if output is None else output:
-            self._part(hired, output)
+        last_words = ""
+        if self._hides:
+            # Not seen anywhere else: its end is told.
+            last_words = await asyncio.to_thread(self.relay.last, hired.id, LAST_WORDS)
+        self._part(hired, last_words)
         self.changed.set()
 
-    def _part(self, hired: Hired, output: IO[bytes] | None) -> None:
+    def _part(self, hired: Hired, last_words: str) -> None:
         """Tell how a process has ended, and have its jobs taken back if that was not meant."""
         beat = hired.beat
         if hired.leaving is not None and (hired.said_bye or hired.code == 0):
@@ -235,7 +236,7 @@ class Staff:
         if not self._closed:
             was_ready = hired.is_ready or hired.leaving is not None
             self._deaths = died(self._deaths, was_ready, self._runtime.monotonic())
-        why = hired.failure or _last(output)
+        why = hired.failure or last_words
         text = f"worker {hired.id} (process {hired.pid}) {ending(hired.code)}"
         self.trouble(f"{text}: {why}" if why else text, hired.id)
         self._on_death()
@@ -271,12 +272,3 @@ class Staff:
 
     def _tell(self, event: events.Event) -> None:
         self._events.emit(event)
-
-
-def _last(output: IO[bytes] | None) -> str:
-    """Return the end of what a process wrote where nobody saw it."""
-    if output is None:
-        return ""
-    size = output.seek(0, 2)
-    output.seek(max(0, size - LAST_OUTPUT))
-    return output.read().decode(errors="replace").strip()

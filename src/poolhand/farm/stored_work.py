@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from poolhand.context import restore
 from poolhand.contract import Claim
+from poolhand.execute.attribution import attributed_level
 from poolhand.execute.capture import is_capturing
 from poolhand.execute.code import PARCELS, run_apart
 from poolhand.execute.executor import Errand
@@ -126,5 +127,5 @@ def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
     assert isinstance(call, partial)
     # By its name: the function itself stands behind its task and cannot be found by its own.
     path = (code.fn.__module__, code.fn.__qualname__)
-    told = (call.args, call.keywords, is_capturing(), errand.brought)
+    told = (call.args, call.keywords, is_capturing(), errand.brought, attributed_level())
     return wanted, pack(run_apart, (*path, *told), {})

@@ -18,6 +18,7 @@ from poolhand.farm.ticket import Opened, StoredTicket
 from poolhand.farm.transaction import refuse_within
 from poolhand.farm.watch import Seen
 from poolhand.observe import events
+from poolhand.pool.options import Terms
 from poolhand.rules.backpressure import Bounded, OnFull, Policy
 from poolhand.rules.job import Job
 
@@ -52,7 +53,7 @@ class Submissions:
                 refuse_within(station, "submit_in(tx, …)")
                 # Known before they are in: they may be over before their tickets are made.
                 known = [station.outcomes.seen(order.job) for order in orders]
-                answer = await self._add(station, orders)
+                answer = await self._add(station, orders, how.waits)
         except TimeoutError:
             raise Unavailable(TOO_SLOW) from None
         added = self.accepted(answer)
@@ -96,7 +97,9 @@ class Submissions:
                 if added.entry is Entry.REJECTED:
                     self._tell(events.JobEnded(job.pool, job))
 
-    async def _add(self, station: Station, orders: Sequence[Order]) -> Answer:
+    async def _add(self, station: Station, orders: Sequence[Order], waits: bool) -> Answer:
+        if not waits:
+            return await station.keeper.add(Batch(tuple(orders)))
         answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
         if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
             # Only one who is not known as an owner is refused there: we have been away for long.
@@ -132,7 +135,7 @@ class Submissions:
             found = await station.parking.until(added.job.id)
             if found is None:
                 # It was that of another submitter, who has given up, or our lease was lost.
-                answer = await self._add(station, [order])
+                answer = await self._add(station, [order], True)
                 (added,) = self.accepted(answer)
                 continue
             own = found.job.id == order.job.id
@@ -166,8 +169,16 @@ async def _came_in(
 
 
 class How(Struct, frozen=True):
-    """What a submit must know beyond its orders: whose results they are, and the policy."""
+    """What a submit must know beyond its orders: whose results they are, and the policy.
+
+    It `waits` where the policy has submitters wait, or is refused.
+    """
 
     code: Code | None
     policy: Policy
     cancels: bool = False
+    waits: bool = True
+
+    @classmethod
+    def under(cls, terms: Terms, code: Code | None, policy: Policy) -> How:
+        return cls(code, policy, terms.options.cancel_with_caller, terms.waits)

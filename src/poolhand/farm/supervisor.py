@@ -120,6 +120,7 @@ class Supervisor:
             self._start(partial(self._go_on, work))
         await self._stopping.wait()
         await self._come_to_an_end()
+        await asyncio.to_thread(self._staff.relay.close)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

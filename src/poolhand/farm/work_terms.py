@@ -23,7 +23,8 @@ class WorkTerms(Struct, frozen=True):
     After `quota` attempts it takes no more. `soft_timeout` and `hard_timeout` hold for jobs that
     have none of their own. What is stopped at the end has `stop_grace` seconds to do so. Where it
     `captures`, what jobs print and log goes into their events. One that `rests` has an event loop
-    for jobs alone, which is not watched while there are none.
+    for jobs alone, which is not watched while there are none. `before` is the packed call that each
+    child makes before its first job.
     """
 
     slots: int
@@ -35,6 +36,7 @@ class WorkTerms(Struct, frozen=True):
     hard_timeout: float | None = None
     stop_grace: float = STOP_GRACE
     rests: bool = False
+    before: bytes | None = None
 
     def timed(self, errand: Errand) -> Errand:
         """Give a job without timeouts those that are usual here."""

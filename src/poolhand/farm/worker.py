@@ -20,6 +20,8 @@ from poolhand.execute.executor import (
     Hopeless,
     hand_back,
     is_own_loss,
+    loss_of,
+    stopped,
 )
 from poolhand.farm.announcing import Announcing
 from poolhand.farm.attention import Attention
@@ -37,9 +39,9 @@ from poolhand.pool.fault import error_of, fault_of
 from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots
 from poolhand.rules import lifecycle
-from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.job import HARD_TIMEOUT
-from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
+from poolhand.rules.backoff import NO_RETRY
+from poolhand.rules.job import HARD_TIMEOUT, Status
+from poolhand.rules.outcome import Cancelled, Failed, Outcome
 
 CANCEL_GRACE = 5.0
 LAST_WORDS = 2.0
@@ -84,6 +86,7 @@ class Worker:
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
+        self.slots.prepare_children(terms.before)
         self.slots.resize(terms.slots)
         self.line = Line(station, self._choose, self)
         self.tray = self.line.tray
@@ -207,7 +210,7 @@ class Worker:
         work = attempt.work
         self._tell(events.SlotFreed(work.job.pool, attempt.slot.id))
         if work.token in self.running:
-            self._return(work)
+            self._return(attempt)
         elif not work.lost:
             self.tray.release(work.token)
             self.stuck.discard(work.token)
@@ -277,7 +280,7 @@ class Worker:
     ) -> None:
         work = attempt.work
         if self._gives_back(attempt, outcome):
-            self._return(work)
+            self._return(attempt)
             return
         error = outcome.error if isinstance(outcome, Failed) else None
         end = self._end(attempt, error, now, stuck)
@@ -285,7 +288,7 @@ class Worker:
             change = self._executor.lost(work.claim, work.errand.brief, end)
         else:
             policy = NO_RETRY if work.wished else work.errand.brief.policy
-            change, outcome = self._change(work, outcome, policy, end)
+            change, outcome = self._executor.settle_surely(work.claim, outcome, policy, end)
         change = self._logged(change, work)
         self._finish(work, Done(change, error_of(change.job, outcome)))
 
@@ -294,15 +297,6 @@ class Worker:
             return change
         tried = Tried(work.job.attempts, self.station.heart.owner.id, work.errand.call)
         return logged(change, tried, self._clock.wall(), value)
-
-    def _change(
-        self, work: StoredWork, outcome: Outcome, policy: Retry | None, end: End
-    ) -> tuple[Change, Outcome]:
-        try:
-            return self._executor.settle(work.claim, outcome, policy, end), outcome
-        except Exception:
-            outcome = unreadable(work.id)
-            return self._executor.settle(work.claim, outcome, policy, end), outcome
 
     def _gives_back(self, attempt: Attempt[StoredWork], outcome: Outcome) -> bool:
         """Tell whether an attempt ended because this process wanted it to, and nobody else did."""
@@ -327,10 +321,15 @@ class Worker:
         ran = now - attempt.began
         return End(self._clock.wall(), ran, self._random.random(), fault, stuck)
 
-    def _return(self, work: StoredWork) -> None:
-        """Give a claim back as if it had not begun."""
-        self.handed_back += not work.lost
-        self._finish(work, Done(hand_back(work.claim)))
+    def _return(self, attempt: Attempt[StoredWork]) -> None:
+        """Give a claim back as if it had not begun, unless what was begun must not begin again."""
+        work = attempt.work
+        change = stopped(work.claim, self._clock.wall(), attempt.entered)
+        if change.job.status is Status.FAILED:
+            self._finish(work, Done(self._logged(change, work), loss_of(change.job)))
+        else:
+            self.handed_back += not work.lost
+            self._finish(work, Done(change))
 
     def _finish(self, work: StoredWork, done: Done) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from poolhand.errors import UsageError
+from poolhand.errors import PoolhandError, UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
 from poolhand.pool.config import is_kept
@@ -70,7 +72,8 @@ class AgentPool:
 
     Turns of one session run one at a time in submit order. Up to `max_queue_size` jobs wait; with 0
     none does, and what finds no free slot is refused with NoFreeSlot. Further options are those of
-    a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on.
+    a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on. With a `scope` its jobs are kept in a
+    store; an agent lives in this process, and a job that was not over when that ended has failed.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class AgentPool:
         self._started = False
         self._live: dict[str, Ticket[Any]] = {}
         self._over: OrderedDict[str, Ticket[Any]] = OrderedDict()
+        self._seeing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<AgentPool {self.name!r}>"
@@ -158,7 +162,7 @@ class AgentPool:
         if block:
             ticket = await view.submit(self._job, session_id, payload)
         else:
-            ticket = view.submit_nowait(self._job, session_id, payload)
+            ticket = await view.submit_or_refuse(self._job, session_id, payload)
         self._keep(ticket)
         job = await wait(ticket)
         status = "success" if job.status is Status.COMPLETED else "error"
@@ -166,7 +170,8 @@ class AgentPool:
 
     async def submit_nowait(self, session_id: str, payload: Any) -> str:
         """Hand in a job and return its id, for `get`; a full pool raises PoolFull."""
-        ticket = self._view(session_id).submit_nowait(self._job, session_id, payload)
+        view = self._view(session_id)
+        ticket = await view.submit_or_refuse(self._job, session_id, payload)
         self._keep(ticket)
         return ticket.id
 
@@ -246,13 +251,23 @@ class AgentPool:
 
     def _keep(self, ticket: Ticket[Any]) -> None:
         """Let a job be found by its id until `KEPT` others have ended after it."""
-        assert isinstance(ticket, Work)
         job_id = ticket.id
         self._live[job_id] = ticket
-        if ticket.over:
+        if ticket.status.terminal:
             self._retire(job_id)
-        else:
+        elif isinstance(ticket, Work):
             ticket.add_waiter().add_done_callback(lambda _: self._retire(job_id))
+        else:
+            seen = asyncio.create_task(self._see_over(ticket), name=f"{self.name}-{job_id}")
+            self._seeing.add(seen)
+            seen.add_done_callback(self._seeing.discard)
+
+    async def _see_over(self, ticket: Ticket[Any]) -> None:
+        """Wait for the end of a job that a store keeps."""
+        # Where the store is let go of first, what is known by then is all that will be.
+        with suppress(PoolhandError):
+            await wait(ticket)
+        self._retire(ticket.id)
 
     def _retire(self, job_id: str) -> None:
         ticket = self._live.pop(job_id, None)

@@ -113,12 +113,14 @@ class Outside:
     """The part of an attempt that runs beside the loop.
 
     Its code runs in `thread`, or that waits for a child which carries out `order` unless it was
-    `killed`. `sign` is the processor time it had used when it last showed life, and when that was.
+    `killed`. `entered`: the call was made, or sent to the child. `sign` is the processor time it
+    had used when it last showed life, and when that was.
     """
 
-    __slots__ = ("killed", "order", "sign", "thread")
+    __slots__ = ("entered", "killed", "order", "sign", "thread")
 
     def __init__(self) -> None:
+        self.entered = False
         self.killed = False
         self.order: tuple[Child, int] | None = None
         self.sign: tuple[float | None, float] | None = None
@@ -126,7 +128,7 @@ class Outside:
 
 
 class Attempt(Generic[W_co]):
-    """A job in a slot. `asked` says what it was told, `begun` whether its code has been entered.
+    """A job in a slot. `asked` says what it was told, `begun` whether what runs it has begun.
 
     `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
     in `task`, or `outside`.
@@ -159,6 +161,11 @@ class Attempt(Generic[W_co]):
     def live(self) -> bool:
         """Tell whether this attempt still decides the fate of its job."""
         return self.slot.attempt is self and self.slot.state is BUSY
+
+    @property
+    def entered(self) -> bool:
+        """Tell whether the code of the job may have done something."""
+        return self.begun if self.outside is None else self.outside.entered
 
     @property
     def stop_requested(self) -> bool:

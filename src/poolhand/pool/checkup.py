@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from poolhand.observe import events
 from poolhand.observe.events import Event
 from poolhand.pool.engine import Engine
-from poolhand.pool.snapshot import stats
+from poolhand.pool.snapshot import executor_threads, stats
 from poolhand.pool.ticker import Ticker
 from poolhand.pool.vitals import look_for_life
 from poolhand.rules.backpressure import capacity
@@ -61,14 +61,9 @@ def take_sample(engine: Engine) -> Sample:
 
 
 def _default_executor(loop: AbstractEventLoop) -> tuple[int | None, int]:
-    """Return how many threads `asyncio.to_thread` has, and how many calls wait for one.
-
-    There is no public way to ask; where these are not to be found, nothing is concluded.
-    """
-    executor = getattr(loop, "_default_executor", None)
-    threads = getattr(executor, "_max_workers", None)
-    calls = getattr(executor, "_work_queue", None)
-    return threads, 0 if calls is None else calls.qsize()
+    """Return how many threads `asyncio.to_thread` has, and how many calls wait for one."""
+    calls = getattr(getattr(loop, "_default_executor", None), "_work_queue", None)
+    return executor_threads(loop), 0 if calls is None else calls.qsize()
 
 
 def _figures(engine: Engine) -> Event:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import sys
+import traceback
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poolhand.context import TOLD, running
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 READY = b"ready"
 BYE = b""
 LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
+
+SLOW_IMPORT = 30.0
+SLOW = (
+    "poolhand: the process of a job has been importing its script for 30 s; a script keeps what it "
+    "does under `if __name__ == '__main__':`, because each process imports it\n"
+)
 
 Luggage = Callable[[], object]
 # True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
@@ -139,8 +147,8 @@ def _give(future: Future[Any], reply: Reply) -> None:
         future.set_exception(reply.error)
 
 
-def serve(orders: Connection, wishes: Connection) -> None:
-    """Carry out orders until the parent says goodbye, or is gone."""
+def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
+    """Carry out orders until the parent says goodbye, or is gone; make the call `before` first."""
     from multiprocessing import parent_process
 
     if os.name == "posix":
@@ -156,12 +164,40 @@ def serve(orders: Connection, wishes: Connection) -> None:
     speaking = Speaking(orders)
     obeying = (wishes, speaking, parent.pid)
     Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
+    # Only now: code of the user may stay there for ever.
+    _import_script()
     try:
-        orders.send_bytes(READY)
+        orders.send_bytes(READY if before is None else _prepared(before))
         while _serve_next(orders, speaking):
             pass
     except (EOFError, OSError):
         _vanish()
+
+
+def _import_script() -> None:
+    """Import the script that the parent was started with: it may hold the functions of jobs."""
+    from poolhand.spawning import import_main
+
+    notice = Timer(SLOW_IMPORT, sys.stderr.write, [SLOW])
+    notice.daemon = True
+    notice.start()
+    try:
+        import_main()
+    except BaseException:
+        # Told here, and ended at once: it may have started threads that do not end.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    notice.cancel()
+
+
+def _prepared(before: bytes) -> bytes:
+    """Make the call that comes before all jobs; return what the parent is told of it."""
+    try:
+        unpack(before)()
+    except BaseException as error:
+        return pickle.dumps(_failed(error))
+    return READY
 
 
 def _die_with(parent: int) -> None:
@@ -175,6 +211,9 @@ def _die_with(parent: int) -> None:
         fcntl.fcntl(parent, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(parent, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(parent, fcntl.F_SETFL, fcntl.fcntl(parent, fcntl.F_GETFL) | os.O_ASYNC)
+    if os.name == "posix" and select.select([parent], [], [], 0)[0]:
+        # It has gone before: the kernel tells what happens from now on.
+        _vanish()
 
 
 def _obey(wishes: Connection, speaking: Speaking, parent: int) -> None:

@@ -269,11 +269,16 @@ class Engine:
 
         Its thread tells: asking which loop runs costs a system call, for every job.
         """
-        if get_ident() != self.thread or not self.loop.is_running():
+        if not self.is_here:
             raise UsageError(
                 f"pool {self.config.name!r} and its tickets belong to another event loop; use them "
                 "there, or from another thread with asyncio.run_coroutine_threadsafe(…, loop)"
             )
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether this code runs on the loop of the pool."""
+        return get_ident() == self.thread and self.loop.is_running()
 
     def check_thread(self) -> None:
         """Raise unless this code runs on the thread of the pool's loop."""

@@ -115,7 +115,7 @@ class Terms(Struct, frozen=True):
     """Options, and the job as it will be but for its id and its times; made once per view.
 
     `soft` and `hard` are the seconds after which a job is asked and made to stop, `deadline` the
-    first of them.
+    first of them. One who `waits` is parked where a store blocks its submitters, or is refused.
     """
 
     options: Options
@@ -124,6 +124,7 @@ class Terms(Struct, frozen=True):
     soft: float | None
     hard: float | None
     deadline: float | None
+    waits: bool = True
 
     def timed(self, job: Job, now: float, at: datetime) -> tuple[Job, Window]:
         """Give a job its times: when it may start, on the driver's clock and for people."""

@@ -27,7 +27,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.checks import is_seconds, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
-from poolhand.runtime import Runtime
+from poolhand.runtime import Runtime, check_script
 
 _RUNTIME: list[Runtime] = []
 
@@ -109,6 +109,7 @@ class Pool(Submitter):
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._live is None:
+            check_script(f"pool {self.name!r} is started")
             registry.check_free(self.known_as)
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
@@ -132,13 +133,17 @@ class Pool(Submitter):
             )
         engine = self._here()
         if self._drain is None or self._drained is None:
-            self.set_autoscale(None)
-            self._drain = Drain(engine, seconds)
-            self._drain.begin()
-            self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
+            self._drain_within(engine, seconds)
         elif timeout is not None:
             self._drain.hurry(seconds)
+        assert self._drained is not None
         return await asyncio.shield(self._drained)
+
+    def _drain_within(self, engine: Engine, seconds: float) -> None:
+        self.set_autoscale(None)
+        self._drain = Drain(engine, seconds)
+        self._drain.begin()
+        self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
 
     async def leave(self, timeout: float | None = None) -> DrainReport:
         """Drain as leaving `async with` does: cancelled meanwhile, stop now and see it through."""
@@ -157,6 +162,18 @@ class Pool(Submitter):
         """Let go of what a pool holds whose loop was closed without a drain."""
         if self._live is not None and self._live.process == os.getpid():
             self._live.abandon()
+
+    def forget(self) -> None:
+        """Let go of this pool and of all its jobs at once; its name is free when this returns."""
+        registry.unregister(self)
+        engine = self._live
+        if engine is not None and engine.is_here:
+            if self._drain is None:
+                self._drain_within(engine, 0.0)
+            else:
+                self._drain.hurry(0.0)
+        else:
+            self.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
         """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""

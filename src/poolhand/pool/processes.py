@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from poolhand.errors import JobFailed, JobLost, UsageError
+from poolhand.errors import JobLost, UsageError
+from poolhand.pool.answers import unprepared
 from poolhand.pool.child import (
     BYE,
     LOOK_SECONDS,
+    READY,
     Answer,
     Asking,
     Luggage,
@@ -27,7 +29,7 @@ from poolhand.pool.child import (
     serve,
     unpack,
 )
-from poolhand.pool.fault import fault_of, remote
+from poolhand.pool.fault import fault_of
 from poolhand.pool.work import name_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
@@ -79,7 +81,7 @@ class Errand(Struct, frozen=True):
 class Child:
     """A spawned process with a pipe; all but `ask` and `kill` block and belong to one thread."""
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
+    def __init__(self, runtime: Runtime, name: str, before: bytes | None = None) -> None:
         from multiprocessing import get_context
         from multiprocessing.util import Finalize, is_exiting
 
@@ -93,7 +95,7 @@ class Child:
         self._lock = Lock()
         try:
             with theirs, heard, _deaf_to_ctrl_c():
-                self._process = runtime.spawn(serve, (theirs, heard), name)
+                self._process = runtime.spawn(serve, (theirs, heard, before), name)
         except BaseException:
             # Now, not when its error is forgotten: there may be no process for want of files.
             self._close_pipes()
@@ -120,9 +122,15 @@ class Child:
         return self._phase is not Phase.BUSY and not self._dead
 
     def come_up(self) -> None:
-        """Wait until the process has started; raises Lost when it dies."""
+        """Wait until the process has started and done what comes before its first job.
+
+        Raises what was raised there, and Lost when it dies.
+        """
         if self._phase is Phase.STARTING:
-            self._receive()
+            said = self._receive()
+            if said != READY:
+                self._dead = True
+                raise unprepared(unpack(said))
             self._phase = Phase.IDLE
 
     def run(self, errand: Errand, told: bool, host: Host) -> Answer:
@@ -264,11 +272,15 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class Children:
-    """The children of one pool: made when needed, kept for the next job, at most one a slot."""
+    """The children of one pool: made when needed, kept for the next job, at most one a slot.
+
+    `before` is the packed call that each makes before its first job, if there is one.
+    """
 
     def __init__(self, pool: str, runtime: Runtime) -> None:
         self._pool = pool
         self._runtime = runtime
+        self.before: bytes | None = None
         self._lock = Lock()
         self._idle: list[Child] = []
         self._keep = 0
@@ -284,7 +296,7 @@ class Children:
             self._made += 1
             name = f"{self._pool}-process-{self._made:03d}"
         try:
-            return Child(self._runtime, name)
+            return Child(self._runtime, name, self.before)
         except BaseException:
             with self._lock:
                 self._living -= 1
@@ -332,37 +344,6 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
             f"run_in='process': the call of {name_of(fn)} cannot be sent to another process "
             f"({why}); use a function at the top level of a module, and arguments that are data"
         ) from error
-
-
-def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]:
-    """Return the value a child sent, or what its job raised.
-
-    Not raised: an error that is kept would hold the frames of this side, and the child with them.
-    """
-    succeeded, content, fault = answer
-    value: Any = None
-    try:
-        value = unpack(content) if content else None
-    except BaseException as error:
-        if succeeded:
-            return None, _unreadable(error, job_id)
-    if succeeded:
-        return value, None
-    assert fault is not None
-    if not isinstance(value, BaseException):
-        # Many errors can be packed and not be made again.
-        text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
-        value = JobFailed(text, job_id=job_id)
-    return None, remote(value, fault.traceback)
-
-
-def _unreadable(error: BaseException, job_id: str) -> JobFailed:
-    fault = fault_of(error)
-    text = (
-        f"job {job_id} returned what cannot be made again outside of its process "
-        f"({fault.type}: {fault.message}); return data"
-    )
-    return JobFailed(text, job_id=job_id)
 
 
 def lost(job_id: str, loss: Lost) -> JobLost:

@@ -73,7 +73,7 @@ class Scope(Struct, frozen=True):
 
     @property
     def _folder(self) -> Path:
-        return Path(self.dir or FOLDER)
+        return Path(FOLDER if self.dir is None else self.dir)
 
 
 def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
@@ -127,7 +127,7 @@ def _faults_of_id(kind: str, chosen: Any, ids: list[Any]) -> list[str]:
 def _faults_of_place(store: Any, folder: Any) -> list[str]:
     faults = [] if store is None or _is_url(store) else [_no_url(store)]
     if folder is not None and not _is_folder(folder):
-        faults.append(f"dir={shown(folder)} is not allowed; give a folder")
+        faults.append(f"dir={shown(folder)} is not allowed; give a folder, or leave it out")
     if store is not None and folder is not None:
         faults.append("give store or dir, not both")
     return faults
@@ -172,7 +172,8 @@ def _part(text: str) -> str:
 
 def _is_folder(value: object) -> bool:
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    return isinstance(path, str) and is_path(path)
+    # A blank one would silently mean the usual folder, or one that is hard to see.
+    return isinstance(path, str) and bool(path.strip()) and is_path(path)
 
 
 def is_path(text: str) -> bool:

@@ -86,7 +86,7 @@ class Slots(Generic[W]):
         self._busy_for = 0.0
         self._runs = 0
         self._alarm = Alarm(loop, clock, self._look_for_late)
-        self._substrate = Substrate(pool, loop, runtime, events, self._ended)
+        self._substrate = Substrate(pool, loop, runtime, events, self._ended, self._came_up)
 
     def resize(self, size: int) -> None:
         """Have `size` slots; idle ones go first, busy ones too many go when they are idle."""
@@ -117,11 +117,10 @@ class Slots(Generic[W]):
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
         slot.attempt = work.place = attempt
-        deadline = work.terms.deadline
-        if deadline is not None:
-            attempt.due_at = due_at = now + deadline
-            if due_at < self._alarm.at:
-                self._alarm.set(due_at)
+        if work.terms.deadline is not None and not (
+            work.run_in == "process" and self._substrate.children.before is not None
+        ):
+            self._arm(attempt, now)
         context = work.fresh_context()
         tracer = self._events.tracer
         if tracer is not None:
@@ -134,6 +133,24 @@ class Slots(Generic[W]):
         else:
             self._substrate.run(attempt, context)
         return attempt
+
+    def _arm(self, attempt: Attempt[W], now: float) -> None:
+        """Let the time of an attempt run from now on."""
+        deadline = attempt.work.terms.deadline
+        if deadline is not None:
+            attempt.due_at = due_at = now + deadline
+            if due_at < self._alarm.at:
+                self._alarm.set(due_at)
+
+    def _came_up(self, attempt: Attempt[W]) -> None:
+        """Start the clock of an attempt whose child has done what comes before its first job."""
+        if attempt.live and attempt.asked is Asked.NOTHING:
+            attempt.began = self._now()
+            self._arm(attempt, attempt.began)
+
+    def prepare_children(self, before: bytes | None) -> None:
+        """Have each child make this packed call before its first job, which does not wait less."""
+        self._substrate.children.before = before
 
     def cancel(self, attempt: Attempt[W], grace: float, now: float) -> None:
         """Ask a running job to stop; it is settled after `grace` seconds even if it does not."""

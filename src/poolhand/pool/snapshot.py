@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
@@ -30,8 +31,9 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """A pool at one instant: active + stuck ≤ max_concurrent, total = the sum of all states.
 
     While a pool shrinks, `max_concurrent` counts the slots that are still busy; `resizing_to` is
-    the size it goes to. `jobs` holds the running, then the waiting, then the latest finished ones,
-    at most a hundred.
+    the size it goes to. `ceiling` is how many jobs get on at a time if each needs a thread of the
+    event loop's default executor, as `asyncio.to_thread` does. `jobs` holds the running, then the
+    waiting, then the latest finished ones, at most a hundred.
     """
 
     id: str
@@ -75,7 +77,7 @@ def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot
         created_at=created_at,
         max_concurrent=existing,
         resizing_to=slots if existing > slots else None,
-        ceiling=existing,
+        ceiling=ceiling(existing, engine.loop),
         active=engine.active,
         stuck=engine.slots.stuck,
         queued=desk.queued,
@@ -96,6 +98,21 @@ def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot
         jobs=tuple(islice(_jobs(engine), MOST_JOBS)),
         config=config,
     )
+
+
+def ceiling(slots: int, loop: AbstractEventLoop | None) -> int:
+    """Return how many jobs get on at a time that use the threads of their loop."""
+    threads = None if loop is None else executor_threads(loop)
+    return slots if threads is None else min(slots, threads)
+
+
+def executor_threads(loop: AbstractEventLoop) -> int | None:
+    """Return how many threads `asyncio.to_thread` has, None before the loop has any.
+
+    There is no public way to ask; where it is not to be found, nothing is concluded.
+    """
+    threads = getattr(getattr(loop, "_default_executor", None), "_max_workers", None)
+    return threads if isinstance(threads, int) else None
 
 
 def stats(engine: Engine) -> PoolStats:

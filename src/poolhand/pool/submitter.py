@@ -81,6 +81,12 @@ class Submitter:
         """Hand in a call without waiting; where `submit` would wait for a place: PoolFull."""
         return self._engine().intake.offer(fn, args, kwargs, self._terms, False)
 
+    async def submit_or_refuse(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Ticket[Any]:
+        """Hand in a call, also to a store; where `submit` would wait for a place: PoolFull."""
+        return self.submit_nowait(fn, *args, **kwargs)
+
     @overload
     async def run(
         self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs

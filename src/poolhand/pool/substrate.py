@@ -12,9 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from poolhand.context import running
 from poolhand.observe.events import Events
+from poolhand.pool.answers import contents_of
 from poolhand.pool.attempt import NOTHING, Attempt, Outside, Runnable
 from poolhand.pool.child import Answer
-from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, contents_of, lost
+from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, lost
 from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
 
@@ -32,8 +33,10 @@ class Substrate(Generic[W]):
         runtime: Runtime,
         events: Events,
         ended: Ended[W],
+        came_up: Callable[[Attempt[W]], None],
     ) -> None:
         self.children = Children(pool, runtime)
+        self._came_up = came_up
         self._loop = loop
         self._runtime = runtime
         self._events = events
@@ -95,12 +98,12 @@ class Substrate(Generic[W]):
             self._loop.call_soon(self._ended, attempt, None, error)
 
     async def on_loop(self, attempt: Attempt[W], work: W) -> None:
-        attempt.begun = True
         running.set(attempt)
         try:
             if attempt.asked is not NOTHING:
                 # Cancelling a task that has not begun would have ended it without a trace.
                 raise CancelledError
+            attempt.begun = True
             value = work.call()  # type: ignore[misc, operator]
             if work.run_in == "async" or isawaitable(value):
                 value = await value
@@ -119,6 +122,7 @@ class Substrate(Generic[W]):
         try:
             if attempt.asked is not NOTHING:
                 raise CancelledError
+            outside.entered = True
             value = context.run(call)
         except BaseException as error:
             failure = error
@@ -155,7 +159,7 @@ class Substrate(Generic[W]):
             child = self.children.take()
             outside.order = child, child.take()
             try:
-                answer = self._by_child(attempt, child, errand)
+                answer = self._by_child(attempt, outside, child, errand)
             except Lost as loss:
                 if loss.phase is Phase.BUSY or child.is_new:
                     raise
@@ -164,11 +168,16 @@ class Substrate(Generic[W]):
                 self.children.give_back(child)
         return contents_of(answer, attempt.work.id)
 
-    def _by_child(self, attempt: Attempt[W], child: Child, errand: Errand) -> Answer:
+    def _by_child(
+        self, attempt: Attempt[W], outside: Outside, child: Child, errand: Errand
+    ) -> Answer:
         # Before as well: a kill that found no order has ended nothing.
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)
+        if self.children.before is not None:
+            self._report(self._came_up, attempt)
+        outside.entered = True
         return child.run(errand, attempt.asked is not NOTHING, attempt.work)
 
     def _report(self, call: Callable[..., None], *details: Any) -> None:

@@ -138,7 +138,7 @@ class Turn:
     def _plainly(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
         """Take steps in this thread until one belongs on the loop or none is left."""
         outside = inside.outside = Outside()
-        outside.thread = current_thread()
+        outside.entered, outside.thread = True, current_thread()
         try:
             return self._taken(step)
         finally:

@@ -85,9 +85,20 @@ def is_set_aside(job: Job) -> bool:
     return job.status is Status.SCHEDULED and job.waits_for is not None and job.run_at is None
 
 
-def runs_alone(job: Job) -> bool:
-    """Tell whether a job is suspected enough to run in a process of its own."""
-    return job.crashes >= CRASHES_IN_COMPANY
+def cut_short(job: Job, rerun: bool, at: datetime) -> Job:
+    """End an attempt that its worker stopped: the job waits again, or must not start again."""
+    if rerun:
+        return hand_back(job)
+    return replace(job, status=Status.FAILED, finished_at=at, blocked_on=None)
+
+
+def runs_alone(job: Job, policy: Retry | None) -> bool:
+    """Tell whether a job is suspected enough to run in a process of its own.
+
+    One that is tried once has no second chance in company: it runs once more, and that alone.
+    """
+    once = (policy or NO_RETRY).attempts == 1
+    return job.crashes >= (1 if once else CRASHES_IN_COMPANY)
 
 
 def crash(job: Job, policy: Retry | None, rerun: bool, at: datetime, proven: bool) -> Job:
@@ -97,7 +108,7 @@ def crash(job: Job, policy: Retry | None, rerun: bool, at: datetime, proven: boo
     `proven`: the process was the job's own, and nothing else died with it. A job that runs alone
     and still loses its process again and again, proven or not, is given up at last.
     """
-    alone = runs_alone(job)
+    alone = runs_alone(job, policy)
     most = (policy or NO_RETRY).attempts
     job = replace(job, crashes=job.crashes + 1, blocked_on=None)
     used_up = job.attempts >= most if proven else job.crashes >= most + MOST_CRASHES_UNPROVEN

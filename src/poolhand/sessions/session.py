@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
@@ -27,6 +26,7 @@ from poolhand.sessions.record import (
     upcast,
     write,
 )
+from poolhand.sessions.signature import without_session
 
 
 class SessionTerms(Struct, frozen=True):
@@ -160,12 +160,7 @@ def turn_of(
 
     `message_of` reads what has joined a turn.
     """
-    signature = inspect.signature(fn)
-    if not inspect.iscoroutinefunction(fn) or not signature.parameters:
-        raise UsageError(
-            f"an agent is an async function whose first argument is its session; {fn!r} is not"
-        )
-    _, *others = signature.parameters.values()
+    signature = without_session(fn, Session)
 
     @wraps(fn)
     async def turn(*args: Any, **kwargs: Any) -> Any:
@@ -181,5 +176,5 @@ def turn_of(
         await session.close()
         return value
 
-    turn.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    turn.__signature__ = signature  # type: ignore[attr-defined]
     return turn

@@ -22,6 +22,7 @@ from poolhand.execute.executor import (
     crashed,
     hand_back,
     is_own_loss,
+    stopped,
     unwritable,
 )
 from poolhand.execute.parcel import Parcels
@@ -119,6 +120,25 @@ def test_the_causes_of_tasks_follow_what_is_registered() -> None:
     assert executor.causes() == frozenset()
     codes.add(Code("later", add, Parcels()))
     assert executor.causes() == {"task:later"}
+
+
+def test_a_suspect_that_is_tried_once_runs_alone_after_its_first_crash() -> None:
+    brief = Brief("add", CODE.pack((4,), {}))
+    assert not prepared(brief).alone
+    assert prepared(brief, crashes=1).alone
+
+
+def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_up() -> None:
+    nested = Code("nested", lambda number: number, Parcels())
+    executor = Executor(Codes())
+    executor.codes.add(nested)
+    for retry, crashes, given_up in ((1, 1, False), (1, 2, True), (3, 2, False)):
+        brief = Brief("nested", nested.pack((4,), {}), record_of(Retry(attempts=retry)))
+        found = executor.prepare(claim(brief, crashes=crashes), gone)
+        assert isinstance(found, Hopeless) is given_up
+        if isinstance(found, Hopeless):
+            assert isinstance(found.outcome.error, JobLost)
+            assert "define it at the top level of a module" in str(found.outcome.error)
 
 
 @pytest.mark.parametrize("brief", [b"", Brief("add", b"junk")], ids=["no brief", "no call"])
@@ -260,6 +280,17 @@ def test_what_must_not_be_repeated_fails_with_its_process() -> None:
     assert change.job.status is Status.FAILED
     assert change.job.error is not None
     assert "on_crash='fail'" in change.job.error.message
+
+
+def test_what_its_worker_stopped_goes_back_unless_it_must_not_be_repeated() -> None:
+    once = claim(Brief("add", b"", rerun=False))
+    change = stopped(once, AT)
+    assert (change.job.status, change.job.finished_at) == (Status.FAILED, AT)
+    assert change.job.error is not None
+    assert "stopped while it ran" in change.job.error.message
+    assert "on_crash='fail'" in change.job.error.message
+    for back in (stopped(claim(), AT), stopped(once, AT, entered=False)):
+        assert (back.job.status, back.job.attempts, back.job.error) == (Status.QUEUED, 0, None)
 
 
 def test_a_brief_that_cannot_be_read_is_left_to_the_next_worker() -> None:

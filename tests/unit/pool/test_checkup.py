@@ -345,6 +345,16 @@ async def test_an_executor_that_is_large_enough_is_not_told() -> None:
     assert heard.of(ExecutorSmall) == []
 
 
+async def test_a_ceiling_is_that_of_the_executor_where_it_is_smaller() -> None:
+    loop = asyncio.get_running_loop()
+    async with Pool(max_concurrent=3) as pool:
+        assert pool.snapshot().ceiling == 3
+        loop.set_default_executor(ThreadPoolExecutor(2))
+        assert (pool.snapshot().ceiling, pool.snapshot().max_concurrent) == (2, 3)
+        loop.set_default_executor(ThreadPoolExecutor(20))
+        assert pool.snapshot().ceiling == 3
+
+
 # A vanished worker
 
 

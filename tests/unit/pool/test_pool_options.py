@@ -174,6 +174,11 @@ def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
         ({"scope": "pipeline", "scope_id": "\ud800"}, ["scope_id='\\ud800'", "UTF-8"]),
         ({"scope": "pipeline", "scope_id": "x" * 1001}, ["scope_id='xxx", "at most 1,000"]),
         ({"scope": "pipeline", "scope_id": "a", "dir": 5}, ["dir=5", "a folder"]),
+        ({"scope": "pipeline", "scope_id": "a", "dir": ""}, ["dir=''", "give a folder, or leave"]),
+        (
+            {"scope": "pipeline", "scope_id": "a", "dir": " "},
+            ["dir=' '", "give a folder, or leave"],
+        ),
         ({"scope": "pipeline", "scope_id": "a", "dir": "a\0b"}, ["dir='a\\x00b'", "a folder"]),
         ({"scope": "pipeline", "scope_id": "a", "dir": "\ud800"}, ["dir='", "a folder"]),
         ({"scope": "pipeline", "scope_id": "a", "store": "x.db"}, ["store='x.db'", "a URL"]),

@@ -16,8 +16,9 @@ import pytest
 
 from poolhand import JobFailed, Pool, UsageError, bounded
 from poolhand.observe.events import JobSubmitted
+from poolhand.pool.answers import contents_of
 from poolhand.pool.child import Answer, unpack
-from poolhand.pool.processes import Lost, Phase, contents_of, lost, pack
+from poolhand.pool.processes import Lost, Phase, lost, pack
 from poolhand.rules.job import Fault
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime

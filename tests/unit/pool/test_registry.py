@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import Pool, Ticket, UsageError, get_pool, list_pools, wait
+from poolhand import Draining, Pool, Status, Ticket, UsageError, get_pool, list_pools, wait
 from poolhand.observe import events
-from poolhand.testing import SeededRuntime
+from poolhand.testing import SeededRuntime, simulate_restart
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 
 
@@ -228,3 +228,25 @@ def test_a_pool_whose_loop_was_closed_in_the_middle_of_everything_is_let_go() ->
     loop.close()
     assert list_pools() == []
     assert left.health().pool_size == 0
+
+
+@seeded
+async def test_a_simulated_restart_forgets_pools_in_memory_and_all_their_jobs(
+    runtime: SeededRuntime,
+) -> None:
+    journal = Journal()
+    pool = await Pool("session", runtime=runtime).start()
+    running = await pool.submit(asyncio.Event().wait)
+    waiting = await pool.submit(journal.note, "waited")
+    await until(lambda: running.status is Status.RUNNING)
+    simulate_restart()
+    assert list_pools() == []
+    async with Pool("session", runtime=runtime) as again:
+        assert again.snapshot().total == 0
+        await again.run(journal.note, "again")
+    with pytest.raises(Draining):
+        await pool.submit(journal.note, "late")
+    jobs = await wait([running, waiting])
+    assert [job.status for job in jobs] == [Status.CANCELLED, Status.REJECTED]
+    assert journal.ran == ["again"]
+    simulate_restart()

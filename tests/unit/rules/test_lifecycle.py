@@ -208,14 +208,34 @@ def test_a_crash_costs_an_attempt_and_is_counted() -> None:
 def test_a_crash_in_company_is_never_the_last(proven: bool) -> None:
     job = new_job()
     for _ in range(lifecycle.CRASHES_IN_COMPANY):
-        assert not lifecycle.runs_alone(job)
-        job = crashed(started(job), Retry(attempts=1), proven)
+        assert not lifecycle.runs_alone(job, Retry(attempts=2))
+        job = crashed(started(job), Retry(attempts=2), proven)
         assert job.status is Status.QUEUED
-    assert lifecycle.runs_alone(job)
+    assert lifecycle.runs_alone(job, Retry(attempts=2))
+
+
+@pytest.mark.parametrize("policy", [None, Retry(attempts=1)])
+def test_a_job_that_is_tried_once_runs_once_more_after_a_crash_and_that_alone(
+    policy: Retry | None,
+) -> None:
+    job = crashed(started(new_job()), policy)
+    assert (job.status, lifecycle.runs_alone(job, policy)) == (Status.QUEUED, True)
+    assert crashed(started(job), policy, proven=True).status is Status.FAILED
+    spared = crashed(started(job), policy, proven=False)
+    assert spared.status is Status.QUEUED, "its worker died, and took its process along"
+    error = lifecycle.settle(started(job), Failed(ValueError()), policy, LATER, 2.0, 0.0)
+    assert error.status is Status.FAILED, "an error is final, also in the run after a crash"
+
+
+def test_a_job_that_its_worker_stops_waits_again_unless_it_must_not_repeat() -> None:
+    job = lifecycle.cut_short(running(), True, LATER)
+    assert (job.status, job.attempts, job.finished_at) == (Status.QUEUED, 0, None)
+    job = lifecycle.cut_short(running(), False, LATER)
+    assert (job.status, job.attempts, job.finished_at) == (Status.FAILED, 1, LATER)
 
 
 def test_a_proven_crash_alone_is_the_last_when_the_attempts_are_used_up() -> None:
-    job = crashed(crashed(started(new_job())))
+    job = crashed(crashed(started(new_job()), Retry()), Retry())
     again = crashed(started(job), Retry(attempts=3), proven=True)
     assert (again.status, again.attempts) == (Status.QUEUED, 2)
     last = crashed(started(again), Retry(attempts=3), proven=True)

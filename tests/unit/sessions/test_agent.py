@@ -372,6 +372,42 @@ async def test_wrong_agents_and_options_are_refused() -> None:
         app.task(name="t")(nothing).with_options(on_busy="reject")
 
 
+async def test_an_agent_that_takes_no_session_is_refused_with_the_signature_it_needs() -> None:
+    app = App("memory://")
+
+    async def texted(message: str) -> None: ...
+
+    async def listed(messages: list[str], limit: int = 3) -> None: ...
+
+    async def named(*, session: Session) -> None: ...
+
+    async def spread(*session: Session) -> None: ...
+
+    for fn, shown in (
+        (texted, r"async def texted\(session: Session, message: 'str'\)"),
+        (listed, r"async def listed\(session: Session, messages: 'list\[str\]', limit"),
+        (named, r"async def named\(session: Session\)"),
+        (spread, r"async def spread\(session: Session\)"),
+    ):
+        with pytest.raises(UsageError, match=shown):
+            app.agent(fn)  # type: ignore[arg-type]
+
+
+async def test_a_session_parameter_may_be_typed_in_many_ways() -> None:
+    app = App("memory://")
+
+    async def bare(session, message: str = "") -> None: ...  # type: ignore[no-untyped-def]
+
+    async def anything(session: Any) -> None: ...
+
+    async def perhaps(session: Session | None) -> None: ...
+
+    async def elsewhere(session: NotImported, message: str) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+    for fn in (bare, anything, perhaps, elsewhere):
+        app.agent(fn)
+
+
 @pytest.mark.slow
 async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
     app = App(url)

@@ -1,0 +1,87 @@
+"""Spawned processes that know their parent before they run any code of its script.
+
+A spawned process imports the main module of its parent first of all. A script without
+`if __name__ == "__main__":` may stay in that import for ever, and would outlive its parent there.
+So the import is left to what the process is started for, which first sees to it that it ends with
+its parent.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from multiprocessing import current_process, reduction, resource_tracker, spawn, util
+from multiprocessing.context import SpawnProcess, set_spawning_popen
+from typing import Any
+
+MAIN = ("init_main_from_name", "init_main_from_path")
+
+
+class ChildProcess(SpawnProcess):
+    """A spawned process; `main` says where the script of its parent is found."""
+
+    main: dict[str, Any] | None = None
+
+    if sys.platform != "win32":
+
+        @staticmethod
+        def _Popen(process: Any) -> Any:
+            from multiprocessing.popen_spawn_posix import Popen
+
+            class Launched(Popen):
+                """Starts a process as Popen does, but leaves its main module for later."""
+
+                def _launch(self, process_obj: Any) -> None:
+                    _launch(self, process_obj)
+
+            return Launched(process)
+
+
+def _launch(popen: Any, process: Any) -> None:
+    """Do what `Popen._launch` does, without the main module among what is prepared."""
+    tracker = resource_tracker.getfd()
+    data = spawn.get_preparation_data(process.name)
+    process.main = {key: data.pop(key) for key in MAIN if key in data}
+    popen._fds.append(tracker)
+    packed = io.BytesIO()
+    set_spawning_popen(popen)
+    try:
+        reduction.dump(data, packed)
+        reduction.dump(process, packed)
+    finally:
+        set_spawning_popen(None)
+    ours = os.pipe()
+    try:
+        theirs = os.pipe()
+    except OSError:
+        _close(*ours)
+        raise
+    try:
+        command = spawn.get_command_line(tracker_fd=tracker, pipe_handle=theirs[0])
+        popen._fds += [theirs[0], ours[1]]
+        executable = os.fsencode(spawn.get_executable())
+        popen.pid = util.spawnv_passfds(executable, command, popen._fds)
+        popen.sentinel = ours[0]
+        with open(theirs[1], "wb", closefd=False) as pipe:
+            pipe.write(packed.getbuffer())
+    finally:
+        # Its own ends are open as long as the process is known: their end tells that we are gone.
+        popen.finalizer = util.Finalize(popen, _close, [ours[0], theirs[1]])
+        _close(theirs[0], ours[1])
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)
+
+
+def import_main() -> None:
+    """Import the script that this process comes from; meanwhile it counts as coming up."""
+    process: Any = current_process()
+    if getattr(process, "main", None):
+        process._inheriting = True
+        try:
+            spawn.prepare(process.main)
+        finally:
+            del process._inheriting

@@ -1,0 +1,95 @@
+"""The relay: what worker processes write, line by line, harmless, and with its worker."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from poolhand.farm import relay as relaying
+from poolhand.farm.relay import LAST_OUTPUT, Relay
+
+
+class Screen:
+    """What stands where the supervisor writes."""
+
+    def __init__(self) -> None:
+        self._read, self.file = os.pipe()
+
+    def text(self, relay: Relay) -> str:
+        """Return all that was written until the relay has ended."""
+        relay.close()
+        os.close(self.file)
+        with open(self._read, encoding="utf-8") as file:
+            return file.read()
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Give a place to write to, for output and errors."""
+    screen = Screen()
+    monkeypatch.setattr(relaying, "STDOUT", screen.file)
+    monkeypatch.setattr(relaying, "STDERR", screen.file)
+    return screen
+
+
+def say(file: int, *texts: bytes) -> None:
+    for text in texts:
+        os.write(file, text)
+    os.close(file)
+
+
+def test_every_line_is_shown_with_its_worker_and_steers_nothing(screen: Screen) -> None:
+    relay = Relay(shows=True)
+    output, errors = relay.open("w.1")
+    say(output, b"\x1b[2J", b"cleared\nhalf \xc3", b"\xbc line\n\xff\n", b"no end")
+    relay.last("w.1", 0.0)
+    say(errors)
+    assert relay.last("w.1", 30.0) == ""
+    assert screen.text(relay).splitlines() == [
+        r"w.1 | \x1b[2Jcleared",
+        "w.1 | half ü line",
+        "w.1 | \N{REPLACEMENT CHARACTER}",
+        "w.1 | no end",
+    ]
+
+
+def test_workers_do_not_mix_their_lines(screen: Screen) -> None:
+    relay = Relay(shows=True)
+    first, second = relay.open("w.1"), relay.open("w.2")
+    for number in range(100):
+        os.write(first[0], b"one ")
+        os.write(second[1], b"two ")
+        os.write(first[0], f"{number}\n".encode())
+        os.write(second[1], f"{number}\n".encode())
+    for file in (*first, *second):
+        os.close(file)
+    relay.last("w.1", 30.0)
+    relay.last("w.2", 30.0)
+    lines = screen.text(relay).splitlines()
+    for worker, word in (("w.1", "one"), ("w.2", "two")):
+        own = [line for line in lines if line.startswith(f"{worker} | ")]
+        assert own == [f"{worker} | {word} {number}" for number in range(100)]
+
+
+def test_of_what_is_not_shown_the_end_is_kept_and_no_more(screen: Screen) -> None:
+    relay = Relay(shows=False)
+    output, errors = relay.open("w.1")
+    say(output, b"x\n" * 5000, b"last\n")
+    say(errors)
+    kept = relay.last("w.1", 30.0)
+    assert kept.endswith("w.1 | last")
+    assert len(kept) <= LAST_OUTPUT
+    assert screen.text(relay) == ""
+
+
+def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
+    Relay(shows=True).close()
+    before = len(os.listdir("/dev/fd"))
+    relay = Relay(shows=False)
+    output, errors = relay.open("w.1")
+    say(output)
+    # The other end is held by somebody whom nobody waits for.
+    relay.close()
+    os.close(errors)
+    assert len(os.listdir("/dev/fd")) == before
