@@ -59,6 +59,7 @@ class DurableDrain:
                 lookout = self._lookout
                 lookout.notice(await keeper.ask(lambda: lookout.look_at_all(self._station)))
                 lookout.notice(())
+                await keeper.ask(lambda: lookout.look(self._station))
         return report
 
     async def _note(self, pool: tuple[str, str]) -> None:

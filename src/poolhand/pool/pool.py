@@ -205,6 +205,13 @@ class Pool(Submitter):
         engine.check_thread()
         return snapshot.snapshot(engine, self.id, self._created_at)
 
+    async def refresh(self) -> PoolSnapshot:
+        """Ask for the latest and return it: of a pool that a store keeps, what the store holds.
+
+        In memory it is what `snapshot` returns.
+        """
+        return self.snapshot()
+
     def stats(self) -> PoolStats:
         """Return the figures worth plotting; also emitted as an event every 10 s."""
         return snapshot.stats(self._engine())
