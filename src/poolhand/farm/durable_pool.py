@@ -179,7 +179,7 @@ class DurablePool(DurableSubmitter, DurableSight):
             self._executor.closures[order.job.id] = Closure.of(partial(fn, *args, **kwargs))
             station = self._opening.current
             if order.job.idempotency_key is not None and station is not None:
-                self._lookout.keep(station.outcomes.seen(order.job))
+                self._lookout.keep(station.outcomes.seen(order.job, self.runtime.monotonic()))
         how = How(code, self._config.backpressure, options.options.cancel_with_caller)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:

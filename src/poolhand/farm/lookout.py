@@ -159,7 +159,7 @@ class Lookout:
             await self.look(station)
             if began >= due:
                 due = began + LOOK_EVERY
-                gone = await self.expected.look(station.store)
+                gone = await self.expected.look(station.store, station.outcomes.meet)
                 with suppress(RuntimeError):
                     # The loop is closed: the pool is an orphan, and nobody wants to know.
                     loop.call_soon_threadsafe(self.notice, gone)
