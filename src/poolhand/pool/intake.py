@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from poolhand.context import running
 from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
 from poolhand.observe import events
+from poolhand.pool.audit_log import FULL, TAKEN
 from poolhand.pool.options import Terms
 from poolhand.pool.processes import pack
 from poolhand.pool.work import Work, name_of, where_to_run
@@ -38,6 +39,9 @@ class Intake:
         self._events = engine.events
         self._outbox = engine.outbox
         self._tally = engine.tally
+        self._audit = engine.audit
+        self._entries = engine.audit.entries
+        self._note = engine.audit.note
         self._desk = engine.desk
         self._clock = engine.clock
         self._alarm = engine.alarm
@@ -120,7 +124,7 @@ class Intake:
         Nobody holds a ticket for it, unless somebody else submits its key.
         """
         if work.accepted and work.options.idempotency_key is None:
-            self._engine.cancel(work)
+            self._engine.cancel(work, "submitter")
         elif work.accepted:
             work.caller_left()
 
@@ -174,7 +178,7 @@ class Intake:
             case Admitted(victim=victim):
                 self._accept(work)
                 if victim is not None:
-                    self._engine.reject(victim, now)
+                    self._engine.reject(victim, now, work.id)
                 self._engine.pump(now)
             case Joined(entry=owner):
                 if owner.place is self._desk.parked and not may_wait:
@@ -198,6 +202,9 @@ class Intake:
         """Note that a job is ours."""
         work.accepted = True
         self._tally.submitted += 1
+        if len(self._entries) >= FULL:
+            self._audit.trim()
+        self._note((TAKEN, work.job, work.head, work.number, work.since))
         if self._events.live:
             job = work.snapshot()
             self._outbox.put(events.JobSubmitted(self._pool, job))

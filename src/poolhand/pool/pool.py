@@ -24,7 +24,9 @@ from poolhand.pool.scope import DURABLE, SESSION
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.checks import is_seconds, shown
+from poolhand.rules import audit
+from poolhand.rules.audit import AuditLine
+from poolhand.rules.checks import is_seconds, is_whole, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -113,6 +115,7 @@ class Pool(Submitter):
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
             self._live = engine
+            engine.audit.act(audit.CREATE, "")
             self._checkup = Checkup(engine)
             self.set_autoscale(self._config.autoscale)
             self._announce()
@@ -133,6 +136,7 @@ class Pool(Submitter):
         engine = self._here()
         if self._drain is None or self._drained is None:
             self.set_autoscale(None)
+            engine.audit.act(audit.DRAIN, "user")
             self._drain = Drain(engine, seconds)
             self._drain.begin()
             self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
@@ -233,6 +237,20 @@ class Pool(Submitter):
         """Return the latest jobs that failed for good, oldest first."""
         return self._engine().dead.jobs()
 
+    def audit(self, after: int = 0, kind: str = "") -> list[AuditLine]:
+        """Return what happened to the pool and its jobs, from behind a number on, oldest first.
+
+        Those whose kind begins so, of the last 10,000. Asked on the thread of the pool's loop.
+        """
+        if not is_whole(after) or not isinstance(kind, str):
+            raise UsageError(
+                f"audit(after={shown(after)}, kind={shown(kind)}) is not allowed; give the number "
+                "of a record, or 0, and how kinds begin, as 'pool_drop'"
+            )
+        engine = self._engine()
+        engine.check_thread()
+        return engine.audit.read(after, kind)
+
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call, options and context.
 
@@ -247,6 +265,8 @@ class Pool(Submitter):
             work = await has_place(engine, engine.intake.again(dead))
             if work.snapshot().status is Status.REJECTED:
                 raise engine.intake.full()
+            by = work.snapshot().submitted_by
+            engine.audit.act_on(audit.RERUN, dead.snapshot(), by, work.id)
         return work
 
     def _engine(self) -> Engine:
