@@ -25,7 +25,7 @@ from poolhand.farm.durable_drain import DurableDrain
 from poolhand.farm.durable_sight import DurableSight
 from poolhand.farm.durable_submitter import DurableSubmitter
 from poolhand.farm.homes import HOUSEHOLDS
-from poolhand.farm.lookout import Lookout, unheard
+from poolhand.farm.lookout import Lookout, note, unheard
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
@@ -43,6 +43,7 @@ from poolhand.pool.pool import check_parts, default_runtime
 from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
+from poolhand.rules import audit
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
@@ -258,7 +259,9 @@ class DurablePool(DurableSubmitter, DurableSight):
         self._config = config
         shift.grow(max_concurrent)
         station = await self._opening.station()
+        pool, slots = (self.id, config.kept_as), str(max_concurrent)
         with suppress(StoreError):
+            await station.keeper.ask(lambda: note(station, audit.RESIZE, pool, slots))
             await station.keeper.ask(lambda: self._lookout.look(station))
 
     def set_autoscale(self, settings: Autoscale | None) -> None:

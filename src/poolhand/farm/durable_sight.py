@@ -13,6 +13,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.health import PoolHealth, not_started
 from poolhand.pool.pool import Pool
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
+from poolhand.rules.audit import AuditLine
 from poolhand.rules.job import Job
 
 
@@ -59,6 +60,12 @@ class DurableSight(Pool):
             station = await self.station()
             await station.keeper.ask(lambda: self._lookout.look(station))
         return self.snapshot()
+
+    def audit(self, after: int = 0, kind: str = "") -> list[AuditLine]:
+        raise UsageError(
+            f"the audit of pool {self.name!r} is kept in its store, with that of all others; read "
+            "it by `poolhand audit`, or by app.operator().audit(…) of an App on that store"
+        )
 
     def dead(self) -> list[Job]:
         """Return the jobs that failed for good, as far as this process has met them."""

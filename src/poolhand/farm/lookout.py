@@ -7,9 +7,10 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 
+from msgspec import json
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, PoolRow
+from poolhand.contract import Filter, Line, PoolRow
 from poolhand.errors import Conflict
 from poolhand.execute.executor import Closure
 from poolhand.farm.expected import Expected, Gone
@@ -19,6 +20,7 @@ from poolhand.farm.watch import Seen
 from poolhand.farm.why import pool_named
 from poolhand.observe.events import Events, JobEnded
 from poolhand.pool.config import PoolConfig
+from poolhand.rules import audit
 from poolhand.rules.job import Job
 from poolhand.rules.spec import undeclared
 from poolhand.runtime import Runtime
@@ -178,6 +180,12 @@ class Lookout:
         if not self._shared:
             # A server that many processes share is asked no more often for all that they do.
             self._wake.set()
+
+
+async def note(station: Station, kind: str, pool: tuple[str, str], detail: str = "") -> None:
+    """Write to the audit what the user did to a pool, given by its id and name."""
+    record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
+    await station.store.append([Line(audit.STREAM, kind, json.encode(record))])
 
 
 def unheard(slots: int) -> None:

@@ -2,108 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.pool.clock import Clock
+from poolhand.pool.tally import Tally
+from poolhand.pool.work import Work
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit, AuditLine
 from poolhand.rules.ids import full_id
 from poolhand.rules.job import Job, Status
 
 MOST_RECORDS = 10_000
-FULL = 12_000  # so many are kept before the oldest go, all at once
 CLOCK_SET = 0.001  # seconds by which the wall clock must be off to count as set
 
-TAKEN: Final = 0
-BEGUN: Final = 1
-DONE: Final = 2
+Key = tuple[str, int]  # the head and the number of a job's id
+FIRST, LAST = ("", 0), ("~", 0)  # before and behind all of them
 
-# Nearly every job leaves three of these: what is needed to write its records later. Only values
-# and the shared draft of its terms, never the work: that would keep what the job returned.
-Submit = tuple[Literal[0], Job, str, int, float]  # …, head and number of its id, when
-Start = tuple[Literal[1], Job, str, int, float, float, int]  # …, since when it waited, when, slot
-Success = tuple[Literal[2], Job, str, int, float]  # …, when
-Late = Submit | Start | Success
+
+class Ran(Struct, frozen=True, gc=False):
+    """What is needed to write the records of an attempt that went well, as nearly all do.
+
+    Only values and the record, which is the shared draft of its terms, never the work: that would
+    keep what the job returned.
+    """
+
+    job: Job
+    head: str
+    number: int
+    since: float
+    began: float
+    ended: float
+    slot: int
+
+
+class Happened(Struct, frozen=True, gc=False):
+    """A record that was written at once; of a start, `key` says of which job and `began` when."""
+
+    moment: float
+    at: datetime
+    record: Audit
+    key: Key | None = None
+    began: float | None = None
+
+    @property
+    def order(self) -> tuple[float, Key]:
+        """Submits go before what else happens at their moment; all else stays as it came."""
+        if self.key is not None and isinstance(self.record, audit.Submitted):
+            return self.moment, self.key
+        return self.moment, FIRST if self.record.schema == CREATED else LAST
+
+
+CREATED = f"poolhand.{audit.CREATE}.v1"
 
 
 class AuditLog:
-    """Numbers what happens to a pool and its jobs; a record is written when somebody asks for it.
+    """Keeps what happens, and writes records when somebody asks: most jobs leave one `note`.
 
-    `note` takes what happens to nearly every job, without looking at it; whatever makes a job wait
-    anew calls `trim` or `write`, so that there are never many more than are kept.
+    The submit and the start of a job are noted with the end of its first attempt; those of jobs
+    that wait or run are seen on them. Sorted by their moments all stand where they belong. `told`
+    are jobs that lived when somebody asked, and the start that was told by then.
     """
 
-    __slots__ = ("_clock", "_gone", "_origin", "_pool", "entries", "note")
+    __slots__ = ("_clock", "_lines", "_notes", "_origin", "_pool", "_told", "_written", "note")
 
     def __init__(self, pool: tuple[str, str], clock: Clock) -> None:
         self._pool = pool
         self._clock = clock
-        self.entries: list[Late | AuditLine] = []
-        self._gone = 0
+        self._notes: deque[Ran | Happened] = deque(maxlen=MOST_RECORDS)
+        self._lines: list[AuditLine] = []
+        self._told: dict[Key, float | None] = {}
+        self._written = 0
         self._origin = clock.wall(), clock.now()
-        self.note: Callable[[Late], None] = self.entries.append
-
-    def trim(self) -> None:
-        """Forget the oldest."""
-        surplus = max(0, len(self.entries) - MOST_RECORDS)
-        # In place: `note` adds to this list.
-        del self.entries[:surplus]
-        self._gone += surplus
+        self.note: Callable[[Ran | Happened], None] = self._notes.append
 
     def act(self, kind: str, by: str, detail: str = "") -> None:
         """Write what somebody did to the pool."""
         at = self._clock.wall()
-        self.write(audit.acted(kind, self._pool, by, detail, at), at)
+        self._write(audit.acted(kind, self._pool, by, detail, at), at, self._clock.now())
 
-    def act_on(self, kind: str, job: Job, by: str, detail: str = "") -> None:
+    def act_on(self, kind: str, job: Job, now: float, by: str, detail: str = "") -> None:
         """Write what somebody did to a job."""
         at = self._clock.wall()
-        self.write(audit.acted_on(kind, job, by, detail, at), at)
+        self._write(audit.acted_on(kind, job, by, detail, at), at, now)
 
-    def write(self, record: Audit, at: datetime) -> None:
-        """Write a record of something that does not happen to every job."""
-        if len(self.entries) >= FULL:
-            self.trim()
-        number = self._gone + len(self.entries) + 1
-        self.entries.append(AuditLine(number, at, audit.kind_of(record), record))
+    def tried(self, work: Work, slot: int) -> None:
+        """Write that an attempt began which did not go well; what came of it follows."""
+        job = work.snapshot()
+        assert job.started_at is not None
+        if job.ran is None:
+            self.note(_submit(work))
+        record, key = audit.dequeued(job, slot), (work.head, work.number)
+        self._written += 1
+        self.note(Happened(work.began, job.started_at, record, key, work.began))
 
-    def read(self, after: int, kind: str) -> list[AuditLine]:
-        """Return the records from behind a number on, those whose kind begins so."""
-        self.trim()
+    def retried(self, job: Job, at: datetime, now: float) -> None:
+        """Write that a job waits for its next attempt."""
+        self._write(audit.retried(job, at), at, now)
+
+    def ended(
+        self, work: Work, now: float, replacement: str | None, depth: int, most: int | None
+    ) -> None:
+        """Write that a job is over without a value; if it was turned away, from which queue."""
+        job = work.job
+        assert job.finished_at is not None
+        if job.ran is None:
+            self.note(_submit(work))
+        rejected = job.status is Status.REJECTED
+        record = audit.dropped(job, replacement, depth, most) if rejected else audit.ended(job)
+        self._write(record, job.finished_at, now)
+
+    def _write(self, record: Audit, at: datetime, now: float) -> None:
+        self._written += 1
+        self.note(Happened(now, at, record))
+
+    def read(
+        self, tally: Tally, waiting: Iterable[Work], running: Iterable[tuple[Work, int]]
+    ) -> list[AuditLine]:
+        """Return the latest records, given what waits, and what runs in which slots."""
         self._look_at_clock()
-        entries, start = self.entries, max(0, after - self._gone)
-        for index in range(start, len(entries)):
-            entry = entries[index]
-            if not isinstance(entry, AuditLine):
-                # Written once: whoever asks again gets the same bytes.
-                entries[index] = self._line(self._gone + index + 1, entry)
-        found = (entry for entry in entries[start:] if isinstance(entry, AuditLine))
-        return [line for line in found if line.kind.startswith(kind)]
+        live: dict[Key, float | None] = {}
+        found = [one for note in self._notes for one in self._expanded(note)]
+        for work in waiting:
+            live[work.head, work.number] = None
+            if work.job.ran is None:
+                found.append(_submit(work))
+        begun = 0
+        for work, slot in running:
+            begun += 1
+            live[work.head, work.number] = work.began
+            found += self._begun(work, slot)
+        news = [one for one in found if not self._is_told(one)]
+        news.sort(key=lambda one: one.order)
+        # Every job has a submit, every success a start and an outcome.
+        last = tally.submitted + 2 * tally.completed + self._written + begun
+        self._add(news, last)
+        self._notes.clear()
+        self._told = live
+        return self._lines
 
-    def _line(self, number: int, entry: Late) -> AuditLine:
-        job = self._submitted(entry)
-        if entry[0] == TAKEN:
-            return AuditLine(number, job.submitted_at, audit.SUBMIT, audit.submitted(job))
-        if entry[0] == BEGUN:
-            at = self._wall_at(entry[5])
-            job = lifecycle.start(job, at, entry[5] - entry[4])
-            return AuditLine(number, at, audit.DEQUEUE, audit.dequeued(job, entry[6]))
-        at = self._wall_at(entry[4])
+    def _add(self, news: list[Happened], last: int) -> None:
+        """Number what is new; who asks again gets the same lines, as far as they are kept."""
+        news = news[-MOST_RECORDS:]
+        first = last - len(news) + 1
+        lines = [
+            AuditLine(first + place, one.at, audit.kind_of(one.record), one.record)
+            for place, one in enumerate(news)
+        ]
+        self._lines = (self._lines + lines)[-MOST_RECORDS:]
+
+    def _is_told(self, one: Happened) -> bool:
+        if one.key is None or one.key not in self._told:
+            return False
+        return isinstance(one.record, audit.Submitted) or self._told[one.key] == one.began
+
+    def _expanded(self, note: Ran | Happened) -> Iterator[Happened]:
+        if isinstance(note, Happened):
+            yield note
+            return
+        job, key = note.job, (note.head, note.number)
+        if not job.id:
+            at = self._wall_at(note.since)
+            job = replace(job, id=full_id(note.head, note.number), submitted_at=at)
+        if job.ran is None:
+            yield Happened(note.since, job.submitted_at, audit.submitted(job), key)
         if job.status is not Status.RUNNING:
-            job = lifecycle.start(job, at, 0.0)
-        ended = audit.ended(lifecycle.complete(job, None, at, 0.0))
-        return AuditLine(number, at, audit.OUTCOME, ended)
+            job = lifecycle.start(job, self._wall_at(note.began), note.began - note.since)
+        assert job.started_at is not None
+        start = audit.dequeued(job, note.slot)
+        yield Happened(note.began, job.started_at, start, key, note.began)
+        at = self._wall_at(note.ended)
+        end = audit.ended(lifecycle.complete(job, None, at, note.ended - note.began))
+        yield Happened(note.ended, at, end)
 
-    def _submitted(self, entry: Late) -> Job:
-        """Return the record as it was, with its id and the moment of its submit."""
-        job = entry[1]
-        if job.id:
-            return job
-        return replace(job, id=full_id(entry[2], entry[3]), submitted_at=self._wall_at(entry[4]))
+    def _begun(self, work: Work, slot: int) -> Iterator[Happened]:
+        job = work.snapshot()
+        assert job.started_at is not None
+        if job.ran is None:
+            yield _submit(work)
+        key, start = (work.head, work.number), audit.dequeued(job, slot)
+        yield Happened(work.began, job.started_at, start, key, work.began)
 
     def _wall_at(self, moment: float) -> datetime:
         wall, now = self._origin
@@ -114,3 +196,8 @@ class AuditLog:
         wall, now = self._clock.wall(), self._clock.now()
         if abs((wall - self._wall_at(now)).total_seconds()) > CLOCK_SET:
             self._origin = wall, now
+
+
+def _submit(work: Work) -> Happened:
+    job = work.snapshot()
+    return Happened(work.since, job.submitted_at, audit.submitted(job), (work.head, work.number))

@@ -14,7 +14,7 @@ from poolhand.observe import events
 from poolhand.observe.events import Events
 from poolhand.pool.alarm import Alarm
 from poolhand.pool.attempt import STUCK, Attempt
-from poolhand.pool.audit_log import BEGUN, DONE, AuditLog
+from poolhand.pool.audit_log import AuditLog, Ran
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.dead import DeadLetters
@@ -28,6 +28,7 @@ from poolhand.pool.waits import Awaits
 from poolhand.pool.watchdog import Watchdog
 from poolhand.pool.work import COMPLETED, STARTED, Work
 from poolhand.rules import audit, lifecycle
+from poolhand.rules.audit import AuditLine
 from poolhand.rules.backoff import NO_RETRY
 from poolhand.rules.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.desk import Desk
@@ -102,8 +103,6 @@ class Engine:
             work.began = now
             work.stage = STARTED
             attempt = self.slots.start(work, now)
-            slot = attempt.slot.index
-            self._note((BEGUN, work.job, work.head, work.number, work.since, now, slot))
             if self.events.live:
                 started = events.JobStarted(self.config.name, work.snapshot(), attempt.slot.id)
                 self.outbox.put(started)
@@ -143,7 +142,8 @@ class Engine:
         work.stage = COMPLETED
         work.place = work.call = work.context = None
         self.tally.completed += 1
-        self._note((DONE, work.job, work.head, work.number, now))
+        slot = attempt.slot.index
+        self._note(Ran(work.job, work.head, work.number, work.since, work.began, now, slot))
         self._publish(work, now)
         self._vacate(attempt, now)
 
@@ -181,6 +181,7 @@ class Engine:
         retry = NO_RETRY if attempt.unwanted else work.options.retry
         roll = self._random.random()
         ran = now - attempt.began
+        self.audit.tried(work, attempt.slot.index)
         try:
             job = lifecycle.settle(work.snapshot(), outcome, retry, at, ran, roll)
         except BaseException:
@@ -196,7 +197,7 @@ class Engine:
             self._finish_as(work, self._drained(job), now)
         else:
             assert job.run_at is not None
-            self.audit.write(audit.retried(job, at), at)
+            self.audit.retried(job, at, now)
             self._give_back(work, (job.run_at - at).total_seconds(), now)
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
@@ -210,7 +211,8 @@ class Engine:
         self, work: Work, error: BaseException | None, now: float, replacement: str | None = None
     ) -> None:
         """Record that a job is over without a value; `replacement` is what pushed it out."""
-        self._write_end(work.job, replacement)
+        desk = self.desk
+        self.audit.ended(work, now, replacement, desk.waiting, capacity(desk.policy))
         work.place = None
         if error is not None:
             work.failure = (error, error.__traceback__)
@@ -225,14 +227,6 @@ class Engine:
         """End a job that has no place any more as its new record says."""
         work.job = job
         self._finish(work, error_of(job, None), now, replacement)
-
-    def _write_end(self, job: Job, replacement: str | None) -> None:
-        assert job.finished_at is not None
-        if job.status is Status.REJECTED:
-            depth, most = self.desk.waiting, capacity(self.desk.policy)
-            self.audit.write(audit.dropped(job, replacement, depth, most), job.finished_at)
-        else:
-            self.audit.write(audit.ended(job), job.finished_at)
 
     def _publish(self, work: Work, now: float) -> None:
         """Tell everybody that a job is over."""
@@ -250,10 +244,10 @@ class Engine:
         now = self.clock.now()
         if isinstance(work.place, Attempt):
             if work.place.live and not work.place.unwanted:
-                self.audit.act_on(audit.CANCEL, work.snapshot(), by)
+                self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.slots.cancel(work.place, self.config.cancel_grace, now)
         elif not work.over and work.place is not self.desk.parked:
-            self.audit.act_on(audit.CANCEL, work.snapshot(), by)
+            self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.desk.remove(work, now)
             self._finish_as(work, lifecycle.cancel(work.snapshot(), self.clock.wall()), now)
             self.pump(now)
@@ -329,6 +323,11 @@ class Engine:
         """Return the keys of the jobs whose code still occupies a slot although they are over."""
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
+
+    def read_audit(self) -> list[AuditLine]:
+        """Return the latest audit records."""
+        running = [(work, work.place.slot.index) for work in self.running()]
+        return self.audit.read(self.tally, self.desk, running)
 
     def resize(self, size: int, why: str = ASKED) -> None:
         now = self.clock.now()

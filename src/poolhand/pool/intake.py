@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from poolhand.context import running
 from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
 from poolhand.observe import events
-from poolhand.pool.audit_log import FULL, TAKEN
 from poolhand.pool.options import Terms
 from poolhand.pool.processes import pack
 from poolhand.pool.work import Work, name_of, where_to_run
@@ -39,9 +38,6 @@ class Intake:
         self._events = engine.events
         self._outbox = engine.outbox
         self._tally = engine.tally
-        self._audit = engine.audit
-        self._entries = engine.audit.entries
-        self._note = engine.audit.note
         self._desk = engine.desk
         self._clock = engine.clock
         self._alarm = engine.alarm
@@ -202,9 +198,6 @@ class Intake:
         """Note that a job is ours."""
         work.accepted = True
         self._tally.submitted += 1
-        if len(self._entries) >= FULL:
-            self._audit.trim()
-        self._note((TAKEN, work.job, work.head, work.number, work.since))
         if self._events.live:
             job = work.snapshot()
             self._outbox.put(events.JobSubmitted(self._pool, job))

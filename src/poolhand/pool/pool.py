@@ -249,7 +249,8 @@ class Pool(Submitter):
             )
         engine = self._engine()
         engine.check_thread()
-        return engine.audit.read(after, kind)
+        lines = engine.read_audit()
+        return [line for line in lines if line.number > after and line.kind.startswith(kind)]
 
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call, options and context.
@@ -265,8 +266,8 @@ class Pool(Submitter):
             work = await has_place(engine, engine.intake.again(dead))
             if work.snapshot().status is Status.REJECTED:
                 raise engine.intake.full()
-            by = work.snapshot().submitted_by
-            engine.audit.act_on(audit.RERUN, dead.snapshot(), by, work.id)
+            now, by = engine.clock.now(), work.snapshot().submitted_by
+            engine.audit.act_on(audit.RERUN, dead.snapshot(), now, by, work.id)
         return work
 
     def _engine(self) -> Engine:
