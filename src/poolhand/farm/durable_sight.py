@@ -52,7 +52,8 @@ class DurableSight(Pool):
     def snapshot(self) -> PoolSnapshot:
         shift, workers = self._started(), self.health().workers
         named = (self.id, self._created_at, self._closed)
-        return self._known.snapshot(shift.jobs(), shift.stuck, self._config, named, workers)
+        here = (shift.jobs(), shift.stuck, workers)
+        return self._known.snapshot(self._config, named, here)
 
     async def refresh(self) -> PoolSnapshot:
         self._started()

@@ -58,7 +58,9 @@ class Expected:
         """Hear a signal of the store."""
         self._hinted = self._hinted or topic == "over"
 
-    async def look(self, store: JobStore, met: Callable[[Job, float], None]) -> list[Gone]:
+    async def look(
+        self, store: JobStore, met: Callable[[Job, float], None] | None = None
+    ) -> list[Gone]:
         """Look after the next lot, if there is reason to; return those of it that are over.
 
         `met` hears of the others, and of the moment.

@@ -21,6 +21,10 @@ from poolhand.rules.spec import undeclared
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED)
 
 
+Named = tuple[str, datetime, bool]  # the id of a pool, when it was made, whether it drains
+Here = tuple[list[Job], int, dict[str, WorkerHealth]]  # what runs, is stuck and works here
+
+
 class Look(Struct, frozen=True):
     """What the store held of the pool at `as_of`: its row, and how many jobs of each status.
 
@@ -109,17 +113,11 @@ class Known:
             as_of=look.as_of,
         )
 
-    def snapshot(
-        self,
-        running: list[Job],
-        stuck: int,
-        config: PoolConfig,
-        named: tuple[str, datetime, bool],
-        workers: dict[str, WorkerHealth],
-    ) -> PoolSnapshot:
-        """Photograph the pool, given its id, when it was made, and whether it is draining."""
+    def snapshot(self, config: PoolConfig, named: Named, here: Here) -> PoolSnapshot:
+        """Photograph the pool."""
         look = self.look
         id, created_at, draining = named
+        running, stuck, workers = here
         return PoolSnapshot(
             id=id,
             name=config.name,

@@ -53,7 +53,8 @@ class Seen:
 
     def learn(self, job: Job, at: float) -> None:
         """Note how the job was at a moment, unless more is known: its end, or something later."""
-        if job.status.terminal or (not self.job.status.terminal and at >= self.at):
+        later = (at, job.attempts) >= (self.at, self.job.attempts)
+        if job.status.terminal or (later and not self.job.status.terminal):
             self.job, self.at = job, at
 
 

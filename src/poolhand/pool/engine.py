@@ -77,9 +77,8 @@ class Engine:
         )
         self.runtime = runtime
         self.clock = Clock(runtime)
-        self.stopped = False
+        self.stopped = self._stopping = False
         self.audit = AuditLog((pool_id, config.name), self.clock)
-        self._note = self.audit.note
         self.watch = Watchdog.of(loop, runtime).join(self)
         self.alarm = Alarm(loop, self.clock, self._ring)
         self.wall_at = self.clock.wall_at
@@ -90,7 +89,6 @@ class Engine:
         self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
         self.awaiting = self.awaits.awaiting
         self._random = runtime.random
-        self._stopping = False
 
     def pump(self, now: float) -> None:
         """Start what can start, after what has expired is out of the way."""
@@ -143,7 +141,7 @@ class Engine:
         work.place = work.call = work.context = None
         self.tally.completed += 1
         slot = attempt.slot.index
-        self._note(Ran(work.job, work.head, work.number, work.since, work.began, now, slot))
+        self.audit.note(Ran(work.job, work.head, work.number, work.since, work.began, now, slot))
         self._publish(work, now)
         self._vacate(attempt, now)
 

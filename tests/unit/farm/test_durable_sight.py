@@ -112,6 +112,10 @@ async def test_a_pause_is_seen_at_once_and_not_undone_by_an_earlier_look(
     runtime: SeededRuntime, tmp_path: Path
 ) -> None:
     store = SharedStore(runtime)
+
+    def is_paused() -> bool:
+        return store.query("SELECT paused FROM poolhand_pools WHERE name = 'kept'") == [(1,)]
+
     async with kept_in(store, tmp_path, runtime=runtime) as pool:
         store.lag = lambda: runtime.random.uniform(0, 0.01)
         for _ in range(20):
@@ -121,9 +125,9 @@ async def test_a_pause_is_seen_at_once_and_not_undone_by_an_earlier_look(
             assert pool.snapshot().paused
             await looking
             assert pool.snapshot().paused
-            await until_later(lambda: store._books.pools["kept"].row().paused, runtime)
+            await until_later(is_paused, runtime)
             pool.resume()
-            await until_later(lambda: not store._books.pools["kept"].row().paused, runtime)
+            await until_later(lambda: not is_paused(), runtime)
         store.lag = None
 
 
