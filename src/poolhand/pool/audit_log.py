@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from heapq import nlargest
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from poolhand.pool.tally import Tally
 from poolhand.pool.work import Work
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit, AuditLine
+from poolhand.rules.desk import Desk
 from poolhand.rules.ids import full_id
 from poolhand.rules.job import Job, Status
 
@@ -64,18 +66,33 @@ class AuditLog:
     """Keeps what happens, and writes records when somebody asks: most jobs leave one `note`.
 
     The submit and the start of a job are noted with the end of its first attempt; those of jobs
-    that wait or run are seen on them. Sorted by their moments all stand where they belong. `told`
-    are jobs that lived when somebody asked, and the start that was told by then.
+    that wait or run are seen on them. Sorted by their moments all stand where they belong.
+
+    When somebody asked last, ids up to `_until` were made, all of them of jobs that were told of
+    but for those that were `_parked`, and of those that ran their start was told.
     """
 
-    __slots__ = ("_clock", "_lines", "_notes", "_origin", "_pool", "_told", "_written", "note")
+    __slots__ = (
+        "_clock",
+        "_lines",
+        "_notes",
+        "_origin",
+        "_parked",
+        "_pool",
+        "_running",
+        "_until",
+        "_written",
+        "note",
+    )
 
     def __init__(self, pool: tuple[str, str], clock: Clock) -> None:
         self._pool = pool
         self._clock = clock
         self._notes: deque[Ran | Happened] = deque(maxlen=MOST_RECORDS)
         self._lines: list[AuditLine] = []
-        self._told: dict[Key, float | None] = {}
+        self._until = FIRST
+        self._parked: frozenset[Key] = frozenset()
+        self._running: dict[Key, float] = {}
         self._written = 0
         self._origin = clock.wall(), clock.now()
         self.note: Callable[[Ran | Happened], None] = self._notes.append
@@ -121,29 +138,30 @@ class AuditLog:
         self.note(Happened(now, at, record))
 
     def read(
-        self, tally: Tally, waiting: Iterable[Work], running: Iterable[tuple[Work, int]]
+        self, tally: Tally, desk: Desk[Work], running: Iterable[tuple[Work, int]], until: Key
     ) -> list[AuditLine]:
-        """Return the latest records, given what waits, and what runs in which slots."""
+        """Return the latest records, given what runs in which slots, and the last id made."""
         self._look_at_clock()
-        live: dict[Key, float | None] = {}
+        begun = list(running)
         found = [one for note in self._notes for one in self._expanded(note)]
-        for work in waiting:
-            live[work.head, work.number] = None
-            if work.job.ran is None:
-                found.append(_submit(work))
-        begun = 0
-        for work, slot in running:
-            begun += 1
-            live[work.head, work.number] = work.began
-            found += self._begun(work, slot)
+        found += map(self._waiting, nlargest(MOST_RECORDS, self._untold(desk), key=_arrival))
+        found += [one for work, slot in begun for one in self._begun(work, slot)]
         news = [one for one in found if not self._is_told(one)]
         news.sort(key=lambda one: one.order)
         # Every job has a submit, every success a start and an outcome.
-        last = tally.submitted + 2 * tally.completed + self._written + begun
+        last = tally.submitted + 2 * tally.completed + self._written + len(begun)
         self._add(news, last)
         self._notes.clear()
-        self._told = live
+        self._until = until
+        self._parked = frozenset((work.head, work.number) for work in desk.parked)
+        self._running = {(work.head, work.number): work.began for work, _ in begun}
         return self._lines
+
+    def _untold(self, waiting: Iterable[Work]) -> Iterator[Work]:
+        """Yield what has never run and was not told of."""
+        for work in waiting:
+            if work.job.ran is None and not self._is_known((work.head, work.number)):
+                yield work
 
     def _add(self, news: list[Happened], last: int) -> None:
         """Number what is new; who asks again gets the same lines, as far as they are kept."""
@@ -156,18 +174,20 @@ class AuditLog:
         self._lines = (self._lines + lines)[-MOST_RECORDS:]
 
     def _is_told(self, one: Happened) -> bool:
-        if one.key is None or one.key not in self._told:
+        if one.key is None:
             return False
-        return isinstance(one.record, audit.Submitted) or self._told[one.key] == one.began
+        if one.began is None:
+            return self._is_known(one.key)
+        return self._running.get(one.key) == one.began
+
+    def _is_known(self, key: Key) -> bool:
+        return key <= self._until and key not in self._parked
 
     def _expanded(self, note: Ran | Happened) -> Iterator[Happened]:
         if isinstance(note, Happened):
             yield note
             return
-        job, key = note.job, (note.head, note.number)
-        if not job.id:
-            at = self._wall_at(note.since)
-            job = replace(job, id=full_id(note.head, note.number), submitted_at=at)
+        job, key = self._named(note), (note.head, note.number)
         if job.ran is None:
             yield Happened(note.since, job.submitted_at, audit.submitted(job), key)
         if job.status is not Status.RUNNING:
@@ -178,6 +198,19 @@ class AuditLog:
         at = self._wall_at(note.ended)
         end = audit.ended(lifecycle.complete(job, None, at, note.ended - note.began))
         yield Happened(note.ended, at, end)
+
+    def _waiting(self, work: Work) -> Happened:
+        # Its own record is not written for this: many may wait.
+        job = self._named(work)
+        record = audit.submitted(job)
+        return Happened(work.since, job.submitted_at, record, (work.head, work.number))
+
+    def _named(self, of: Ran | Work) -> Job:
+        """Return the record with its id, and the moment of its submit."""
+        if of.job.id:
+            return of.job
+        id, at = full_id(of.head, of.number), self._wall_at(of.since)
+        return replace(of.job, id=id, submitted_at=at)
 
     def _begun(self, work: Work, slot: int) -> Iterator[Happened]:
         job = work.snapshot()
@@ -196,6 +229,10 @@ class AuditLog:
         wall, now = self._clock.wall(), self._clock.now()
         if abs((wall - self._wall_at(now)).total_seconds()) > CLOCK_SET:
             self._origin = wall, now
+
+
+def _arrival(work: Work) -> tuple[float, Key]:
+    return work.since, (work.head, work.number)
 
 
 def _submit(work: Work) -> Happened:

@@ -325,7 +325,7 @@ class Engine:
     def read_audit(self) -> list[AuditLine]:
         """Return the latest audit records."""
         running = [(work, work.place.slot.index) for work in self.running()]
-        return self.audit.read(self.tally, self.desk, running)
+        return self.audit.read(self.tally, self.desk, running, self.intake.last)
 
     def resize(self, size: int, why: str = ASKED) -> None:
         now = self.clock.now()

@@ -87,6 +87,11 @@ class Intake:
             work.wake()
 
     @property
+    def last(self) -> tuple[str, int]:
+        """The head and the number of the last id that was given."""
+        return self._ids.last
+
+    @property
     def blocked_submitters(self) -> int:
         return sum(len(work.waiters or ()) for work in self._desk.parked)
 

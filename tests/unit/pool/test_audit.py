@@ -229,6 +229,22 @@ def _was_inside(audited: dict[str, list[str]], line: AuditLine) -> bool:
     return audited[line.record.task_id][-2] == "dequeue"  # type: ignore[index]
 
 
+@seeded
+async def test_a_submitter_that_waits_for_a_place_is_told_of_once_it_has_one(
+    runtime: SeededRuntime,
+) -> None:
+    async with Pool(runtime=runtime, backpressure=bounded(1)) as pool:
+        runs = [asyncio.ensure_future(pool.run(asyncio.sleep, 1)) for _ in range(6)]
+        for _ in range(20):
+            await asyncio.sleep(0.37)
+            seen = pool.snapshot()
+            assert len(pool.audit(kind="pool_submit")) == seen.total
+            assert len(pool.audit(kind="pool_dequeue")) == seen.active + seen.completed
+        await asyncio.gather(*runs)
+    numbers = [line.number for line in pool.audit()]
+    assert numbers == list(range(1, 2 + 3 * 6 + 1))
+
+
 class Gate:
     def __init__(self) -> None:
         self.entered = asyncio.Event()
