@@ -243,12 +243,13 @@ class App(Schedules):
         if not is_writable(id):
             return None
         station = await self.station()
+        at = self.runtime.monotonic()
         found = (await station.keeper.ask(lambda: station.store.get([id])))[0]
         if found is None or found.parked:
             return None
         code = self._codes.find(found.job.name)
         how = How(code, self.config(found.job.pool).backpressure)
-        return self._submissions.ticket(station, found.job, how)
+        return self._submissions.ticket(station, found.job, at, how)
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""

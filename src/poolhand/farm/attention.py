@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle
+from threading import get_ident
 
 from poolhand.pool.attempt import Watched
 from poolhand.pool.watchdog import Watchdog
@@ -21,6 +22,7 @@ class Attention:
     def __init__(
         self, worker: Watched, loop: AbstractEventLoop, runtime: Runtime, rests: bool
     ) -> None:
+        self.thread = get_ident()
         self._worker = worker
         self._loop = loop
         self._runtime = runtime
@@ -42,6 +44,11 @@ class Attention:
         """Watch no longer, unless a job begins soon."""
         if self._rests and self._timer is None:
             self._timer = self._loop.call_later(REST_AFTER, self.end)
+
+    def silence(self, now: float) -> float:
+        """Return how long ago the loop last turned, as far as it is watched."""
+        watch = self._watch
+        return 0.0 if watch is None else watch.silence(now)
 
     def end(self) -> None:
         if self._timer is not None:

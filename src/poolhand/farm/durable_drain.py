@@ -6,11 +6,8 @@ import asyncio
 from asyncio import Timeout
 from contextlib import suppress
 
-import msgspec
-
-from poolhand.contract import Line
 from poolhand.errors import StoreError
-from poolhand.farm.lookout import Lookout
+from poolhand.farm.lookout import Lookout, note
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.station import Station
 from poolhand.rules import audit
@@ -49,7 +46,7 @@ class DurableDrain:
         keeper = self._station.keeper
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(ASK_WITHIN):
-                await keeper.ask(lambda: self._note(pool))
+                await keeper.ask(lambda: note(self._station, audit.DRAIN, pool))
         with suppress(StoreError, TimeoutError):
             await self._finish()
         report = await self._shift.drain(self.left)
@@ -59,12 +56,8 @@ class DurableDrain:
                 lookout = self._lookout
                 lookout.notice(await keeper.ask(lambda: lookout.look_at_all(self._station)))
                 lookout.notice(())
+                await keeper.ask(lambda: lookout.look(self._station))
         return report
-
-    async def _note(self, pool: tuple[str, str]) -> None:
-        record = audit.acted(audit.DRAIN, pool, "user", "", self._station.keeper.runtime.wall())
-        line = Line(audit.STREAM, audit.DRAIN, msgspec.json.encode(record))
-        await self._station.store.append([line])
 
     async def _finish(self) -> None:
         """Wait until nothing is left that could run now."""

@@ -10,28 +10,22 @@ import asyncio
 import os
 from asyncio import AbstractEventLoop
 from asyncio import Task as LoopTask
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
-from poolhand.contract import Order, Store, Stored
-from poolhand.errors import (
-    Conflict,
-    Draining,
-    PoolhandError,
-    StoreError,
-    Unavailable,
-    UsageError,
-)
+from poolhand.contract import Order, Store
+from poolhand.errors import Conflict, Draining, PoolhandError, StoreError, Unavailable, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes
 from poolhand.execute.executor import Closure, Executor
 from poolhand.farm.durable_drain import DurableDrain
+from poolhand.farm.durable_sight import DurableSight
 from poolhand.farm.durable_submitter import DurableSubmitter
 from poolhand.farm.homes import HOUSEHOLDS
-from poolhand.farm.lookout import Lookout, unheard
+from poolhand.farm.lookout import Lookout, note, unheard
 from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
@@ -44,13 +38,12 @@ from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
 from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.drain import DrainReport
-from poolhand.pool.health import PoolHealth
 from poolhand.pool.options import Terms, defaults, terms
-from poolhand.pool.pool import Pool, check_parts, default_runtime
+from poolhand.pool.pool import check_parts, default_runtime
 from poolhand.pool.scope import SHARED
-from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
+from poolhand.rules import audit
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
@@ -58,11 +51,12 @@ from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 
 
-class DurablePool(DurableSubmitter, Pool):
+class DurablePool(DurableSubmitter, DurableSight):
     """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
 
-    Made again with the same names, here or elsewhere, it finds what it had. What `snapshot`,
-    `stats` and `dead` tell is what this process knows: they ask nobody.
+    Made again with the same names, here or elsewhere, it finds what it had. `snapshot`, `stats`,
+    `size` and `health` tell what the store held when it was last asked (`as_of`); `await refresh()`
+    asks it. `dead` tells what this process knows.
     """
 
     make_store: Callable[[str, Runtime], Store]
@@ -186,7 +180,7 @@ class DurablePool(DurableSubmitter, Pool):
             self._executor.closures[order.job.id] = Closure.of(partial(fn, *args, **kwargs))
             station = self._opening.current
             if order.job.idempotency_key is not None and station is not None:
-                self._lookout.keep(station.outcomes.seen(order.job))
+                self._lookout.keep(station.outcomes.seen(order.job, self.runtime.monotonic()))
         how = How.under(options, code, self._config.backpressure)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:
@@ -265,7 +259,9 @@ class DurablePool(DurableSubmitter, Pool):
         self._config = config
         shift.grow(max_concurrent)
         station = await self._opening.station()
+        pool, slots = (self.id, config.kept_as), str(max_concurrent)
         with suppress(StoreError):
+            await station.keeper.ask(lambda: note(station, audit.RESIZE, pool, slots))
             await station.keeper.ask(lambda: self._lookout.look(station))
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
@@ -273,31 +269,10 @@ class DurablePool(DurableSubmitter, Pool):
             raise UsageError(f"pool {self.name!r} is durable and does not scale itself; resize it")
 
     def pause(self) -> None:
-        self._act(lambda store: store.pause(self._config.kept_as, True, "user"))
-        self._known.row = replace(self._known.row, paused=True)
+        self._set_paused(True)
 
     def resume(self) -> None:
-        self._act(lambda store: store.pause(self._config.kept_as, False, "user"))
-        self._known.row = replace(self._known.row, paused=False)
-
-    def stats(self) -> PoolStats:
-        return self._known.stats(self._running())
-
-    def size(self) -> int:
-        return len(self._running()) + self._known.waiting
-
-    def health(self) -> PoolHealth:
-        slots = 0 if self._shift is None else self._known.slots(self._config)
-        return self._known.health(self._running(), slots, self._config)
-
-    def snapshot(self) -> PoolSnapshot:
-        stuck = 0 if self._shift is None else self._shift.stuck
-        named = (self.id, self._created_at, self._closed)
-        return self._known.snapshot(self._running(), stuck, self._config, named)
-
-    def dead(self) -> list[Job]:
-        """Return the jobs that failed for good, as far as this process has met them."""
-        return list(self._known.dead.values())
+        self._set_paused(False)
 
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call and options."""
@@ -306,15 +281,14 @@ class DurablePool(DurableSubmitter, Pool):
         self._on_shift()
         id = job if isinstance(job, str) else job.id
         station = await self.station()
-        (stored,), brief = await station.keeper.ask(lambda: _recall(station.store, id))
-        ours = stored is not None and stored.job.pool == self._config.kept_as
-        if stored is None or brief is None or not (ours and stored.dead):
+        found = await station.keeper.ask(lambda: self._lookout.find_dead(station, id))
+        if found is None:
             raise UsageError(f"job {id!r} is no dead job of pool {self.name!r}; see pool.dead()")
-        order = self._orders.again(stored.job, brief, "user")
+        order = self._orders.again(*found, "user")
         closures = self._executor.closures
         if id in closures:
             closures[order.job.id] = closures[id]
-        how = How(self._executor.codes.find(stored.job.name), self._config.backpressure)
+        how = How(self._executor.codes.find(order.job.name), self._config.backpressure)
         try:
             ticket = await self._add(order, how)
         except Conflict as error:
@@ -338,19 +312,13 @@ class DurablePool(DurableSubmitter, Pool):
         store = self.make_store(self._url, self.runtime)
         return Station(store, self.runtime, self._events, KEEP_RESULTS)
 
-    def _running(self) -> list[Job]:
-        return [] if self._shift is None else self._shift.jobs()
-
     def _on_shift(self) -> Shift:
-        if self._shift is None:
-            raise UsageError(
-                f"pool {self.name!r} is not started; use `async with` or `await pool.start()`"
-            )
+        shift = self._started()
         if self._closed:
             text = f"pool {self.name!r} is draining and takes no new work"
             raise Draining(text, policy="draining")
         self._check_here()
-        return self._shift
+        return shift
 
     def _check_here(self) -> None:
         if self._gone:
@@ -359,12 +327,13 @@ class DurablePool(DurableSubmitter, Pool):
                 "pool again, with the same scope, to go on with them"
             )
 
-    def _act(self, act: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
-        """Have something done to the pool soon; what goes wrong is told as an event."""
+    def _set_paused(self, paused: bool) -> None:
+        """Have the pool paused soon, or not any more; what goes wrong is told as an event."""
         self._on_shift()
-        station = self._opening.current
+        station, name = self._opening.current, self._config.kept_as
         assert station is not None
-        station.keeper.do("pool", lambda: act(station.store))
+        station.keeper.do("pool", lambda: station.store.pause(name, paused, "user"))
+        self._lookout.set_paused(paused)
 
     async def _stop(self) -> DrainReport:
         began = self.runtime.monotonic()
@@ -394,7 +363,3 @@ class DurablePool(DurableSubmitter, Pool):
 
 def _has_failed(task: LoopTask[DrainReport]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-async def _recall(store: Store, id: str) -> tuple[list[Stored | None], bytes | None]:
-    return await store.get([id]), await store.brief(id)

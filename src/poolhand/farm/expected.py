@@ -58,12 +58,17 @@ class Expected:
         """Hear a signal of the store."""
         self._hinted = self._hinted or topic == "over"
 
-    async def look(self, store: JobStore) -> list[Gone]:
-        """Look after the next lot, if there is reason to; return those of it that are over."""
+    async def look(
+        self, store: JobStore, met: Callable[[Job, float], None] | None = None
+    ) -> list[Gone]:
+        """Look after the next lot, if there is reason to; return those of it that are over.
+
+        `met` hears of the others, and of the moment.
+        """
         if not self._round and self._is_due():
             self._round = list(self._since)
         lot, self._round = self._round[:LOT], self._round[LOT:]
-        return await self._look_after(store, lot)
+        return await self._look_after(store, lot, met)
 
     async def look_at_all(self, store: JobStore) -> list[Gone]:
         """Look after all of them, for the last time."""
@@ -98,16 +103,23 @@ class Expected:
             self._hinted, self._unhinted = False, 0
         return due
 
-    async def _look_after(self, store: JobStore, ids: Sequence[str]) -> list[Gone]:
+    async def _look_after(
+        self,
+        store: JobStore,
+        ids: Sequence[str],
+        met: Callable[[Job, float], None] | None = None,
+    ) -> list[Gone]:
         ids = [id for id in ids if id in self._since]
         if not ids:
             return []
-        found = zip(ids, await store.get(ids), strict=True)
-        return [
-            Gone(id, None if stored is None else stored.job)
-            for id, stored in found
-            if self._is_over(id, stored)
-        ]
+        at = self._now()
+        gone: list[Gone] = []
+        for id, stored in zip(ids, await store.get(ids), strict=True):
+            if self._is_over(id, stored):
+                gone.append(Gone(id, None if stored is None else stored.job))
+            elif stored is not None and met is not None:
+                met(stored.job, at)
+        return gone
 
     def _is_over(self, id: str, stored: Stored | None) -> bool:
         if stored is not None:

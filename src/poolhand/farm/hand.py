@@ -272,6 +272,9 @@ class Hand:
             claims = ()
         if not done and not claims:
             return
+        at = self._keeper.runtime.monotonic()
+        for claim in claims:
+            self._outcomes.meet(claim.job, at)
         written: list[Done] = []
         refused: list[Done] = []
         for one, made in zip(done, replaced.made, strict=True):
@@ -281,4 +284,6 @@ class Hand:
                 self._outcomes.retract(job)
             elif job.status.terminal:
                 self._outcomes.tell(job)
+            else:
+                self._outcomes.meet(job, at)
         self._served.deliver(Delivery(claims, tuple(written), tuple(refused)))

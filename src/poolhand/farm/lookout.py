@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 
-from poolhand.contract import Filter, PoolRow
+from msgspec import json
+from msgspec.structs import replace
+
+from poolhand.contract import Filter, Line, PoolRow
 from poolhand.errors import Conflict
 from poolhand.execute.executor import Closure
 from poolhand.farm.expected import Expected, Gone
-from poolhand.farm.known import OVER, Known
+from poolhand.farm.known import Known, Look
 from poolhand.farm.station import Station
 from poolhand.farm.watch import Seen
 from poolhand.farm.why import pool_named
 from poolhand.observe.events import Events, JobEnded
 from poolhand.pool.config import PoolConfig
-from poolhand.rules.job import Job, Status
+from poolhand.rules import audit
+from poolhand.rules.job import Job
 from poolhand.rules.spec import undeclared
 from poolhand.runtime import Runtime
 
 LOOK_EVERY = 0.5
-LOOKS_UNCOUNTED = 10  # hints may be lost; without one, this many looks pass between two counts
+LOOK_SOON = 0.05  # between two looks of a pool that only this machine has, while things happen
+REST = 5.0  # looks may take a sixth of the time, no more
 MOST_VALUES = 1000
 
 
@@ -40,7 +44,7 @@ class Lookout:
         runtime: Runtime,
         events: Events,
     ) -> None:
-        self.known = Known(config.kept_as, config.scope.is_shared)
+        self.known = Known(config.kept_as, runtime.wall())
         self.expected = Expected(runtime.monotonic)
         self.resized: Callable[[int], None] = unheard
         self._name = config.kept_as
@@ -51,7 +55,7 @@ class Lookout:
         self._noticed: Sequence[Gone] = ()
         self._values: dict[str, Seen] = {}
         self._looks = self._seen = 0
-        self._uncounted = 0
+        self._wake = asyncio.Event()
 
     async def check_ours(self, station: Station, id: str) -> None:
         """Raise if the store has another pool by this name."""
@@ -68,21 +72,26 @@ class Lookout:
         if history:
             page = await store.find(Filter(self._name, dead=True), limit=history)
             known.dead = {one.job.id: one.job for one in reversed(page.jobs)}
-        known.counted = await self._count(station)
         await self.look(station)
         store.subscribe(self._hint)
         station.keeper.start("facts", lambda: self._look_on(station, loop))
 
     async def look(self, station: Station) -> PoolRow:
-        """Learn how the pool stands."""
+        """Learn how the pool stands: what the store holds of it from now on, or at this moment."""
         known = self.known
         self._looks += 1
-        look = self._looks
+        number, as_of = self._looks, station.keeper.runtime.wall()
         row = await pool_named(station.store, self._name)
-        if row is not None and look > self._seen:
+        counts = await station.store.count(Filter(self._name))
+        if row is not None and number > self._seen:
             # One that began later may be back earlier, and knows more.
-            self._seen, known.row = look, row
-        return row or known.row
+            self._seen, known.look = number, Look(row, counts, as_of)
+        return row or known.look.row
+
+    def set_paused(self, paused: bool) -> None:
+        """Note that the pool is about to be paused, or not any more, whatever is seen meanwhile."""
+        self._seen, look = self._looks, self.known.look
+        self.known.look = replace(look, row=replace(look.row, paused=paused))
 
     async def is_busy(self, station: Station) -> bool:
         """Tell whether anything is left that could run now.
@@ -101,10 +110,19 @@ class Lookout:
         """Look for the last time after all jobs whose end is not known."""
         return await self.expected.look_at_all(station.store)
 
+    async def find_dead(self, station: Station, id: str) -> tuple[Job, bytes] | None:
+        """Return a dead job of this pool and what it was ordered with, if it is one."""
+        (stored,) = await station.store.get([id])
+        brief = await station.store.brief(id)
+        if stored is None or brief is None or not stored.dead or stored.job.pool != self._name:
+            return None
+        return stored.job, brief
+
     def notice(self, gone: Sequence[Gone]) -> None:
         """Note what is over; it is told at the next look, unless a worker has by then."""
-        if self.known.row.slots is not None:
-            self.resized(self.known.row.slots)
+        slots = self.known.look.row.slots
+        if slots is not None:
+            self.resized(slots)
         before, self._noticed = self._noticed, gone
         for one in before:
             if one.id not in self.expected:
@@ -135,31 +153,39 @@ class Lookout:
         self._closures.pop(id, None)
 
     async def _look_on(self, station: Station, loop: AbstractEventLoop) -> None:
+        now = station.keeper.runtime.monotonic
+        due = now() + LOOK_EVERY
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await self._hinted(due - now())
+            began = now()
             await self.look(station)
-            gone = await self.expected.look(station.store)
-            if self._shared and self._is_to_count():
-                self.known.counted = await self._count(station)
-            with suppress(RuntimeError):
-                # The loop is closed: the pool is an orphan, and nobody wants to know.
-                loop.call_soon_threadsafe(self.notice, gone)
+            if began >= due:
+                due = began + LOOK_EVERY
+                gone = await self.expected.look(station.store, station.outcomes.meet)
+                with suppress(RuntimeError):
+                    # The loop is closed: the pool is an orphan, and nobody wants to know.
+                    loop.call_soon_threadsafe(self.notice, gone)
             station.keeper.well("facts")
+            await asyncio.sleep(max(LOOK_SOON, (now() - began) * REST))
+
+    async def _hinted(self, seconds: float) -> None:
+        """Wait for a hint, so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
 
     def _hint(self, topic: str) -> None:
         self.expected.hint(topic)
-        if topic == "over":
-            self._uncounted = LOOKS_UNCOUNTED
+        if not self._shared:
+            # A server that many processes share is asked no more often for all that they do.
+            self._wake.set()
 
-    def _is_to_count(self) -> bool:
-        self._uncounted += 1
-        is_due = self._uncounted > LOOKS_UNCOUNTED
-        if is_due:
-            self._uncounted = 0
-        return is_due
 
-    async def _count(self, station: Station) -> Counter[Status]:
-        return Counter(await station.store.count(Filter(self._name, statuses=OVER)))
+async def note(station: Station, kind: str, pool: tuple[str, str], detail: str = "") -> None:
+    """Write to the audit what the user did to a pool, given by its id and name."""
+    record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
+    await station.store.append([Line(audit.STREAM, kind, json.encode(record))])
 
 
 def unheard(slots: int) -> None:

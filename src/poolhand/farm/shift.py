@@ -18,7 +18,9 @@ from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.farm.worker import Worker
+from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.vitals import Examined
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
@@ -159,6 +161,17 @@ class Shift:
         """Return the jobs that run in this worker now; from any thread."""
         # A list first: made in one go, while jobs begin and end.
         return [work.job for work in list(self._at_work().running.values())]
+
+    def examined(self, most: int, stale_after: float) -> Examined:
+        """Return the slots to be examined: those in use, and idle ones up to `most` in all."""
+        worker = self._at_work()
+        slots = tuple(worker.slots.all)
+        room = most - sum(slot.state is not IDLE for slot in slots)
+        idle = {slot.id for slot in slots if slot.state is IDLE}
+        spare = set(sorted(idle)[max(0, room) :])
+        shown = tuple(slot for slot in slots if slot.id not in spare)
+        runtime, attention = worker.station.keeper.runtime, worker.attention
+        return Examined(shown, runtime, attention.thread, attention.silence, stale_after)
 
     def grow(self, slots: int) -> None:
         """Have at least so many slots."""

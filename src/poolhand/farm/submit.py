@@ -52,7 +52,8 @@ class Submissions:
                 station = await self._opened.station()
                 refuse_within(station, "submit_in(tx, …)")
                 # Known before they are in: they may be over before their tickets are made.
-                known = [station.outcomes.seen(order.job) for order in orders]
+                at = station.keeper.runtime.monotonic()
+                known = [station.outcomes.seen(order.job, at) for order in orders]
                 answer = await self._add(station, orders, how.waits)
         except TimeoutError:
             raise Unavailable(TOO_SLOW) from None
@@ -60,7 +61,7 @@ class Submissions:
         jobs = [one.job for one in added]
         if Entry.PARKED in {one.entry for one in added}:
             jobs = await self._wait_in(station, orders, added, how)
-        seen = [_found(station, own, job) for own, job in zip(known, jobs, strict=True)]
+        seen = [_found(station, own, job, at) for own, job in zip(known, jobs, strict=True)]
         if len(seen) == 1:
             seen[0].since = station.keeper.runtime.monotonic()
         return self._tickets(station, seen, how)
@@ -77,9 +78,9 @@ class Submissions:
                 self._announce(one)
         return answer
 
-    def ticket(self, station: Station, job: Job, how: How) -> StoredTicket[Any]:
-        """Return a ticket for a job that is kept."""
-        return self._tickets(station, [station.outcomes.seen(job)], how)[0]
+    def ticket(self, station: Station, job: Job, at: float, how: How) -> StoredTicket[Any]:
+        """Return a ticket for a job that is kept, and that was like that at a moment."""
+        return self._tickets(station, [station.outcomes.seen(job, at)], how)[0]
 
     def _tickets(self, station: Station, seen: Sequence[Seen], how: How) -> list[StoredTicket[Any]]:
         of_all = (how.code, self._opened, station.keeper, how.cancels)
@@ -145,12 +146,12 @@ class Submissions:
         return added.job
 
 
-def _found(station: Station, own: Seen, job: Job) -> Seen:
+def _found(station: Station, own: Seen, job: Job, at: float) -> Seen:
     """Return what is known of the job that an order got: its own, or one of the same key."""
     if job.id == own.job.id:
-        own.learn(job)
+        own.learn(job, at)
         return own
-    seen = station.outcomes.seen(job)
+    seen = station.outcomes.seen(job, at)
     seen.shared = True
     return seen
 

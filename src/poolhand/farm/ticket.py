@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -66,6 +67,14 @@ class StoredTicket(Ticket[T]):
     def id(self) -> str:
         return self._seen.job.id
 
+    @property
+    def as_of(self) -> datetime | None:
+        seen, runtime = self._seen, self._keeper.runtime
+        if seen.job.status.terminal:
+            # Nothing can happen to it any more.
+            return None
+        return runtime.wall() - timedelta(seconds=runtime.monotonic() - seen.at)
+
     def snapshot(self) -> Job:
         job = self._seen.job
         if job.status is not Status.COMPLETED:
@@ -79,9 +88,10 @@ class StoredTicket(Ticket[T]):
     async def refresh(self) -> Job:
         if not self._seen.job.status.terminal:
             station = await self._opened.station()
+            at = station.keeper.runtime.monotonic()
             found = (await station.keeper.ask(lambda: station.store.get([self.id])))[0]
             if found is not None:
-                self._seen.learn(found.job)
+                self._seen.learn(found.job, at)
         return self.snapshot()
 
     async def explain(self) -> Explanation:
@@ -142,7 +152,7 @@ class StoredTicket(Ticket[T]):
                 f"job {self.id} is not kept any more: it was over long ago, and forgotten",
                 job_id=self.id,
             )
-        seen.learn(found.job)
+        seen.learn(found.job, seen.at)
 
     def _look_in(self, station: Station) -> float:
         """Return when a look may be worth it: a job that has just come in is hardly over."""

@@ -22,13 +22,24 @@ class Seen:
     """What this process knows of a stored job: what it raised here or, of a closure, returned.
 
     `waiting` counts those here who wait for its value; `shared`: several submitters got it. `since`
-    is when it was submitted, if that was here and alone.
+    is when it was submitted, if that was here and alone; the record was true `at` that moment.
     """
 
-    __slots__ = ("__weakref__", "error", "job", "shared", "since", "trace", "value", "waiting")
+    __slots__ = (
+        "__weakref__",
+        "at",
+        "error",
+        "job",
+        "shared",
+        "since",
+        "trace",
+        "value",
+        "waiting",
+    )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, at: float) -> None:
         self.job = job
+        self.at = at
         self.error: BaseException | None = None
         self.trace: TracebackType | None = None
         self.value: Any = None
@@ -40,10 +51,11 @@ class Seen:
         self.value, self.error = value, error
         self.trace = None if error is None else error.__traceback__
 
-    def learn(self, job: Job) -> None:
-        """Note how the job is now; what is older than its end is not."""
-        if job.status.terminal or not self.job.status.terminal:
-            self.job = job
+    def learn(self, job: Job, at: float) -> None:
+        """Note how the job was at a moment, unless more is known: its end, or something later."""
+        later = (at, job.attempts) >= (self.at, self.job.attempts)
+        if job.status.terminal or (later and not self.job.status.terminal):
+            self.job, self.at = job, at
 
 
 class Watch:
@@ -54,6 +66,7 @@ class Watch:
 
     def __init__(self, name: str, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
         self.name = name
+        self.met: Callable[[Job, float], None] | None = None
         self._keeper = keeper
         self._settled = settled
         self._waiting: dict[str, list[Reply]] = {}
@@ -121,9 +134,12 @@ class Watch:
         ids = list(self._waiting)
         for start in range(0, len(ids), MOST_AT_ONCE):
             some = ids[start : start + MOST_AT_ONCE]
+            at = self._keeper.runtime.monotonic()
             for id, stored in zip(some, await self._keeper.store.get(some), strict=True):
                 if self._settled(stored):
                     self.tell(id, stored)
+                elif self.met is not None and stored is not None:
+                    self.met(stored.job, at)
 
     def _drop_gone(self) -> None:
         """Forget those who do not wait any more."""
@@ -140,16 +156,26 @@ class Outcomes:
 
     def __init__(self, keeper: Keeper) -> None:
         self.watch = Watch("outcomes", keeper, _is_over)
+        self.watch.met = self.meet
         self._seen: WeakValueDictionary[str, Seen] = WeakValueDictionary()
 
-    def seen(self, job: Job) -> Seen:
-        """Return what is known of a job, the same to everybody who asks."""
+    def seen(self, job: Job, at: float) -> Seen:
+        """Return what is known of a job, the same to everybody who asks; `job` is as it was then.
+
+        Moments are monotonic ones: when the store was asked for the record, or was given it.
+        """
         known = self._seen.get(job.id)
         if known is None:
-            known = self._seen[job.id] = Seen(job)
+            known = self._seen[job.id] = Seen(job, at)
         else:
-            known.learn(job)
+            known.learn(job, at)
         return known
+
+    def meet(self, job: Job, at: float) -> None:
+        """Note how a job was then that is not over, if anybody here wants to know."""
+        known = self._seen.get(job.id)
+        if known is not None:
+            known.learn(job, at)
 
     def expect(self, job: Job, value: Any, error: BaseException | None) -> None:
         """Note what a job of this process is about to end with; on the keeper's loop.

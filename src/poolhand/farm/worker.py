@@ -82,7 +82,7 @@ class Worker:
         self._clock = Clock(runtime)
         self._context = copy_context()
         self._outbox = Outbox(self.events)
-        self._attention = Attention(self, self.loop, runtime, terms.rests)
+        self.attention = Attention(self, self.loop, runtime, terms.rests)
         self.slots: Slots[StoredWork] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
@@ -120,7 +120,7 @@ class Worker:
         """Let go of threads and processes."""
         self.stopped = True
         self._guard.cancel()
-        self._attention.end()
+        self.attention.end()
         self.slots.close()
 
     def refuse(self) -> None:
@@ -255,7 +255,7 @@ class Worker:
             self._despair(work)
             return
         self.running[claim.token] = work
-        self._attention.pay()
+        self.attention.pay()
         self._offered -= 1
         attempt = self.slots.start(work, now, claim.slot)
         self._tell(events.JobStarted(work.job.pool, work.job, attempt.slot.id))
@@ -344,7 +344,7 @@ class Worker:
 
     def _vacate(self, attempt: Attempt[StoredWork]) -> None:
         if not self.running:
-            self._attention.relax()
+            self.attention.relax()
         self._offer(attempt.slot.index)
         self.done()
 

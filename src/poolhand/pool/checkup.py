@@ -11,7 +11,7 @@ from poolhand.observe.events import Event
 from poolhand.pool.engine import Engine
 from poolhand.pool.snapshot import executor_threads, stats
 from poolhand.pool.ticker import Ticker
-from poolhand.pool.vitals import look_for_life
+from poolhand.pool.vitals import look_for_life, slots_of
 from poolhand.rules.backpressure import capacity
 from poolhand.rules.diagnosis import Condition, Diagnosis, Sample
 
@@ -30,7 +30,7 @@ class Checkup:
         """Take one sample, and tell what it shows."""
         engine = self._engine
         engine.slots.reclaim()
-        look_for_life(engine, engine.clock.now())
+        look_for_life(slots_of(engine), engine.clock.now())
         sample = take_sample(engine)
         begun = self._diagnosis.look(sample)
         if engine.events.live:
@@ -67,7 +67,7 @@ def _default_executor(loop: AbstractEventLoop) -> tuple[int | None, int]:
 
 
 def _figures(engine: Engine) -> Event:
-    return events.StatsTaken(engine.config.name, *astuple(stats(engine)))
+    return events.StatsTaken(engine.config.name, *astuple(stats(engine))[:-1])
 
 
 def _finding(condition: Condition, pool: str, sample: Sample) -> Event:

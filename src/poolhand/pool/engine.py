@@ -14,6 +14,7 @@ from poolhand.observe import events
 from poolhand.observe.events import Events
 from poolhand.pool.alarm import Alarm
 from poolhand.pool.attempt import STUCK, Attempt
+from poolhand.pool.audit_log import AuditLog, Ran
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.dead import DeadLetters
@@ -26,9 +27,10 @@ from poolhand.pool.tally import Tally
 from poolhand.pool.waits import Awaits
 from poolhand.pool.watchdog import Watchdog
 from poolhand.pool.work import COMPLETED, STARTED, Work
-from poolhand.rules import lifecycle
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.audit import AuditLine
 from poolhand.rules.backoff import NO_RETRY
-from poolhand.rules.backpressure import drop_name, drop_reason
+from poolhand.rules.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.desk import Desk
 from poolhand.rules.explain import Explanation
 from poolhand.rules.ids import Ids
@@ -36,6 +38,8 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.keys import Keys
 from poolhand.rules.outcome import Failed, Outcome, unreadable
 from poolhand.runtime import Runtime
+
+ASKED = "asked"
 
 
 class Engine:
@@ -73,7 +77,8 @@ class Engine:
         )
         self.runtime = runtime
         self.clock = Clock(runtime)
-        self.stopped = False
+        self.stopped = self._stopping = False
+        self.audit = AuditLog((pool_id, config.name), self.clock)
         self.watch = Watchdog.of(loop, runtime).join(self)
         self.alarm = Alarm(loop, self.clock, self._ring)
         self.wall_at = self.clock.wall_at
@@ -84,7 +89,6 @@ class Engine:
         self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
         self.awaiting = self.awaits.awaiting
         self._random = runtime.random
-        self._stopping = False
 
     def pump(self, now: float) -> None:
         """Start what can start, after what has expired is out of the way."""
@@ -136,6 +140,8 @@ class Engine:
         work.stage = COMPLETED
         work.place = work.call = work.context = None
         self.tally.completed += 1
+        slot = attempt.slot.index
+        self.audit.note(Ran(work.job, work.head, work.number, work.since, work.began, now, slot))
         self._publish(work, now)
         self._vacate(attempt, now)
 
@@ -173,6 +179,7 @@ class Engine:
         retry = NO_RETRY if attempt.unwanted else work.options.retry
         roll = self._random.random()
         ran = now - attempt.began
+        self.audit.tried(work, attempt.slot.index)
         try:
             job = lifecycle.settle(work.snapshot(), outcome, retry, at, ran, roll)
         except BaseException:
@@ -188,6 +195,7 @@ class Engine:
             self._finish_as(work, self._drained(job), now)
         else:
             assert job.run_at is not None
+            self.audit.retried(job, at, now)
             self._give_back(work, (job.run_at - at).total_seconds(), now)
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
@@ -197,8 +205,12 @@ class Engine:
         if self.events.live:
             self.outbox.put(events.JobRetried(self.config.name, work.job))
 
-    def _finish(self, work: Work, error: BaseException | None, now: float) -> None:
-        """Record that a job is over without a value."""
+    def _finish(
+        self, work: Work, error: BaseException | None, now: float, replacement: str | None = None
+    ) -> None:
+        """Record that a job is over without a value; `replacement` is what pushed it out."""
+        desk = self.desk
+        self.audit.ended(work, now, replacement, desk.waiting, capacity(desk.policy))
         work.place = None
         if error is not None:
             work.failure = (error, error.__traceback__)
@@ -209,10 +221,10 @@ class Engine:
             work.call = work.context = None
         self._publish(work, now)
 
-    def _finish_as(self, work: Work, job: Job, now: float) -> None:
+    def _finish_as(self, work: Work, job: Job, now: float, replacement: str | None = None) -> None:
         """End a job that has no place any more as its new record says."""
         work.job = job
-        self._finish(work, error_of(job, None), now)
+        self._finish(work, error_of(job, None), now, replacement)
 
     def _publish(self, work: Work, now: float) -> None:
         """Tell everybody that a job is over."""
@@ -225,24 +237,26 @@ class Engine:
         if self.events.live:
             self.outbox.put(events.JobEnded(self.config.name, work.snapshot()))
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: Work, by: str = "user") -> None:
         """End a job: at once when it waits, within `cancel_grace` seconds when it runs."""
         now = self.clock.now()
         if isinstance(work.place, Attempt):
+            if work.place.live and not work.place.unwanted:
+                self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.slots.cancel(work.place, self.config.cancel_grace, now)
         elif not work.over and work.place is not self.desk.parked:
+            self.audit.act_on(audit.CANCEL, work.snapshot(), now, by)
             self.desk.remove(work, now)
             self._finish_as(work, lifecycle.cancel(work.snapshot(), self.clock.wall()), now)
             self.pump(now)
         self.done()
 
-    def reject(self, work: Work, now: float) -> None:
+    def reject(self, work: Work, now: float, replacement: str | None = None) -> None:
         """Record that the policy turned a job away which has no place any more."""
         policy = self.config.backpressure
         reason, name = drop_reason(policy), drop_name(policy)
-        self._finish_as(
-            work, lifecycle.reject(work.snapshot(), reason, name, self.clock.wall()), now
-        )
+        job = lifecycle.reject(work.snapshot(), reason, name, self.clock.wall())
+        self._finish_as(work, job, now, replacement)
 
     def set_alarm(self) -> None:
         at = self.desk.wake_at()
@@ -284,8 +298,8 @@ class Engine:
         """Raise unless this code runs on the thread of the pool's loop."""
         if get_ident() != self.thread:
             raise UsageError(
-                f"a snapshot of pool {self.config.name!r} is taken on the thread of its loop; from "
-                "other threads ask stats() or size(), or use loop.call_soon_threadsafe"
+                f"pool {self.config.name!r} is looked into on the thread of its loop; from other "
+                "threads ask stats() or size(), or use loop.call_soon_threadsafe"
             )
 
     @property
@@ -313,11 +327,17 @@ class Engine:
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
 
-    def resize(self, size: int, why: str = "asked") -> None:
+    def read_audit(self) -> list[AuditLine]:
+        """Return the latest audit records."""
+        running = [(work, work.place.slot.index) for work in self.running()]
+        return self.audit.read(self.tally, self.desk, running, self.intake.last)
+
+    def resize(self, size: int, why: str = ASKED) -> None:
         now = self.clock.now()
         before = self.desk.slots
         self.slots.resize(size)
         self.desk.resize(size, now)
+        self.audit.act(audit.RESIZE, "user" if why == ASKED else "autoscale", str(size))
         if self.events.live:
             self.outbox.put(events.PoolResized(self.config.name, before or 0, size, why))
         self.pump(now)
@@ -325,6 +345,7 @@ class Engine:
 
     def pause(self) -> None:
         self.desk.paused = True
+        self.audit.act(audit.PAUSE, "user")
         if self.events.live:
             self.outbox.put(events.PoolPaused(self.config.name))
         self.done()
@@ -332,6 +353,7 @@ class Engine:
     def resume(self) -> None:
         now = self.clock.now()
         self.desk.resume(now)
+        self.audit.act(audit.RESUME, "user")
         if self.events.live:
             self.outbox.put(events.PoolResumed(self.config.name))
         self.pump(now)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import datetime
+
 from msgspec import Struct
 
 from poolhand.pool.attempt import IDLE, STUCK, Runnable, Slot
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
-from poolhand.pool.vitals import is_stale, look_for_life, silent_for
+from poolhand.pool.vitals import Examined, is_stale, look_for_life, silent_for, slots_of
 from poolhand.rules.backpressure import capacity
 
 
@@ -30,7 +33,9 @@ class WorkerHealth(Struct, frozen=True):
 class PoolHealth(Struct, frozen=True):
     """How a pool is; `queue_capacity` is None where the queue has no bound.
 
-    `pool_size` is the number of workers, those that go when their job is over included.
+    `pool_size` is the number of workers, those that go when their job is over included. Of a pool
+    that a store keeps, workers are those of this process, and what waits and has ended is what the
+    store held at `as_of`; without one everything is of this instant.
     """
 
     pool_size: int
@@ -41,24 +46,23 @@ class PoolHealth(Struct, frozen=True):
     total_failed: int
     stale_workers: tuple[str, ...]
     workers: dict[str, WorkerHealth]
+    as_of: datetime | None = None
 
 
 def health_of(engine: Engine) -> PoolHealth:
     """Examine a pool; any thread may do so, also while the loop of the pool is blocked."""
     now = engine.clock.now()
-    slots = tuple(engine.slots.all)
-    shown = workers(engine, slots, now)
-    size = 0 if engine.stopped else len(slots)
-    # Counted from the same slots: the loop may go on while another thread looks.
-    busy = sum(slot.state is not IDLE for slot in slots)
+    examined = slots_of(engine)
+    shown = workers(engine, examined, now)
+    size = 0 if engine.stopped else len(shown)
     return PoolHealth(
         pool_size=size,
         queue_size=engine.desk.waiting,
         queue_capacity=capacity(engine.desk.policy),
-        utilization=busy / size if size else 0.0,
+        utilization=busy_among(examined) / size if size else 0.0,
         total_completed=engine.tally.completed,
         total_failed=engine.tally.failed,
-        stale_workers=tuple(slot.id for slot in slots if is_stale(engine, slot, now)),
+        stale_workers=stale_among(examined, now),
         workers=shown,
     )
 
@@ -68,30 +72,45 @@ def not_started(config: PoolConfig) -> PoolHealth:
     return PoolHealth(0, 0, capacity(config.backpressure), 0.0, 0, 0, (), {})
 
 
-def workers(
-    engine: Engine, slots: tuple[Slot[Runnable], ...], now: float
+def workers(engine: Engine, examined: Examined, now: float) -> dict[str, WorkerHealth]:
+    """Return what each slot of a pool does and has done."""
+    shown = examined.slots if engine.intake.closed else engine.slots.surplus()
+    leaving = {slot.id for slot in shown}
+    return each_worker(examined, leaving, "stopped" if engine.stopped else "idle", now)
+
+
+def each_worker(
+    examined: Examined, leaving: Collection[str], idle: str, now: float
 ) -> dict[str, WorkerHealth]:
-    """Return what each slot does and has done."""
-    look_for_life(engine, now)
-    surplus = {slot.id for slot in engine.slots.surplus()}
-    return {slot.id: _worker(engine, slot, slot.id in surplus, now) for slot in slots}
+    """Return what each slot does and has done, given those that go once they are `idle`."""
+    look_for_life(examined, now)
+    return {
+        slot.id: _worker(examined, slot, "draining" if slot.id in leaving else "busy", idle, now)
+        for slot in examined.slots
+    }
 
 
-def _worker(engine: Engine, slot: Slot[Runnable], surplus: bool, now: float) -> WorkerHealth:
+def busy_among(examined: Examined) -> int:
+    """Count the slots in use, of those seen: the loop may go on while another thread looks."""
+    return sum(slot.state is not IDLE for slot in examined.slots)
+
+
+def stale_among(examined: Examined, now: float) -> tuple[str, ...]:
+    """Return the ids of the busy slots that show no life."""
+    return tuple(slot.id for slot in examined.slots if is_stale(examined, slot, now))
+
+
+def _worker(
+    examined: Examined, slot: Slot[Runnable], busy: str, idle: str, now: float
+) -> WorkerHealth:
     # Read once: the loop may go on while another thread looks.
     attempt = slot.attempt
     return WorkerHealth(
-        _state(engine, slot, surplus),
+        idle if slot.state is IDLE else busy,
         slot.completed,
         slot.failed,
         slot.busy_for / slot.runs if slot.runs else None,
-        silent_for(engine, slot, now),
+        silent_for(examined, slot, now),
         None if attempt is None else attempt.work.id,
         slot.state is STUCK,
     )
-
-
-def _state(engine: Engine, slot: Slot[Runnable], surplus: bool) -> str:
-    if slot.state is IDLE:
-        return "stopped" if engine.stopped else "idle"
-    return "draining" if surplus or engine.intake.closed else "busy"

@@ -87,6 +87,11 @@ class Intake:
             work.wake()
 
     @property
+    def last(self) -> tuple[str, int]:
+        """The head and the number of the last id that was given."""
+        return self._ids.last
+
+    @property
     def blocked_submitters(self) -> int:
         return sum(len(work.waiters or ()) for work in self._desk.parked)
 
@@ -120,7 +125,7 @@ class Intake:
         Nobody holds a ticket for it, unless somebody else submits its key.
         """
         if work.accepted and work.options.idempotency_key is None:
-            self._engine.cancel(work)
+            self._engine.cancel(work, "submitter")
         elif work.accepted:
             work.caller_left()
 
@@ -174,7 +179,7 @@ class Intake:
             case Admitted(victim=victim):
                 self._accept(work)
                 if victim is not None:
-                    self._engine.reject(victim, now)
+                    self._engine.reject(victim, now, work.id)
                 self._engine.pump(now)
             case Joined(entry=owner):
                 if owner.place is self._desk.parked and not may_wait:

@@ -24,7 +24,9 @@ from poolhand.pool.scope import DURABLE, SESSION
 from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.checks import is_seconds, shown
+from poolhand.rules import audit
+from poolhand.rules.audit import AuditLine
+from poolhand.rules.checks import is_seconds, is_whole, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime, check_script
@@ -114,6 +116,7 @@ class Pool(Submitter):
             engine = Engine(self._config, self.id, loop, self.runtime, self._events)
             registry.register(self)
             self._live = engine
+            engine.audit.act(audit.CREATE, "")
             self._checkup = Checkup(engine)
             self.set_autoscale(self._config.autoscale)
             self._announce()
@@ -141,6 +144,7 @@ class Pool(Submitter):
 
     def _drain_within(self, engine: Engine, seconds: float) -> None:
         self.set_autoscale(None)
+        engine.audit.act(audit.DRAIN, "user")
         self._drain = Drain(engine, seconds)
         self._drain.begin()
         self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
@@ -222,6 +226,13 @@ class Pool(Submitter):
         engine.check_thread()
         return snapshot.snapshot(engine, self.id, self._created_at)
 
+    async def refresh(self) -> PoolSnapshot:
+        """Ask for the latest and return it: of a pool that a store keeps, what the store holds.
+
+        In memory it is what `snapshot` returns.
+        """
+        return self.snapshot()
+
     def stats(self) -> PoolStats:
         """Return the figures worth plotting; also emitted as an event every 10 s."""
         return snapshot.stats(self._engine())
@@ -243,6 +254,21 @@ class Pool(Submitter):
         """Return the latest jobs that failed for good, oldest first."""
         return self._engine().dead.jobs()
 
+    def audit(self, after: int = 0, kind: str = "") -> list[AuditLine]:
+        """Return what happened to the pool and its jobs, from behind a number on, oldest first.
+
+        Those whose kind begins so, of the last 10,000. Asked on the thread of the pool's loop.
+        """
+        if not is_whole(after) or not isinstance(kind, str):
+            raise UsageError(
+                f"audit(after={shown(after)}, kind={shown(kind)}) is not allowed; give the number "
+                "of a record, or 0, and how kinds begin, as 'pool_drop'"
+            )
+        engine = self._engine()
+        engine.check_thread()
+        lines = engine.read_audit()
+        return [line for line in lines if line.number > after and line.kind.startswith(kind)]
+
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call, options and context.
 
@@ -257,6 +283,8 @@ class Pool(Submitter):
             work = await has_place(engine, engine.intake.again(dead))
             if work.snapshot().status is Status.REJECTED:
                 raise engine.intake.full()
+            now, by = engine.clock.now(), work.snapshot().submitted_by
+            engine.audit.act_on(audit.RERUN, dead.snapshot(), now, by, work.id)
         return work
 
     def _engine(self) -> Engine:

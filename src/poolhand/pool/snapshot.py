@@ -12,19 +12,25 @@ from msgspec import Struct
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
 from poolhand.pool.health import WorkerHealth, workers
+from poolhand.pool.vitals import slots_of
 from poolhand.rules.job import Job
 
 MOST_JOBS = 100
 
 
 class PoolStats(Struct, frozen=True):
-    """The few figures that are worth plotting."""
+    """The few figures that are worth plotting.
+
+    Those of a pool that a store keeps are what the store held at `as_of`, over all processes;
+    without one they are of this instant.
+    """
 
     queue_depth: int
     submitted: int
     completed: int
     failed: int
     in_flight: int
+    as_of: datetime | None = None
 
 
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
@@ -34,6 +40,10 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     the size it goes to. `ceiling` is how many jobs get on at a time if each needs a thread of the
     event loop's default executor, as `asyncio.to_thread` does. `jobs` holds the running, then the
     waiting, then the latest finished ones, at most a hundred.
+
+    Of a pool that a store keeps, all counts are what the store held at `as_of`, over all processes;
+    `stuck`, `workers` and `jobs`, the running ones, are those of this process. Without `as_of`
+    everything is of this instant.
     """
 
     id: str
@@ -64,6 +74,7 @@ class PoolSnapshot(Struct, frozen=True, kw_only=True):
     workers: dict[str, WorkerHealth]
     jobs: tuple[Job, ...]
     config: PoolConfig
+    as_of: datetime | None = None
 
 
 def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot:
@@ -94,7 +105,7 @@ def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot
         draining=engine.intake.closed,
         queue=str(config.queue),
         backpressure=str(config.backpressure),
-        workers=workers(engine, tuple(engine.slots.all), engine.clock.now()),
+        workers=workers(engine, slots_of(engine), engine.clock.now()),
         jobs=tuple(islice(_jobs(engine), MOST_JOBS)),
         config=config,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterable
+from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
 from poolhand.errors import UsageError
@@ -36,6 +37,11 @@ class Ticket(Generic[T]):
     @property
     def status(self) -> Status:
         return self.snapshot().status
+
+    @property
+    def as_of(self) -> datetime | None:
+        """When `status` and `snapshot` were known to be true; None: they are of this instant."""
+        return None
 
     @abstractmethod
     def snapshot(self) -> Job:

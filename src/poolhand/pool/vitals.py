@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from threading import get_ident
+
+from msgspec import Struct
 
 from poolhand.pool.attempt import STUCK, Attempt, Outside, Runnable, Slot
 from poolhand.pool.engine import Engine
 from poolhand.runtime import Runtime
 
 
-def look_for_life(engine: Engine, now: float) -> None:
+class Examined(Struct, frozen=True):
+    """Some slots, the thread of their loop, how long that has not turned, and the limit."""
+
+    slots: Sequence[Slot[Runnable]]
+    runtime: Runtime
+    thread: int
+    silence: Callable[[float], float]
+    stale_after: float
+
+
+def slots_of(engine: Engine) -> Examined:
+    """Return the slots of a pool as they are now, to be examined."""
+    slots = tuple(engine.slots.all)
+    stale_after = engine.config.stale_after
+    return Examined(slots, engine.runtime, engine.thread, engine.watch.silence, stale_after)
+
+
+def look_for_life(examined: Examined, now: float) -> None:
     """Note which threads and processes have used the processor since the last look."""
-    for slot in tuple(engine.slots.all):
+    for slot in examined.slots:
         # Read once: the loop may go on while another thread looks.
         attempt = slot.attempt
         outside = None if attempt is None else attempt.outside
         if outside is not None:
-            _feel_pulse(outside, engine.runtime, now)
+            _feel_pulse(outside, examined.runtime, now)
 
 
-def silent_for(engine: Engine, slot: Slot[Runnable], now: float) -> float:
+def silent_for(examined: Examined, slot: Slot[Runnable], now: float) -> float:
     """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
     attempt = slot.attempt
     outside = None if attempt is None or _is_on_loop(attempt) else attempt.outside
     sign = None if outside is None else outside.sign
     if sign is None:
-        return 0.0 if get_ident() == engine.thread else engine.watch.silence(now)
+        return 0.0 if get_ident() == examined.thread else examined.silence(now)
     # Another thread that asks at the same time may have seen it later than we did.
     return max(0.0, now - sign[1])
 
 
-def is_stale(engine: Engine, slot: Slot[Runnable], now: float) -> bool:
+def is_stale(examined: Examined, slot: Slot[Runnable], now: float) -> bool:
     """Tell whether a busy slot is beyond its job's deadline or, without one, shows no life."""
     attempt = slot.attempt
     if attempt is None:
@@ -40,7 +60,7 @@ def is_stale(engine: Engine, slot: Slot[Runnable], now: float) -> bool:
     hard = attempt.work.terms.hard
     if hard is not None:
         return now > attempt.began + hard + SLACK
-    return silent_for(engine, slot, now) >= engine.config.stale_after
+    return silent_for(examined, slot, now) >= examined.stale_after
 
 
 SLACK = 1.0  # a deadline that has just passed is being dealt with

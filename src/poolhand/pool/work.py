@@ -50,7 +50,7 @@ class Host(Protocol):
 
     def wall_at(self, moment: float) -> datetime: ...
 
-    def cancel(self, work: Work) -> None: ...
+    def cancel(self, work: Work, by: str = ...) -> None: ...
 
     def explain(self, work: Work) -> Explanation: ...
 
@@ -213,7 +213,7 @@ class Work(Entry, Ticket[Any]):
 
     def caller_left(self) -> None:
         if self.options.cancel_with_caller and not (self.shared and self.waiters):
-            self.host.cancel(self)
+            self.host.cancel(self, "caller")
 
     def drop_waiter(self, future: Future[None]) -> None:
         if self.waiters is not None and future in self.waiters:

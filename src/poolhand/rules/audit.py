@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from poolhand.rules.job import Job, Status
 
@@ -116,6 +116,20 @@ class Acted(Struct, frozen=True, gc=False):
 
 
 Audit = Submitted | Dequeued | Dropped | Ended | Acted
+
+
+class AuditLine(Struct, frozen=True, gc=False):
+    """A record as it is read, with its number; numbers have no gaps."""
+
+    number: int
+    at: datetime
+    kind: str
+    record: Audit
+
+    @property
+    def body(self) -> bytes:
+        """The record as stores write it."""
+        return json.encode(self.record)
 
 
 def submitted(job: Job) -> Submitted:

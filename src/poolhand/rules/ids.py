@@ -24,6 +24,11 @@ class Ids:
         self._until = float("-inf")
         self._count = 0
 
+    @property
+    def last(self) -> tuple[str, int]:
+        """The head and the number of the last id; those of later ones are greater."""
+        return self.head, self._count
+
     def next(self, now: float) -> int:
         """Return the next number under `head`; `now` comes from that clock."""
         self._count = count = self._count + 1

@@ -109,7 +109,8 @@ async def ticket(app: App, pay: Submits[..., Any], id: str) -> Ticket[Any]:
     station = await app.station()
     (stored,) = await station.keeper.ask(lambda: station.store.get([id]))
     assert stored is not None
-    return app._submissions.ticket(station, stored.job, pay._how())
+    at = app.runtime.monotonic()
+    return app._submissions.ticket(station, stored.job, at, pay._how())
 
 
 async def test_a_signed_call_of_which_anything_was_altered_is_not_run(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ async def test_a_resize_holds_for_all_and_all_follow_it(runtime: SeededRuntime) 
         await two.resize(3)
         await two.drain()
         await until_later(lambda: one.snapshot().max_concurrent == 3, runtime)
-        assert one.health().pool_size == 3
+        await until_later(lambda: one.health().pool_size == 3, runtime)
         barrier = asyncio.Barrier(3)
         tickets = [await one.submit(barrier.wait) for _ in range(3)]
         assert sorted([await ticket for ticket in tickets]) == [0, 1, 2]
