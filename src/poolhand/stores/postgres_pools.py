@@ -127,6 +127,10 @@ class PostgresPool(StoredPool):
             self.own()
         super().give_back(entry, opens_at, now)
 
+    def free_session(self, line: str, now: float) -> None:
+        self.own()
+        super().free_session(line, now)
+
     def counted(self) -> tuple[int, int]:
         if self.free:
             self._count()

@@ -191,6 +191,12 @@ class SqliteStore:
     async def prune(self, keep: float, limit: int = 1000) -> int:
         return await self._steps(lambda steps: sql_upkeep.prune(steps, keep, limit))
 
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        found = self._read(sql_upkeep.unheld)
+        if found and free:
+            return await self._steps(sql_upkeep.free)
+        return sql_upkeep.named(found)
+
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         return await self._steps(lambda steps: sql_upkeep.erase(steps, ids, streams, by))
 

@@ -68,6 +68,7 @@ FINDINGS = {
     "OwnerReaped",
     "PoisonSuspected",
     "QueueHigh",
+    "SessionFreed",
     "StoreTrouble",
     "WorkerBound",
     "WorkerVanished",

@@ -52,7 +52,7 @@ async def test_a_store_that_is_well_has_nothing_but_good_findings(world: World) 
     await world.add()
     await world.claim()
     findings = await look(world)
-    assert list(findings) == ["store", "clock", "leases", "jobs", "schedule"]
+    assert list(findings) == ["store", "clock", "leases", "jobs", "schedule", "sessions"]
     assert {finding.level for finding in findings.values()} == {Level.OK}
 
 
