@@ -19,7 +19,7 @@ from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import OwnerReaped, SessionFreed
 from poolhand.rules.audit import STREAM
-from poolhand.runtime import Identity, process_started
+from poolhand.runtime import Identity, is_running
 
 LOOK_EVERY = 1.0
 LOOKS_APART = 5.0  # what is longer between two looks was not seen
@@ -124,7 +124,7 @@ def is_gone(owner: Owner, here: Identity) -> bool:
     host, boot, _, _ = here
     if owner.host != host or not (owner.boot and boot):
         return False
-    return owner.boot != boot or process_started(owner.pid) != owner.started
+    return owner.boot != boot or not is_running(owner.pid, owner.started)
 
 
 class Leader:
