@@ -54,6 +54,7 @@ async def _outside(store: Store) -> AsyncIterator[Finding]:
             has, knows = await store.schema()
             yield file_findings.sound(store.path, damage)
             yield _schema("the file", has, knows)
+            yield file_findings.private(store.path, store.permissions)
         elif isinstance(store, OnServer):
             survey = await store.survey()
             for finding in server_findings.usable(store.place, survey):

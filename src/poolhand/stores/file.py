@@ -20,6 +20,7 @@ from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageErr
 from poolhand.runtime import Runtime
 from poolhand.stores import faults, migrations
 from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.rights import OWNER, Rights
 from poolhand.stores.wake import Wake
 from poolhand.stores.wal import Wal
 
@@ -49,14 +50,15 @@ class StoreFile:
     `read_only` says why nothing can be written, until a write succeeds again.
     """
 
-    def __init__(self, path: str | Path, runtime: Runtime) -> None:
+    def __init__(self, path: str | Path, runtime: Runtime, permissions: int = OWNER) -> None:
         # Resolved: all who reach the file by whatever link must meet at one lock.
         self.path = os.path.realpath(path)
         self.lock_seconds = LOCK_SECONDS
         self.read_only: StoreError | None = None
         self._runtime = runtime
-        self._lock = FileLock(f"{self.path}-lock")
-        self._wake = Wake(self.path, runtime.salt())
+        self._rights = Rights(self.path, permissions)
+        self._lock = FileLock(f"{self.path}-lock", self._rights.make)
+        self._wake = Wake(self.path, runtime.salt(), self._rights)
         self._wal = Wal(f"{self.path}-wal")
         self._steps: tuple[migrations.Step, ...] = ()
         self._connection: sqlite3.Connection | None = None
@@ -136,7 +138,7 @@ class StoreFile:
         Who has them closes the connection, then the lock; nobody else writes until then.
         """
         self._expect_open()
-        lock, patience = FileLock(self._lock.path), self._new_patience()
+        lock, patience = FileLock(self._lock.path, self._rights.make), self._new_patience()
         try:
             while (connection := self._begin(lock, patience, self._another)) is None:
                 pause = lock.pause(patience)
@@ -237,6 +239,8 @@ class StoreFile:
                 # To look and turn away must not work the log off.
                 with contextlib.closing(faults.reader(self.path)) as reader:
                     self._inspect(reader)
+            # SQLite makes its log and what belongs to it with the permissions of the file.
+            self._rights.make(self.path)
             connection = self._connection = sqlite3.connect(
                 self.path,
                 timeout=BUSY_SECONDS,

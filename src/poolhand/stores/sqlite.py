@@ -37,6 +37,7 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores import faults, sql_documents, sql_find, sql_upkeep, sql_verbs, survey
 from poolhand.stores.file import StoreFile
+from poolhand.stores.rights import OWNER
 from poolhand.stores.sql_leases import Leases, all_leases
 from poolhand.stores.sql_log import StreamLog, is_good
 from poolhand.stores.sql_pools import pool_rows
@@ -52,8 +53,9 @@ T = TypeVar("T")
 class SqliteStore:
     """A whole store in one file; its rows are placed by the desk that places those in memory."""
 
-    def __init__(self, path: str | Path, runtime: Runtime) -> None:
-        self._file = StoreFile(path, runtime)
+    def __init__(self, path: str | Path, runtime: Runtime, permissions: int = OWNER) -> None:
+        self.permissions = permissions
+        self._file = StoreFile(path, runtime, permissions)
         self._runtime = runtime
         self._wall = runtime.wall
 
