@@ -20,6 +20,7 @@ from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageErr
 from poolhand.runtime import Runtime
 from poolhand.stores import faults, migrations
 from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.place import LogGone, Place, Replaced
 from poolhand.stores.rights import OWNER, Rights
 from poolhand.stores.wake import Wake
 from poolhand.stores.wal import Wal
@@ -63,7 +64,8 @@ class StoreFile:
         self._steps: tuple[migrations.Step, ...] = ()
         self._connection: sqlite3.Connection | None = None
         self._process = 0
-        self._inode = (0, 0)
+        self._place = Place(self.path, self._lock.path)
+        self._replaced: Replaced | None = None
         self._offset = 0.0
         self._closing = False
         self._waiting: list[tuple[Op[object], asyncio.Future[object]]] = []
@@ -96,7 +98,7 @@ class StoreFile:
 
     async def close(self) -> None:
         """Write what waits, and let go of the file; again does nothing."""
-        if self._connection is None or self._process != os.getpid():
+        if self._process != os.getpid() or (self._connection is None and self._replaced is None):
             # To close what a parent has open would take its locks away.
             return
         self._closing = True
@@ -112,7 +114,7 @@ class StoreFile:
             raise
         try:
             # Without the lock: its holder has the file open, so that SQLite only lets go of it.
-            self._disconnect(shorten=locked)
+            self._disconnect(shorten=locked and self._may_work_off())
         finally:
             self._lock.close()
             self._wake.close()
@@ -225,6 +227,8 @@ class StoreFile:
             raise Unavailable(f"{self.path} is being closed")
 
     def _usable(self) -> sqlite3.Connection:
+        if self._replaced is not None:
+            raise _own(self._replaced)
         if self._connection is None:
             raise Unavailable(f"{self.path} is not open")
         self.expect_own()
@@ -232,7 +236,8 @@ class StoreFile:
 
     def _connect(self) -> None:
         self._expect_no_remains()
-        self._damage = None
+        self._place.expect_sound()
+        self._damage = self._replaced = None
         try:
             used = self._wal.size() > 0
             if used:
@@ -258,8 +263,8 @@ class StoreFile:
             _tune(connection)
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
-            self._inode = self._seen()
             self._wal.open()
+            self._place.remember()
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -295,6 +300,17 @@ class StoreFile:
         if shorten:
             self._wal.shorten(connection)
         connection.close()
+
+    def _may_work_off(self) -> bool:
+        """Tell whether what stands in the log belongs into the file."""
+        try:
+            self._expect_in_place()
+        except LogGone:
+            # As long as nobody has begun another one.
+            return not self._place.has_log
+        except StoreError:
+            return False
+        return True
 
     def _expect_no_remains(self) -> None:
         """Refuse to begin anew beside the log of a file that is gone: SQLite would delete it."""
@@ -356,8 +372,8 @@ class StoreFile:
         else:
             # What was committed is told whatever becomes of the log.
             self._settle(outcomes)
-            if connection.total_changes != before:
-                self._wal.tidy(connection)
+            if connection.total_changes != before and self._wal.tidy(connection):
+                self._place.note()
         finally:
             self._lock.release()
 
@@ -470,24 +486,21 @@ class StoreFile:
         return value
 
     def _expect_in_place(self) -> None:
-        if self._seen() != self._inode:
-            raise Unavailable(
-                f"{self.path} was moved, removed or replaced while it was open; put it back, or"
-                " start again to use what is there now"
-            )
+        """Refuse to write where something else is than was opened; only under the lock."""
+        try:
+            self._place.check(self._connection)
+        except Replaced as replaced:
+            # Who stays would mix two contents, and so would who comes later and finds the log.
+            self._replaced = replaced
+            self._place.set_log_aside()
+            self._disconnect()
+            raise
 
     def _expect_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
         (needs,) = connection.execute(migrations.OLDEST_CODE).fetchone()
         if needs is not None and needs > len(self._steps):
             raise migrations.too_new(self.path, needs, len(self._steps))
-
-    def _seen(self) -> tuple[int, int]:
-        try:
-            seen = os.stat(self.path)
-        except FileNotFoundError:
-            return 0, 0
-        return seen.st_dev, seen.st_ino
 
     def _new_patience(self) -> Patience:
         return Patience(self._runtime.monotonic, self.lock_seconds)
