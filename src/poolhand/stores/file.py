@@ -366,6 +366,10 @@ class StoreFile:
         except BaseException as error:
             self._signals.clear()
             _roll_back(connection)
+            if faults.wants_room(error):
+                # The log is worked off after a commit only; one that cannot grow has none.
+                self._wal.shorten(connection)
+                self._place.note()
             self._fail(group, self.failure(error))
             if not isinstance(error, Exception):
                 raise
