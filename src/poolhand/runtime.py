@@ -37,7 +37,7 @@ class Runtime:
     # The bare function: every job asks for the time several times.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
-    def ahead(self) -> float:
+    def clock_ahead(self) -> float:
         """Return by how much `monotonic` is ahead of what it says elsewhere on this machine.
 
         Take it off a reading before others read it: a time namespace has clocks of its own.

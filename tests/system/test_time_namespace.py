@@ -88,7 +88,7 @@ def test_when_a_process_began_is_the_same_from_every_time_namespace(shifted: lis
 
 
 def test_a_reading_of_the_clock_is_written_as_the_machine_has_it(shifted: list[str]) -> None:
-    here: Callable[[], float] = lambda: Runtime().monotonic() - Runtime().ahead()  # noqa: E731
+    here: Callable[[], float] = lambda: Runtime().monotonic() - Runtime().clock_ahead()  # noqa: E731
     before = here()
-    text = "from poolhand.runtime import *; r = Runtime(); print(r.monotonic() - r.ahead())"
+    text = "from poolhand.runtime import *; r = Runtime(); print(r.monotonic() - r.clock_ahead())"
     assert before <= float(told(shifted, text)) <= here()

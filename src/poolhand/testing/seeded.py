@@ -41,7 +41,7 @@ class SeededRuntime(Runtime):
     def monotonic(self) -> float:
         return self.loop.time()
 
-    def ahead(self) -> float:
+    def clock_ahead(self) -> float:
         return 0.0
 
     def since_boot(self) -> float:
