@@ -59,14 +59,11 @@ class Place:
 
     def expect_sound(self) -> None:
         """Refuse to open what was exchanged under those who have it open."""
-        if not _is_locked(f"{self.path}-shm"):
-            # A crash of the machine may take back what was not yet needed: then the log has it.
-            return
-        if not os.path.exists(self._log):
-            raise LogGone(self._gone())
         base = self._read()
-        if base is not None and base[0] < self._noted():
-            raise Replaced(self._other(OLDER))
+        is_older = base is not None and base[0] < self._noted()
+        # A crash of the machine may take back what was not yet needed: then the log has it.
+        if (is_older or not self.has_log) and _is_locked(f"{self.path}-shm"):
+            raise Replaced(self._other(OLDER)) if is_older else LogGone(self._gone())
 
     def check(self, connection: sqlite3.Connection | None) -> None:
         """Raise if this is another file, if its log is gone, or if its content was replaced."""
@@ -183,10 +180,12 @@ def _numbers(path: str) -> tuple[int, int]:
 def _is_locked(path: str) -> bool:
     """Tell whether a process has locked a part of a file, as far as the system tells."""
     _, number = _numbers(path)
+    if not number:
+        return False
     try:
-        with open(LOCKS, encoding="ascii", errors="replace") as file:
+        with open(LOCKS, encoding="utf-8", errors="replace") as file:
             fields = [line.split() for line in file]
     except OSError:
         return False
     places = [field for line in fields for field in line if field.count(":") == 2]
-    return number > 0 and any(int(one.rpartition(":")[2]) == number for one in places)
+    return any(int(one.rpartition(":")[2]) == number for one in places)
