@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from poolhand.stores.postgres_link import SETTINGS as SERVER_SETTINGS
 from poolhand.testing import PostgresServer, ServerMissing
 from poolhand.testing.servers import PrivateFolder, find_programs, free_port, on_path, wait_until
 from tests.servers import do_without
@@ -31,19 +32,24 @@ max_client_conn = 60
 class Pooler:
     """A running PgBouncer with two connections to the server."""
 
-    def __init__(self, program: Path, server: PostgresServer) -> None:
+    def __init__(self, program: Path, server: PostgresServer, more: str = "") -> None:
         self.port = free_port()
         self._place = PrivateFolder("poolhand-pooler-", "pgbouncer")
         users, settings = self._place.path / "users", self._place.path / "pgbouncer.ini"
         users.write_text('"poolhand" ""\n')
-        settings.write_text(SETTINGS.format(server=server.port, port=self.port, users=users))
+        text = SETTINGS.format(server=server.port, port=self.port, users=users)
+        settings.write_text(text + more)
         self._place.path.chmod(0o755)
         with (self._place.path / "log").open("wb") as log:
             self._process = self._place.start([program, settings], log)
         wait_until("the pooler listens", self._listens, then=self._said)
 
     def through(self, url: str) -> str:
-        return url.replace(f":{urlsplit(url).port}/", f":{self.port}/") + "&pooler=transaction"
+        return f"{self.unsaid(url)}&pooler=transaction"
+
+    def unsaid(self, url: str) -> str:
+        """Return a URL that leads here without saying what this is."""
+        return url.replace(f":{urlsplit(url).port}/", f":{self.port}/")
 
     def close(self) -> None:
         self._place.clear()
@@ -71,6 +77,15 @@ def pooler(postgres: PostgresServer) -> Iterator[Pooler]:
     except ServerMissing as missing:
         do_without(missing)
     running = Pooler(program, postgres)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def lenient_pooler(postgres: PostgresServer, pooler: Pooler) -> Iterator[Pooler]:
+    """Give a pooler that lets a client believe that its settings are kept."""
+    names = ", ".join(sorted(SERVER_SETTINGS))
+    running = Pooler(find_pooler(), postgres, f"ignore_startup_parameters = {names}\n")
     yield running
     running.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from poolhand.config import masked
 from poolhand.contract import Store
 from poolhand.errors import Unsupported, UsageError
@@ -13,6 +15,9 @@ KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
     "postgresql://user:password@host:5432/database"
 )
+OWNER, GROUP = 0o600, 0o660
+_PERMISSIONS = {"600": OWNER, "660": GROUP}
+_QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 
 
@@ -30,7 +35,8 @@ def store_of(url: str, runtime: Runtime) -> Store:
         case "sqlite":
             from poolhand.stores.sqlite import SqliteStore
 
-            return SqliteStore(_path(url, rest), runtime)
+            path, query = _parted(rest)
+            return SqliteStore(_path(url, path), runtime, _permissions(query))
         case "postgresql" | "postgres":
             try:
                 from poolhand.stores.postgres import PostgresStore
@@ -49,6 +55,26 @@ def store_of(url: str, runtime: Runtime) -> Store:
 def _given(url: object) -> str:
     """Return what was given for a URL as an error may show it."""
     return shown(masked(url) if isinstance(url, str) else url)
+
+
+def _parted(rest: str) -> tuple[str, str | None]:
+    """Return what stands before the options of a URL, and these; a name may have a ? in it."""
+    path, mark, query = rest.rpartition("?")
+    return (path, query) if mark and _QUERY.fullmatch(query) else (rest, None)
+
+
+def _permissions(query: str | None) -> int:
+    """Return the permissions of the files that a store makes."""
+    if query is None:
+        return OWNER
+    found = _PERMISSIONS.get(query.removeprefix("permissions="))
+    if found is None or not query.startswith("permissions="):
+        raise UsageError(
+            f"store: what stands behind the ? of sqlite:///file.db ({shown(query)}) is not allowed;"
+            " leave it out, or write permissions=660 to let a group use the files"
+            " (permissions=600, one user, is the default)"
+        )
+    return found
 
 
 def _path(url: str, rest: str) -> str:

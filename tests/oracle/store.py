@@ -242,6 +242,9 @@ class OracleStore:
             self._books.log.forget(streams_of_document(key))
         return self._books.prune(keep, limit)
 
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        return []
+
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         self._books.begin()
         self._books.log.forget(streams)

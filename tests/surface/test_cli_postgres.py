@@ -145,7 +145,7 @@ def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
     lines = desk.run("doctor").stdout.splitlines()
     assert [line.split()[0] for line in lines[2:]] == [
         "version", "server", "rights", "schema", "safety", "connections", "tables", "snapshots",
-        "audit", "clock", "store", "leases", "jobs", "schedule",
+        "audit", "clock", "store", "leases", "jobs", "schedule", "sessions",
     ]  # fmt: skip
     levels = {name: one["level"] for name, one in found(desk).items()}
     # This server of the tests is quicker than it is safe.

@@ -340,11 +340,13 @@ def test_a_store_that_is_well_passes_the_doctor(desk: Desk) -> None:
             "disk",
             "file",
             "schema",
+            "permissions",
             "store",
             "clock",
             "leases",
             "jobs",
             "schedule",
+            "sessions",
         )
     ]
     assert desk.json("doctor")["ok"] is True

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from poolhand.contract import Batch, Claim, Filter, Store
-from poolhand.errors import StoreError
+from poolhand.errors import StoreError, Unavailable, UsageError
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
@@ -20,6 +20,7 @@ from poolhand.stores.postgres import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.conftest import another, clock, hand, store  # noqa: F401 - fixtures
 from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.pooler import Pooler
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = pytest.mark.slow
@@ -149,3 +150,36 @@ async def test_more_stores_than_the_pooler_takes_are_told_so(pooled: str) -> Non
                 refused.append(str(error))
                 break
         assert "no more connections allowed" in refused[0]
+
+
+async def test_a_pooler_that_the_url_does_not_name_is_told_of(schema: str, pooler: Pooler) -> None:
+    with pytest.raises(UsageError, match=r"PgBouncer.* add pooler=transaction to the URL"):
+        await PostgresStore(pooler.unsaid(schema), Runtime()).open()
+
+
+async def test_a_pooler_that_keeps_no_settings_is_told_of_as_well(
+    schema: str, lenient_pooler: Pooler
+) -> None:
+    url = lenient_pooler.unsaid(schema)
+    told: list[BaseException] = []
+    async with asyncio.timeout(LIMIT):
+        while not told:
+            uses = [use(url, f"{number}") for number in range(4)]
+            ends = await asyncio.gather(*uses, return_exceptions=True)
+            told = [end for end in ends if end is not None]
+    for one in told:
+        assert isinstance(one, Unavailable)
+        assert "prepared statement" in str(one)
+        assert "add pooler=transaction to the URL of the store" in str(one)
+        assert "\n" not in str(one)
+
+
+async def use(url: str, name: str) -> None:
+    one = PostgresStore(url, Runtime())
+    try:
+        await one.open()
+        await one.enroll(owner(name))
+        for _ in range(10):
+            await one.leases()
+    finally:
+        await one.close()

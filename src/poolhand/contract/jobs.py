@@ -141,5 +141,11 @@ class Jobs(Protocol):
     async def prune(self, keep: float, limit: int = 1000) -> int:
         """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys."""
 
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        """Return the sessions that no job holds and yet are closed, each with its pool before it.
+
+        There are none unless something broke; with `free` their next turns go on.
+        """
+
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         """Forget jobs that are over, keys and streams included, and these streams; return ids."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Task
 from collections.abc import Awaitable
+from functools import partial
 from inspect import isawaitable
 
 from poolhand.observe.events import CallbackFailed, Events
 from poolhand.pool.config import OnDead
 from poolhand.pool.drain import STOP_GRACE
+from poolhand.pool.substrate import start_task
 from poolhand.rules.job import Job
 
 
@@ -22,9 +24,11 @@ class Callbacks:
         self._tasks: set[Task[None]] = set()
 
     def tell(self, callback: OnDead, job: Job) -> None:
-        task = self._loop.create_task(self._call(callback, job), name=f"{job.pool}-on-dead")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        make = partial(self._call, callback, job)
+        task = start_task(self._loop, make, f"{job.pool}-on-dead")
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def over(self, within: float) -> None:
         """Wait for those that still run, then stop them."""

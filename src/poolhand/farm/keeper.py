@@ -19,6 +19,7 @@ from poolhand.contract import Added, Batch, Entry, Refusal, Store
 from poolhand.errors import StoreError, Unavailable
 from poolhand.farm.news import News
 from poolhand.observe.events import Events, StoreTrouble
+from poolhand.pool.substrate import own_task
 from poolhand.runtime import Runtime
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ class Keeper:
 
     async def close(self, work: Work) -> None:
         """Do the last work, then end the loop, even if the caller leaves; from another loop."""
-        closing = asyncio.ensure_future(self.ask(work))
+        closing = own_task(asyncio.get_running_loop(), self.ask(work), "keeper-close")
         closing.add_done_callback(self._ended)
         await asyncio.shield(closing)
 

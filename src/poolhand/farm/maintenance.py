@@ -1,7 +1,7 @@
 """Maintenance: leases of the dead are taken back, what is due is promoted, what is old forgotten.
 
 Every process does the first: a compare-and-swap in the store makes it safe. The rest is done by
-one at a time, the leader.
+one at a time, the leader, which also frees sessions that are closed though no job holds them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from poolhand.execute.execution import Tried, logged
 from poolhand.execute.executor import crashed, stopped
 from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
-from poolhand.observe.events import OwnerReaped
+from poolhand.observe.events import OwnerReaped, SessionFreed
 from poolhand.rules.audit import STREAM
-from poolhand.runtime import Identity, process_started
+from poolhand.runtime import Identity, is_running
 
 LOOK_EVERY = 1.0
 LOOKS_APART = 5.0  # what is longer between two looks was not seen
@@ -124,7 +124,7 @@ def is_gone(owner: Owner, here: Identity) -> bool:
     host, boot, _, _ = here
     if owner.host != host or not (owner.boot and boot):
         return False
-    return owner.boot != boot or process_started(owner.pid) != owner.started
+    return owner.boot != boot or not is_running(owner.pid, owner.started)
 
 
 class Leader:
@@ -198,6 +198,8 @@ class Leader:
         if now < self._prunes_at:
             return False
         store = self._keeper.store
+        for pool, session in await store.unheld(free=True):
+            self._keeper.news.tell(SessionFreed(pool, session))
         jobs = await store.prune(self._keep, PRUNE_AT_ONCE)
         lines = await trim_audit(store, self._keeper.runtime.wall() - KEEP_AUDIT)
         if jobs >= PRUNE_AT_ONCE or lines >= TRIM_AT_ONCE:

@@ -20,6 +20,7 @@ from poolhand.farm.work_terms import WorkTerms
 from poolhand.farm.worker import Worker
 from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.substrate import own_task
 from poolhand.pool.vitals import Examined
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.farm import drain_within
@@ -122,10 +123,20 @@ class Shift:
             raise UsageError("a worker is drained on the event loop that it was started on")
         if self._drained is None:
             self._deadline = worker.now() + seconds
-            self._drained = worker.loop.create_task(self._stop(worker), name="worker-drain")
+            self._drained = self._begin_to_stop(worker)
         elif timeout is not None:
             self.hurry(seconds)
-        return await asyncio.shield(self._drained)
+        try:
+            return await asyncio.shield(self._drained)
+        except asyncio.CancelledError:
+            if not self._drained.cancelled():
+                raise
+            # A job has cancelled every task of the loop; what runs still has to be given back.
+            self._drained = self._begin_to_stop(worker)
+            return await asyncio.shield(self._drained)
+
+    def _begin_to_stop(self, worker: Worker) -> Task[ShiftReport]:
+        return own_task(worker.loop, self._stop(worker), "worker-drain")
 
     @property
     def running(self) -> int:

@@ -41,7 +41,8 @@ class StoredWork:
     """What a slot runs for a claim.
 
     `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
-    somebody, not by us. `returned`: we stop it, and give it back when it has stopped.
+    somebody, not by us. `returned`: we stop it, and give it back when it has stopped. `swept`:
+    another job has ended it along with all tasks of the loop.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class StoredWork:
         "returned",
         "run_in",
         "shelf",
+        "swept",
         "terms",
         "wished",
     )
@@ -76,7 +78,7 @@ class StoredWork:
         self.context = (errand.context or context).copy()
         if errand.brought:
             self.context.run(restore, errand.brought)
-        self.lost = self.wished = self.returned = False
+        self.lost = self.wished = self.returned = self.swept = False
 
     @property
     def id(self) -> str:

@@ -25,6 +25,7 @@ from poolhand.execute.executor import (
 )
 from poolhand.farm.announcing import Announcing
 from poolhand.farm.attention import Attention
+from poolhand.farm.guard import Guard
 from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
 from poolhand.farm.station import Station
@@ -91,7 +92,7 @@ class Worker:
         self.line = Line(station, self._choose, self)
         self.tray = self.line.tray
         self._refusing = False
-        self._guard = self.loop.create_task(self._stand_guard(), name="worker-guard")
+        self._guard = Guard(self)
 
     def begin(self) -> None:
         """Start to claim."""
@@ -119,7 +120,7 @@ class Worker:
     def close(self) -> None:
         """Let go of threads and processes."""
         self.stopped = True
-        self._guard.cancel()
+        self._guard.leave()
         self.attention.end()
         self.slots.close()
 
@@ -304,8 +305,7 @@ class Worker:
         if work.wished:
             return False
         if isinstance(outcome, Cancelled):
-            # Whoever ends all tasks of a loop ends the guard with them.
-            return work.returned or self._guard.cancelling() > 0
+            return work.returned or work.swept or self._guard.ending
         # Code often says in its own words that it was cancelled.
         spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
         return work.returned and spontaneous
@@ -362,16 +362,10 @@ class Worker:
         """Whether nothing runs any more, nor will, of what the quota allows."""
         return self._quota == 0 and not self._offered and not self.running
 
-    async def _stand_guard(self) -> None:
-        """Notice that the loop is being ended with the worker still at work."""
-        try:
-            await self.loop.create_future()
-        except CancelledError:
-            if not self.stopped:
-                await self._go_down()
-            raise
+    def reclaim(self) -> None:
+        self.slots.reclaim()
 
-    async def _go_down(self) -> None:
+    async def go_down(self) -> None:
         """Give back what runs, as long as the loop waits for it."""
         self.station.keeper.post(self.line.hand.close)
         self.stop_now(0.0)

@@ -229,6 +229,12 @@ class OwnerReaped(Event, frozen=True):
     job_ids: tuple[str, ...]
 
 
+class SessionFreed(Event, frozen=True):
+    """A session was closed though no job held it; its next turn goes on."""
+
+    session: str
+
+
 class StoreTrouble(Event, frozen=True):
     """Something that keeps stored jobs going fails for now; it is tried again."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -21,6 +23,10 @@ class InFile(Protocol):
     def path(self) -> Path:
         """Where it is."""
 
+    @property
+    def permissions(self) -> int:
+        """What its files are made with."""
+
     async def schema(self) -> tuple[int, int]:
         """Return the number of its schema, 0 for none, and the newest that is known here."""
 
@@ -37,6 +43,31 @@ def space(path: Path) -> Finding:
     if free < LITTLE_SPACE:
         return Finding("disk", Level.WARN, text, "free some space before the disk is full")
     return Finding("disk", Level.OK, text)
+
+
+def private(path: Path, permissions: int) -> Finding:
+    """Tell of files that more may use than the URL of the store says."""
+    wide = [one for one in map(Path, _files(path)) if _mode(one) & ~permissions & 0o077]
+    if not wide:
+        text = f"its files are those of one {'group' if permissions & 0o060 else 'user'}"
+        return Finding("permissions", Level.OK, text)
+    names = ", ".join(f"{one.name} ({_mode(one):o})" for one in wide)
+    text = f"others on this machine may use what the store keeps: {names}"
+    fix = f"`chmod {permissions:o} {shlex.join(str(one) for one in wide)}`"
+    if not permissions & 0o060:
+        fix += ", or let one group use them (?permissions=660 in the URL of the store)"
+    return Finding("permissions", Level.WARN, text, fix)
+
+
+def _files(path: Path) -> list[str]:
+    return [f"{path}{end}" for end in ("", "-wal", "-shm", "-lock", "-lock-turn")]
+
+
+def _mode(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
 
 
 def sound(path: Path, damage: Sequence[str]) -> Finding:

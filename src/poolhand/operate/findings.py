@@ -55,6 +55,7 @@ async def _outside(store: Store) -> AsyncIterator[Finding]:
             has, knows = await store.schema()
             yield file_findings.sound(store.path, damage)
             yield _schema("the file", has, knows)
+            yield file_findings.private(store.path, store.permissions)
         elif isinstance(store, OnServer):
             survey = await store.survey()
             for finding in server_findings.usable(store.place, survey):
@@ -112,6 +113,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
         *_unserved(pools, any(one.owner.works for one in leases if one not in dead)),
         *_causes(await store.causes()),
         await _due(store, now),
+        _sessions(await store.unheld()),
     ]
 
 
@@ -178,6 +180,15 @@ async def _due(store: Store, now: datetime) -> Finding:
         return Finding("schedule", Level.OK, "no job is overdue")
     text = f"{many(len(late), 'job')} should have been queued over {OVERDUE:.0f} s ago"
     return Finding("schedule", Level.WRONG, text, "start a worker of the app: workers do that")
+
+
+def _sessions(unheld: Sequence[tuple[str, str]]) -> Finding:
+    if not unheld:
+        return Finding("sessions", Level.OK, "every session that turns wait for is held by a job")
+    some = ", ".join(f"{session!r} in pool {pool!r}" for pool, session in unheld[:3])
+    text = f"{many(len(unheld), 'session')} ({some}) closed though no job holds it"
+    fix = "start a worker of the app: it lets their next turns go on within a minute"
+    return Finding("sessions", Level.WRONG, text, fix)
 
 
 def _waiting(count: int) -> str:

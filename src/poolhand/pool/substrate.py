@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Callable
+from asyncio import AbstractEventLoop, CancelledError, Task, isfuture
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from inspect import isawaitable
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate, isawaitable
 from threading import current_thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from poolhand.context import running
 from poolhand.observe.events import Events
@@ -19,6 +19,7 @@ from poolhand.pool.processes import Child, Children, Errand, Lost, Phase, lost
 from poolhand.rules.outcome import Asked
 from poolhand.runtime import Runtime
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Runnable)
 Ended = Callable[[Attempt[W], Any, BaseException | None], None]
 
@@ -41,8 +42,11 @@ class Substrate(Generic[W]):
         self._runtime = runtime
         self._events = events
         self._ended = ended
-        # A task factory may run a task while it is made, in the middle of our books.
-        self.eager = loop.get_task_factory() is not None
+
+    @property
+    def eager(self) -> bool:
+        """Whether a task may run while it is made, in the middle of our books."""
+        return self._loop.get_task_factory() is not None
 
     def run(self, attempt: Attempt[W], context: Context) -> None:
         """Begin to run an attempt; its end is told later, never from within this call."""
@@ -85,9 +89,9 @@ class Substrate(Generic[W]):
         return True
 
     def _create_task(self, attempt: Attempt[W], context: Context) -> None:
-        coroutine = self.on_loop(attempt, attempt.work)
-        task = self._loop.create_task(coroutine, name=attempt.slot.name, context=context)
-        if not task.done():
+        make = partial(self.on_loop, attempt, attempt.work)
+        task = start_task(self._loop, make, attempt.slot.name, context, lambda: attempt.begun)
+        if task is not None and not task.done():
             attempt.task = task
 
     def _start_thread(self, attempt: Attempt[W], call: Callable[[], None]) -> None:
@@ -198,9 +202,9 @@ class Substrate(Generic[W]):
         else:
             # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
             attempt.begun = False
-            attempt.task = self._loop.create_task(
-                self._await(attempt, value), name=attempt.slot.name, context=context
-            )
+            make = partial(self._await, attempt, value)
+            name = attempt.slot.name
+            attempt.task = start_task(self._loop, make, name, context, lambda: attempt.begun)
 
     async def _await(self, attempt: Attempt[W], awaitable: Any) -> None:
         attempt.begun = True
@@ -221,6 +225,43 @@ class Substrate(Generic[W]):
             # The loop is gone and the interpreter clears up; there is nobody left to tell.
             raise error
         self._ended(attempt, None, error)
+
+
+def start_task(
+    loop: AbstractEventLoop,
+    make: Callable[[], Coroutine[Any, Any, None]],
+    name: str,
+    context: Context | None = None,
+    begun: Callable[[], bool] = lambda: True,
+) -> Task[None] | None:
+    """Start a task as the loop makes them, or, where its task factory is broken, a plain one.
+
+    None where it had begun when that factory broke off: what runs cannot be reached. `begun` says
+    so of one that is closed.
+    """
+    coroutine = make()
+    why: Exception
+    try:
+        task: Any = loop.create_task(coroutine, name=name, context=context)
+        if isfuture(task):
+            return cast("Task[None]", task)
+        why = TypeError(f"it has made {type(task).__name__} instead of a task")
+    except Exception as error:
+        why = error
+    text = "the task factory of this event loop is broken; jobs run in plain tasks"
+    loop.call_exception_handler({"message": text, "exception": why})
+    state = getcoroutinestate(coroutine)
+    if state != CORO_CREATED and (state != CORO_CLOSED or begun()):
+        return None
+    coroutine.close()
+    return Task(make(), loop=loop, name=name, context=context)
+
+
+def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str) -> Task[T]:
+    """Start a task of our own, without the task factory of the loop: a job may have set it."""
+    if loop.get_task_factory() is None:
+        return loop.create_task(coroutine, name=name)
+    return Task(coroutine, loop=loop, name=name)
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.

@@ -39,6 +39,12 @@ def is_busy(error: Exception) -> bool:
     return code_of(error) in BUSY
 
 
+def wants_room(error: BaseException) -> bool:
+    """Tell whether a file could not grow: what is in the log may have to make place."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+
+
 def as_store_error(error: Exception, path: str, *, writing: bool = True) -> StoreError | None:
     """Return what is raised instead of an error of SQLite; None: it tells of a fault in code."""
     code = code_of(error)

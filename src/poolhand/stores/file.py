@@ -20,6 +20,8 @@ from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageErr
 from poolhand.runtime import Runtime
 from poolhand.stores import faults, migrations
 from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.place import LogGone, Place, Replaced
+from poolhand.stores.rights import OWNER, Rights
 from poolhand.stores.sqlite_database import Op
 from poolhand.stores.wake import Wake
 from poolhand.stores.wal import Wal
@@ -49,19 +51,21 @@ class StoreFile:
     `read_only` says why nothing can be written, until a write succeeds again.
     """
 
-    def __init__(self, path: str | Path, runtime: Runtime) -> None:
+    def __init__(self, path: str | Path, runtime: Runtime, permissions: int = OWNER) -> None:
         # Resolved: all who reach the file by whatever link must meet at one lock.
         self.path = os.path.realpath(path)
         self.lock_seconds = LOCK_SECONDS
         self.read_only: StoreError | None = None
         self._runtime = runtime
-        self._lock = FileLock(f"{self.path}-lock")
-        self._wake = Wake(self.path, runtime.salt())
+        self._rights = Rights(self.path, permissions)
+        self._lock = FileLock(f"{self.path}-lock", self._rights.make)
+        self._wake = Wake(self.path, runtime.salt(), self._rights)
         self._wal = Wal(f"{self.path}-wal")
         self._steps: tuple[migrations.Step, ...] = ()
         self._connection: sqlite3.Connection | None = None
         self._process = 0
-        self._inode = (0, 0)
+        self._place = Place(self.path, self._lock.path)
+        self._replaced: Replaced | None = None
         self._offset = 0.0
         self._closing = False
         self._waiting: list[tuple[Op[object], asyncio.Future[object]]] = []
@@ -95,7 +99,7 @@ class StoreFile:
 
     async def close(self) -> None:
         """Write what waits, and let go of the file; again does nothing."""
-        if self._connection is None or self._process != os.getpid():
+        if self._process != os.getpid() or (self._connection is None and self._replaced is None):
             # To close what a parent has open would take its locks away.
             return
         self._closing = True
@@ -111,7 +115,7 @@ class StoreFile:
             raise
         try:
             # Without the lock: its holder has the file open, so that SQLite only lets go of it.
-            self._disconnect(shorten=locked)
+            self._disconnect(shorten=locked and self._may_work_off())
         finally:
             self._lock.close()
             self._wake.close()
@@ -137,7 +141,7 @@ class StoreFile:
         No other write is made until it is given back to `end`.
         """
         self._expect_open()
-        lock, patience = FileLock(self._lock.path), self._new_patience()
+        lock, patience = FileLock(self._lock.path, self._rights.make), self._new_patience()
         try:
             while (connection := self._begin(lock, patience, self._another)) is None:
                 pause = lock.pause(patience)
@@ -238,6 +242,8 @@ class StoreFile:
             raise Unavailable(f"{self.path} is being closed")
 
     def _usable(self) -> sqlite3.Connection:
+        if self._replaced is not None:
+            raise _own(self._replaced)
         if self._connection is None:
             raise Unavailable(f"{self.path} is not open")
         self.expect_own()
@@ -245,13 +251,16 @@ class StoreFile:
 
     def _connect(self) -> None:
         self._expect_no_remains()
-        self._damage = None
+        self._place.expect_sound()
+        self._damage = self._replaced = None
         try:
             used = self._wal.size() > 0
             if used:
                 # To look and turn away must not work the log off.
                 with contextlib.closing(faults.reader(self.path)) as reader:
                     self._inspect(reader)
+            # SQLite makes its log and what belongs to it with the permissions of the file.
+            self._rights.make(self.path)
             connection = self._connection = sqlite3.connect(
                 self.path,
                 timeout=BUSY_SECONDS,
@@ -269,8 +278,8 @@ class StoreFile:
             _tune(connection)
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
-            self._inode = self._seen()
             self._wal.open()
+            self._place.remember()
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -307,6 +316,17 @@ class StoreFile:
             self._wal.shorten(connection)
         connection.close()
 
+    def _may_work_off(self) -> bool:
+        """Tell whether what stands in the log belongs into the file."""
+        try:
+            self._expect_in_place()
+        except LogGone:
+            # As long as nobody has begun another one.
+            return not self._place.has_log
+        except StoreError:
+            return False
+        return True
+
     def _expect_no_remains(self) -> None:
         """Refuse to begin anew beside the log of a file that is gone: SQLite would delete it."""
         if self._wal.size() and not (os.path.exists(self.path) and os.path.getsize(self.path)):
@@ -317,7 +337,9 @@ class StoreFile:
             )
 
     def _set_clock(self, connection: sqlite3.Connection) -> None:
-        boot, monotonic = self._runtime.identity()[1], self._runtime.monotonic()
+        # Written down as the machine has it: a process in a time namespace reads another clock.
+        ahead = self._runtime.clock_ahead()
+        boot, monotonic = self._runtime.identity()[1], self._runtime.monotonic() - ahead
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute(CLOCK)
@@ -332,7 +354,7 @@ class StoreFile:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        self._offset = row[1]
+        self._offset = row[1] - ahead
 
     def _flush(self) -> None:
         """Commit all who wait, if nobody else is at the file; else come again soon."""
@@ -359,14 +381,18 @@ class StoreFile:
         except BaseException as error:
             self._signals.clear()
             _roll_back(connection)
+            if faults.wants_room(error):
+                # The log is worked off after a commit only; one that cannot grow has none.
+                self._wal.shorten(connection)
+                self._place.note()
             self._fail(group, self.failure(error))
             if not isinstance(error, Exception):
                 raise
         else:
             # What was committed is told whatever becomes of the log.
             self._settle(outcomes)
-            if connection.total_changes != before:
-                self._wal.tidy(connection)
+            if connection.total_changes != before and self._wal.tidy(connection):
+                self._place.note()
         finally:
             self._lock.release()
 
@@ -479,24 +505,21 @@ class StoreFile:
         return value
 
     def _expect_in_place(self) -> None:
-        if self._seen() != self._inode:
-            raise Unavailable(
-                f"{self.path} was moved, removed or replaced while it was open; put it back, or"
-                " start again to use what is there now"
-            )
+        """Refuse to write where something else is than was opened; only under the lock."""
+        try:
+            self._place.check(self._connection)
+        except Replaced as replaced:
+            # Who stays would mix two contents, and so would who comes later and finds the log.
+            self._replaced = replaced
+            self._place.set_log_aside()
+            self._disconnect()
+            raise
 
     def _expect_schema(self, connection: sqlite3.Connection) -> None:
         """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
         (needs,) = connection.execute(migrations.OLDEST_CODE).fetchone()
         if needs is not None and needs > len(self._steps):
             raise migrations.too_new(self.path, needs, len(self._steps))
-
-    def _seen(self) -> tuple[int, int]:
-        try:
-            seen = os.stat(self.path)
-        except FileNotFoundError:
-            return 0, 0
-        return seen.st_dev, seen.st_ino
 
     def _new_patience(self) -> Patience:
         return Patience(self._runtime.monotonic, self.lock_seconds)

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable
 from weakref import WeakSet
 
+from poolhand.stores.rights import Rights
+
 LOCK_SECONDS = 10.0
 FIRST_PAUSE = 0.001
 LAST_PAUSE = 0.02
@@ -45,8 +47,10 @@ class FileLock:
     second lock, for the turn: it is taken while waiting, and who finds it taken stays back.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, make: Callable[[str], object] | None = None) -> None:
+        """Make a lock of a file, which `make` makes where it is missing."""
         self.path = path
+        self._make = Rights(path).make if make is None else make
         self._fd: int | None = None
         self._turn: int | None = None
         self._file = (0, 0)
@@ -119,11 +123,18 @@ class FileLock:
         return taken
 
     def _open(self) -> None:
-        # To read is enough for a lock, and all that a file of another user may allow.
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_CREAT, 0o644)
+        self._fd = self._opened(self.path)
         seen = os.fstat(self._fd)
         self._file = seen.st_dev, seen.st_ino
-        self._turn = os.open(f"{self.path}-turn", os.O_RDONLY | os.O_CREAT, 0o644)
+        self._turn = self._opened(f"{self.path}-turn")
+
+    def _opened(self, path: str) -> int:
+        # To read is enough for a lock, and all that a file of another user may allow.
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            self._make(path)
+            return os.open(path, os.O_RDONLY)
 
     def _may_try(self, patience: Patience) -> bool:
         waited = patience.waited()

@@ -408,6 +408,14 @@ class PostgresStore:
             lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Need({no: True})
         )
 
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        found = await self._read(sql_upkeep.unheld)
+        if found and free:
+            return await self._steps(
+                sql_upkeep.free, lambda tables: Need({one.pool: True for one in found})
+            )
+        return sql_upkeep.named(found)
+
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         return await self._steps(
             lambda steps: sql_upkeep.erase(steps, ids, streams, by), postgres_needs.jobs(ids)

@@ -20,11 +20,21 @@ CONNECTIONS = "53300"
 LEAVING = frozenset({"57P01", "57P02", "57P03", "57P05"})  # shutdown, crash, start, idle too long
 READ_ONLY = "25006"
 NO_RIGHT = "42501"
+# What was prepared on one connection was asked for on another: a pooler has put it in between.
+NOT_PREPARED = frozenset({"26000", "42P05"})
+PROTOCOL = "08P01"
+OTHERS = "bind message supplies"  # values for a statement that another prepared under the name
+UNSET = "unsupported startup parameter"  # how PgBouncer refuses to set what it cannot keep
 CANCELLED = "57014"
 NO_DATABASE = "3D000"
 TOO_LONG_IDLE = "25P03"
 # A parameter that does not exist, has no such value, or cannot be set.
 NO_SETTING = frozenset({"42704", "22023", "55P02"})
+BEHIND_POOLER = (
+    "there is a pooler such as PgBouncer before the server, which lends its connections for a"
+    " transaction at a time; add pooler=transaction to the URL of the store"
+    " (postgresql://user@host/database?pooler=transaction)"
+)
 OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -86,6 +96,8 @@ def as_store_error(error: Exception, where: str) -> StoreError | None:
     """Return what is raised instead of an error of the server or of the way to it."""
     what = f"{where}: {_words(error)}"
     state = state_of(error)
+    if state in NOT_PREPARED or (state == PROTOCOL and OTHERS in str(error)):
+        return Unavailable(f"{what.splitlines()[0]}: {BEHIND_POOLER}")
     if state in FULL:
         return ReadOnly(f"{what}: nothing new is taken until there is space again")
     if state == READ_ONLY:
@@ -111,6 +123,8 @@ def on_the_way(error: Exception, where: str, seconds: float) -> Exception:
     """Return what is raised when no connection could be made."""
     if isinstance(error, asyncpg.ClientConfigurationError) or state_of(error) in NO_SETTING:
         return UsageError(f"store: {error}; check what stands behind the ? of the URL")
+    if state_of(error) == PROTOCOL and UNSET in str(error):
+        return UsageError(f"store: {where}: {_words(error)}: {BEHIND_POOLER}")
     if isinstance(error, TimeoutError):
         return Unavailable(
             f"{where}: no connection within {seconds:g} s: check host and port in the URL, and"

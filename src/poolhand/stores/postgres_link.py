@@ -35,11 +35,20 @@ PLANS = {
         ("enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
     ),
 }
-BEGIN = "BEGIN"
+# Each statement has to see what was committed while it waited for a lock: at a level where all of a
+# transaction sees one moment, a turn would be told that its session is busy when nobody holds it.
+LEVEL = "read committed"
+BEGIN = f"BEGIN ISOLATION LEVEL {LEVEL.upper()}"
 # A pooler lends another connection each time, on which nothing is set.
 BEGIN_POOLED = "; ".join(
     [BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in LIMITS.items())]
 )
+SETTINGS = {
+    "application_name": NAME,
+    "default_transaction_isolation": LEVEL,
+    **LIMITS,
+    **PLANS,
+}
 OLDEST = (13,)  # pg_current_xact_id
 
 
@@ -65,7 +74,7 @@ async def connect(address: Address, dsn: str | None = None) -> Raw:
             dsn or address.dsn,
             timeout=CONNECT_SECONDS,
             statement_cache_size=0 if pooled else 500,
-            server_settings={} if pooled else {"application_name": NAME, **LIMITS, **PLANS},
+            server_settings={} if pooled else SETTINGS,
         )
     except Exception as error:
         raise faults.on_the_way(error, address.shown, CONNECT_SECONDS) from error

@@ -9,7 +9,7 @@ from poolhand.stores import migrations
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.migrations import Step, Taken, check
 from poolhand.stores.postgres_address import Address
-from poolhand.stores.postgres_link import Link, Raw
+from poolhand.stores.postgres_link import BEGIN, Link, Raw
 from poolhand.stores.postgres_locks import SCHEMA, Locks
 from poolhand.stores.postgres_tables import Dialect
 
@@ -61,7 +61,7 @@ async def _migrate(link: Link, address: Address, at: datetime, steps: Sequence[S
         check(taken, steps, address.shown)
         if len(taken) >= len(steps):
             return 0
-        await connection.execute("BEGIN")
+        await connection.execute(BEGIN)
         try:
             lock = Locks(address.schema).kind(SCHEMA)
             await connection.fetch("SELECT pg_advisory_xact_lock($1::int, 0)", lock)

@@ -139,6 +139,10 @@ class PostgresPool(StoredPool):
         self.own()
         super().set_aside(entry, now)
 
+    def free_session(self, line: str, now: float) -> None:
+        self.own()
+        super().free_session(line, now)
+
     def counted(self) -> tuple[int, int]:
         if self.free:
             self._count()

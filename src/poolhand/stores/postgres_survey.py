@@ -11,7 +11,7 @@ from msgspec import Struct
 from poolhand.runtime import Runtime
 from poolhand.stores import migrations
 from poolhand.stores.postgres_address import Address
-from poolhand.stores.postgres_link import Raw, connect
+from poolhand.stores.postgres_link import BEGIN, Raw, connect
 from poolhand.stores.postgres_migrations import applied
 from poolhand.stores.postgres_tables import Dialect
 from poolhand.stores.sql_tables import Tables
@@ -167,7 +167,7 @@ async def _connected(address: Address) -> AsyncIterator[Raw]:
     connection = await connect(address)
     try:
         # A pooler may give every statement outside of one to another server process.
-        await connection.execute("BEGIN READ ONLY")
+        await connection.execute(f"{BEGIN} READ ONLY")
         yield connection
     finally:
         await connection.close(timeout=1.0)

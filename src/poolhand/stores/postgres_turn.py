@@ -229,7 +229,13 @@ class Turns:
         """Write down that the clock of the server was set, unless somebody has."""
         async with self._link.lend() as connection:
             tables = PostgresTables(connection, self.dialect)
-            await run(lambda: tables.execute(AMEND, (stepped.skew, stepped.by)))
+            await connection.execute(self._link.begin)
+            try:
+                await run(lambda: tables.execute(AMEND, (stepped.skew, stepped.by)))
+            except Exception:
+                await self._roll_back(connection)
+                raise
+            await connection.execute("COMMIT")
 
     async def became(self, done: Done[Any]) -> bool:
         """Tell whether a transaction was committed, as soon as it is decided.

@@ -234,6 +234,12 @@ class StoredPool(KeptDesk[Row]):
         """Return the numbers of the oldest jobs that are set aside under a cause."""
         return [seq for (seq,) in self.books.query_waits(WAITING_FOR, (self.no, cause, limit))]
 
+    def free_session(self, line: str, now: float) -> None:
+        """Let the next turn of a session go on that no job holds."""
+        heir = self.sessions.hand_on(line)
+        if heir is not None:
+            self._pass_key_gate(heir, now)
+
     def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
         """Return what a job that comes into the queue now is sorted by."""
         row = Row(job, self.no, self.books.now)

@@ -80,6 +80,10 @@ class StoredSessions(Sessions[Row]):
         line = _line(entry.job)
         if self._holder(line) != entry.seq:
             return None
+        return self.hand_on(line)
+
+    def hand_on(self, line: str) -> Row | None:
+        """Give a session to the next of its turns, which is returned; None where none waits."""
         seq = self._heirs[line] if line in self._heirs else self._look_ahead([line])[line]
         self._hold(line, seq)
         if seq is None:
@@ -125,6 +129,11 @@ class StoredSessions(Sessions[Row]):
         free = [line for line, seq in held if seq is None]
         # To be asked for nothing is to be carried out.
         list(self._books.tables.among(FREE, free, (self._pool,)))
+
+
+def session_of(line: str) -> str:
+    """Return the name of a session that is known under a line."""
+    return str(msgspec.json.decode(line)[1])
 
 
 def _line(job: Job) -> str:

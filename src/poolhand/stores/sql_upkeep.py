@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from poolhand.contract import Promoted
 from poolhand.rules import audit
@@ -13,6 +14,7 @@ from poolhand.stores import sql_documents, sql_users
 from poolhand.stores.sql_books import FORGET_JOB
 from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_rows import END_OF, sought
+from poolhand.stores.sql_sessions import session_of
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Delete, Tables
 
@@ -38,6 +40,16 @@ SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     EXISTS (SELECT 1 FROM poolhand_keys WHERE seq = e.seq AND newcomer = 0)
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
 FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
+"""
+# A job that is stuck was told to be over, and has left its session.
+UNHELD = """
+SELECT s.pool, p.name, s.line FROM poolhand_sessions s JOIN poolhand_pools p ON p.no = s.pool
+WHERE NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE seq = s.holder AND place <> 2)
+    AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = s.holder AND stuck = 0)
+UNION SELECT w.pool, p.name, w.gate FROM poolhand_waits w JOIN poolhand_pools p ON p.no = w.pool
+WHERE w.place = 2 AND w.gate IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM poolhand_sessions WHERE pool = w.pool AND line = w.gate)
+ORDER BY 1, 3
 """
 IDS = "SELECT id, tenant, session FROM poolhand_jobs WHERE seq IN (?*)"
 HELD = "SELECT seq FROM poolhand_claims WHERE seq IN (?*)"
@@ -143,6 +155,36 @@ def forget(steps: Steps, keep: float, limit: int) -> int:
     tables.delete(FORGET_JOB, numbers)
     sql_users.forget_unkept(tables, [tuple(whose) for _, *whose in jobs])
     return len(gone)
+
+
+class Unheld(NamedTuple):
+    """A session that no job holds and yet is closed: the number and name of its pool, its line."""
+
+    pool: int
+    name: str
+    line: str
+
+
+def unheld(tables: Tables) -> list[Unheld]:
+    """Look for sessions whose holder is over, gone or waits itself, or that turns wait for alone.
+
+    Every step hands a session on in the transaction that ends its holder, so there are none unless
+    a database did not keep transactions apart as it must, or somebody else wrote to the tables.
+    """
+    return [Unheld._make(row) for row in tables.execute(UNHELD)]
+
+
+def free(steps: Steps) -> list[tuple[str, str]]:
+    """Let the next turn of each such session go on."""
+    found = unheld(steps.books.tables)
+    for pool, _, line in found:
+        steps.pools.no(pool).free_session(line, steps.books.now)
+    return named(found)
+
+
+def named(found: Sequence[Unheld]) -> list[tuple[str, str]]:
+    """Return sessions as people know them."""
+    return [(one.name, session_of(one.line)) for one in found]
 
 
 def erase(steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:

@@ -45,6 +45,7 @@ from poolhand.stores import (
     survey,
 )
 from poolhand.stores.file import StoreFile
+from poolhand.stores.rights import OWNER
 from poolhand.stores.sql_leases import Leases, all_leases
 from poolhand.stores.sql_log import StreamLog, is_good
 from poolhand.stores.sql_pools import pool_rows
@@ -197,6 +198,12 @@ class SqliteVerbs:
     async def prune(self, keep: float, limit: int = 1000) -> int:
         return await self._steps(lambda steps: sql_upkeep.prune(steps, keep, limit))
 
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        found = self._read(sql_upkeep.unheld)
+        if found and free:
+            return await self._steps(sql_upkeep.free)
+        return sql_upkeep.named(found)
+
     async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
         return await self._steps(lambda steps: sql_upkeep.erase(steps, ids, streams, by))
 
@@ -250,8 +257,9 @@ class SqliteStore(SqliteVerbs):
 
     _file: StoreFile
 
-    def __init__(self, path: str | Path, runtime: Runtime) -> None:
-        super().__init__(StoreFile(path, runtime), runtime)
+    def __init__(self, path: str | Path, runtime: Runtime, permissions: int = OWNER) -> None:
+        super().__init__(StoreFile(path, runtime, permissions), runtime)
+        self.permissions = permissions
 
     # Told without being open
 

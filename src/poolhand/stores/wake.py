@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 
 from poolhand.contract import Hint
+from poolhand.stores.rights import Rights, is_socket
 
 LONGEST = 100  # bytes in the path of a socket; the kernel takes 104 to 108
 NAME = 12  # characters of a socket's own name
@@ -30,11 +31,13 @@ def folder_of(path: str) -> str:
 class Wake:
     """Tells topics to its own subscribers and to every other process on the file.
 
-    Without a socket (none can be made there, or the loop watches none) it serves its own alone.
+    Without a socket (none can be made there, others could write to the folder, or the loop watches
+    none) it serves its own alone.
     """
 
-    def __init__(self, path: str, name: str) -> None:
+    def __init__(self, path: str, name: str, rights: Rights | None = None) -> None:
         self._folder = folder_of(path)
+        self._rights = rights or Rights(path)
         self._name = name
         self._hints: dict[int, Hint] = {}
         self._last = 0
@@ -98,8 +101,7 @@ class Wake:
                 self._socket.sendto(datagram, path)
             except ConnectionRefusedError:
                 # Its process died: a socket that lives is bound from the moment it can be seen.
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
+                _remove(path)
             except OSError:
                 # Gone, not ours to write to, or full: who has unread hints wakes up anyway.
                 continue
@@ -144,20 +146,30 @@ class Wake:
         # More than once: who leaves removes the folder when it is empty.
         for _ in range(5):
             try:
-                os.makedirs(self._folder, mode=0o755, exist_ok=True)
+                if not self._rights.make_folder(self._folder):
+                    break
                 made.bind(path)
+                self._rights.share(path)
             except FileNotFoundError:
                 continue
             except OSError:
                 break
             return made
         made.close()
+        _remove(path)
         return None
 
     def _hang_up(self) -> None:
         assert self._socket is not None
         self._socket.close()
         self._socket = None
+        _remove(os.path.join(self._folder, self._name))
         with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self._folder, self._name))
             os.rmdir(self._folder)
+
+
+def _remove(path: str) -> None:
+    """Remove a socket; what else has its name is not ours."""
+    if is_socket(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)

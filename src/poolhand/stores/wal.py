@@ -41,14 +41,15 @@ class Wal:
         except FileNotFoundError:
             return 0
 
-    def tidy(self, connection: sqlite3.Connection) -> None:
+    def tidy(self, connection: sqlite3.Connection) -> bool:
         """Work the log off if that is worth while; what was committed stands in any case."""
         with contextlib.suppress(OSError):
-            self._tidy(connection)
+            return self._tidy(connection)
+        return False
 
-    def _tidy(self, connection: sqlite3.Connection) -> None:
+    def _tidy(self, connection: sqlite3.Connection) -> bool:
         if self._fd is None:
-            return
+            return False
         head = os.pread(self._fd, HEAD, 0)
         page_size, salt = int.from_bytes(head[8:12]), head[16:24]
         if salt != self._salt:
@@ -56,8 +57,10 @@ class Wal:
             self._salt, self._due = salt, WORTH_WHILE
         frame = os.pread(self._fd, 16, HEAD + (self._due - 1) * (FRAME_HEAD + page_size))
         # What older rounds have left behind is salted otherwise.
-        if frame[8:16] == salt:
-            self._work_off(connection)
+        if frame[8:16] != salt:
+            return False
+        self._work_off(connection)
+        return True
 
     def shorten(self, connection: sqlite3.Connection) -> None:
         """Work all of the log off, as far as others who read allow it."""

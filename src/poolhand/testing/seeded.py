@@ -41,6 +41,9 @@ class SeededRuntime(Runtime):
     def monotonic(self) -> float:
         return self.loop.time()
 
+    def clock_ahead(self) -> float:
+        return 0.0
+
     def since_boot(self) -> float:
         return self.monotonic()
 

@@ -69,6 +69,7 @@ FINDINGS = {
     "OwnerReaped",
     "PoisonSuspected",
     "QueueHigh",
+    "SessionFreed",
     "StoreTrouble",
     "WorkerBound",
     "WorkerVanished",

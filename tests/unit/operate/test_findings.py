@@ -58,7 +58,7 @@ async def test_a_store_that_is_well_has_nothing_but_good_findings(world: World) 
     await world.add()
     await world.claim()
     findings = await look(world)
-    assert list(findings) == ["store", "clock", "leases", "jobs", "schedule"]
+    assert list(findings) == ["store", "clock", "leases", "jobs", "schedule", "sessions"]
     assert {finding.level for finding in findings.values()} == {Level.OK}
 
 
@@ -197,6 +197,7 @@ class Filed(MemoryStore):
     """A store with a file, of which a test says how it is."""
 
     path = Path("agents.db")
+    permissions = 0o600
     numbers = (2, 2)
     broken: tuple[str, ...] = ()
     opened = False
@@ -214,7 +215,7 @@ class Filed(MemoryStore):
 
 async def test_a_file_that_is_well_is_told_first(clock: Clock) -> None:
     findings = await found(Filed(clock), clock)
-    assert list(findings)[:3] == ["disk", "file", "schema"]
+    assert list(findings)[:4] == ["disk", "file", "schema", "permissions"]
     assert findings["schema"].text == "the schema is number 2, the newest"
     assert findings["file"].level is Level.OK
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -750,6 +751,27 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(tmp_pa
         await file.check()
         assert file.read_only is None
         await file.write(note("x" * 200_000))
+
+
+async def test_a_log_that_cannot_grow_is_worked_off_and_written_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """A disk with space for the file, but not for a longer log, takes more after one refusal."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with notes(tmp_path) as file:
+        for number in range(50):
+            await file.write(note(f"{number} " + "x" * 10_000))
+        size = log_size(file)
+        assert size > 3 * os.stat(file.path).st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            with pytest.raises(ReadOnly):
+                await file.write(note("x" * 10_000))
+            for number in range(50, 60):
+                await file.write(note(f"{number} " + "x" * 10_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [int(text.split()[0]) for text in file.read(noted)] == list(range(60))
 
 
 async def test_a_disk_that_fills_up_refuses_all_who_share_the_commit(tmp_path: Path) -> None:

@@ -51,6 +51,24 @@ def test_a_state_of_the_server_has_a_meaning(state: str, kind: type[PoolhandErro
     assert "some words" in str(told)
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("26000", 'prepared statement "__asyncpg_stmt_3__" does not exist'),
+        ("42P05", 'prepared statement "__asyncpg_stmt_3__" already exists'),
+        ("08P01", "bind message supplies 1 parameters, but prepared statement requires 2"),
+    ],
+)
+def test_what_was_prepared_elsewhere_means_a_pooler_that_was_not_named(
+    state: str, text: str
+) -> None:
+    error = of_server(state, text)
+    told = faults.at_the_wall(error, WHERE)
+    assert type(told) is Unavailable
+    assert "PgBouncer" in str(told)
+    assert "?pooler=transaction" in str(told)
+
+
 def test_an_id_that_is_known_is_a_conflict() -> None:
     error = asyncpg.PostgresError.new(
         {"S": "ERROR", "C": "23505", "M": "twice", "n": faults.KNOWN_ID}
