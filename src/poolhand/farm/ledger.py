@@ -28,7 +28,8 @@ class Ledger:
             "record": self._record,
             "document": self._document,
             "put": self._put,
-            "runs": self._runs,
+            "keys": self._keys,
+            "job": self._job,
             "lines": self._lines,
             "inbox": self._inbox,
             "shorten": self._shorten,
@@ -59,16 +60,19 @@ class Ledger:
         return await self._keeper.store.get_document(key)
 
     async def _put(
-        self, job: Job, token: int, key: str, value: bytes, expect: int, ttl: float | None
-    ) -> int | None:
-        """Write a document and return its version; None if another was there, or no lease is."""
-        versions = await self._keeper.store.put([Put(key, value, expect, ttl)], token)
-        return None if versions is None else versions[0]
+        self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]
+    ) -> tuple[int, ...] | None:
+        """Write documents; None if another version of one was there, or no lease is."""
+        return await self._keeper.store.put([Put(*one) for one in puts], token)
 
-    async def _runs(self, job: Job, token: int, other: str) -> bool:
-        """Tell whether another job runs."""
+    async def _keys(self, job: Job, token: int, prefix: str, after: str, limit: int) -> list[str]:
+        """Return keys of documents that begin so."""
+        return await self._keeper.store.scan(prefix, after, limit)
+
+    async def _job(self, job: Job, token: int, other: str) -> Job | None:
+        """Return another job."""
         found = (await self._keeper.store.get([other]))[0]
-        return found is not None and found.job.status is Status.RUNNING
+        return None if found is None else found.job
 
     async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
         return await bodies_of(self._keeper.store, stream)

@@ -58,22 +58,22 @@ def inbox_of(job_id: str) -> str:
 
 def session_of(tenant: str | None, session: str) -> str:
     """Return the key of a session's document, and the stream of its revisions."""
-    return sessions_of(tenant) + _part(session)
+    return sessions_of(tenant) + part(session)
 
 
 def sessions_of(tenant: str | None) -> str:
     """Return how the keys of all sessions of a tenant begin."""
-    return f"{SESSIONS}{_part(tenant or '')}/"
+    return f"{SESSIONS}{part(tenant or '')}/"
 
 
 def executions_of(tenant: str | None, session: str) -> str:
     """Return the stream of the attempts at all turns of a session."""
-    return f"{EXECUTIONS}{_part(tenant or '')}/{_part(session)}"
+    return f"{EXECUTIONS}{part(tenant or '')}/{part(session)}"
 
 
 def rollbacks_of(tenant: str | None, session: str) -> str:
     """Return the stream of the turns of a session whose writes are taken back."""
-    return f"{ROLLBACKS}{_part(tenant or '')}/{_part(session)}"
+    return f"{ROLLBACKS}{part(tenant or '')}/{part(session)}"
 
 
 def streams_of_session(tenant: str | None, session: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def streams_of_document(key: str) -> tuple[str, ...]:
     return key, f"{EXECUTIONS}{whose}", f"{ROLLBACKS}{whose}"
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
     """Return a name as a part of a path that can be an entry of an index, however long it is."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_PART:

@@ -45,9 +45,18 @@ class KeyRing:
         """Whether data without a signature is read."""
         return self._accept_unsigned
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of all its keys, that of the current one first."""
+        return self._current, *(name for name in self._keys if name != self._current)
+
     def sign(self, data: bytes) -> bytes:
         """Return the signature of `data` under the current key."""
         return self._signature(self._current, data)
+
+    def former_signature(self, key_id: str, data: bytes) -> bytes:
+        """Return the signature that `data` of the first version has under one of the keys."""
+        return self._signature(key_id, data)
 
     def verify(self, key_id: str, data: bytes, signature: bytes, what: str) -> None:
         """Return if the key of that id has signed exactly this data, else raise BadSignature."""
