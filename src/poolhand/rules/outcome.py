@@ -15,6 +15,7 @@ from poolhand.errors import (
     JobFailed,
     JobTimedOut,
     RetryLater,
+    SessionErased,
     Snooze,
     ToolOutcomeUnknown,
     UsageError,
@@ -86,8 +87,9 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
             return _unreadable(error, "seconds, 0 or more")
-        case GiveUp() | ToolOutcomeUnknown() | IdempotencyConflict():
-            # The last two are there for somebody to decide; another attempt would meet them again.
+        case GiveUp() | SessionErased() | ToolOutcomeUnknown() | IdempotencyConflict():
+            # What was erased does not begin again by itself. The last two are there for somebody to
+            # decide; another attempt would meet them again.
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():
             return Failed(_wrapped(error, job_id), permanent=True)

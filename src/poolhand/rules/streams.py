@@ -13,6 +13,9 @@ from msgspec import Struct
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
 SESSIONS, EXECUTIONS, ROLLBACKS = "session/", "executions/", "rollbacks/"
+OF_SESSIONS = (SESSIONS, EXECUTIONS, ROLLBACKS)
+ERASED = "erased/"
+ERASED_FOR = 30 * 86_400.0  # seconds: longer than any turn runs
 LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
@@ -87,6 +90,12 @@ def streams_of_document(key: str) -> tuple[str, ...]:
         return ()
     whose = key.removeprefix(SESSIONS)
     return key, f"{EXECUTIONS}{whose}", f"{ROLLBACKS}{whose}"
+
+
+def erasure_of(key: str) -> str:
+    """Return the key of the document that says up to which version another one was erased."""
+    # What is erased leaves no name behind.
+    return ERASED + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def part(name: str) -> str:
