@@ -36,8 +36,9 @@ SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
 
 def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
     """Return a document and its version."""
-    row: tuple[bytes, int] | None = tables.execute(GET, (sought(key), now)).fetchone()
-    return row
+    row = tables.execute(GET, (sought(key), now)).fetchone()
+    # A plain one: it may be sent to a process that knows nothing of databases.
+    return None if row is None else (row[0], row[1])
 
 
 def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
