@@ -22,6 +22,9 @@ SELECT d.key, one.run FROM (
 JOIN poolhand_documents d ON d.key >= 'receipt/run/' || one.run || '/'
     AND d.key < 'receipt/run/' || one.run || '0'
 """
+ANY_RECEIPT = """
+SELECT 1 FROM poolhand_documents WHERE key >= 'receipt/run/' AND key < 'receipt/run0' LIMIT 1
+"""
 JOBS_KEPT = "SELECT id FROM poolhand_jobs WHERE id IN (?*)"
 HEIRS_KEPT = "SELECT run FROM poolhand_runs WHERE run IN (?*)"
 
@@ -29,7 +32,9 @@ HEIRS_KEPT = "SELECT run FROM poolhand_runs WHERE run IN (?*)"
 def forget_jobs(tables: Tables, log: StreamLog, numbers: Sequence[int]) -> None:
     """Forget jobs, and what belongs to runs of which no job is left."""
     rows = list(tables.among(RUNS, numbers))
-    receipts = list(tables.among(RECEIPTS, numbers))
+    # Most stores have none, and to ask for those of many jobs is not cheap.
+    any_receipt = tables.execute(ANY_RECEIPT).fetchone() if rows else None
+    receipts = [] if any_receipt is None else list(tables.among(RECEIPTS, numbers))
     tables.delete(FORGET_JOB, numbers)
     tables.delete(FORGET_HEIR, numbers)
     runs = list({run for _, run in rows})
