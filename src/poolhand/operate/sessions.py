@@ -83,7 +83,8 @@ async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -
     await _until_over(store, ids, id)
     documents = [key, *await _receipts(store, tenant, id, turns)]
     erased = await store.erase(ids, streams.streams_of_session(tenant, id), by, documents)
-    return ErasedView(id, tenant, len(erased))
+    await _until_gone(store, [one for one in ids if one not in set(erased)], id, by)
+    return ErasedView(id, tenant, len(ids))
 
 
 async def _receipts(
@@ -144,6 +145,22 @@ async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None
         raise Unavailable(
             f"a turn of session {session!r} was asked to stop and does not: nothing was erased; "
             "try again when its worker is back, or it has ended"
+        ) from None
+
+
+async def _until_gone(store: Operable, ids: Sequence[str], session: str, by: str) -> None:
+    """Erase turns that are over as soon as their code is."""
+    try:
+        async with asyncio.timeout(STOP_WITHIN):
+            while ids:
+                await store.erase(ids, (), by)
+                found = await store.get(ids)
+                ids = [one.job.id for one in found if one is not None]
+                await asyncio.sleep(LOOK_AGAIN if ids else 0)
+    except TimeoutError:
+        raise Unavailable(
+            f"session {session!r} is erased, but not {', '.join(ids)}: the code of that turn still "
+            "runs, though it was told to stop; erase the session again when its worker has ended"
         ) from None
 
 

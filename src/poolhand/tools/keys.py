@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -75,7 +76,7 @@ class Keys:
         if not await self._may_be_former() or await self._is_kept(place):
             return place
         for former in self._former():
-            if await self._is_kept(former) and not await self._is_of_another_tenant(former):
+            if await self._is_usable(former):
                 self._met.add(former.path)
                 return former
         if self._unordered and self._terms.effect is Effect.ONCE and await self._has_strays():
@@ -157,15 +158,26 @@ class Keys:
                 continue
             yield Place(key, RECEIPTS + key, receipts_of_run(job.run) + key, calls)
 
-    async def _is_of_another_tenant(self, place: Place) -> bool:
-        """Tell whether a receipt is not for this tenant: those of all were kept together."""
-        if self._terms.scope != "global" or self._terms.shared:
-            return False
-        found = await self._inside.ask("document", place.path)
+    async def _is_usable(self, place: Place) -> bool:
+        """Tell whether a receipt is there, and is for this job.
+
+        Those of all tenants were kept together, and by now all of them longer than they hold.
+        """
+        ask, job, terms = self._inside.ask, self._job, self._terms
+        found = await ask("document", place.path)
         if found is None:
+            return await ask("document", place.own) is not None
+        receipt = read(found[0])
+        if terms.scope == "run" or receipt.job in (job.id, job.run):
+            return True
+        maker: Job | None = await ask("job", receipt.job)
+        if maker is None:
+            return not receipt.is_settled
+        if terms.scope == "global" and not terms.shared and maker.tenant != job.tenant:
             return False
-        maker = await self._inside.ask("job", read(found[0]).job)
-        return maker is not None and maker.tenant != self._job.tenant
+        ended = maker.finished_at
+        age = 0.0 if ended is None else (datetime.now(UTC) - ended).total_seconds()
+        return not receipt.is_settled or age < terms.dedupe_ttl
 
     async def _has_strays(self) -> bool:
         """Tell whether this run has made calls of the tool that nothing has asked for by now.

@@ -11,9 +11,13 @@ import pytest
 
 from poolhand import Session, SessionErased, Ticket, emit, step, tool, wait
 from poolhand.app import App
+from poolhand.contract import Put
 from poolhand.farm.kept_store import KeptStore
+from poolhand.operate.sessions import ErasedView, erase_session
 from poolhand.rules.job import SESSION_ERASED
 from poolhand.rules.streams import session_of, streams_of, streams_of_session
+from poolhand.stores.sqlite_memory import MemoryStore
+from tests.contract.support import Clock, Hand, owner
 from tests.unit.farm.conftest import url
 
 __all__ = ["url"]
@@ -160,3 +164,23 @@ async def test_a_turn_that_ends_after_its_session_was_erased_does_not_bring_it_b
         record = await running.door.record()
     assert record is not None
     assert record.state["messages"] == ["first"]
+
+
+async def test_a_turn_whose_code_still_runs_is_erased_when_that_has_ended() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    await store.open()
+    await store.enroll(owner("hand"))
+    hand = Hand(store, clock)
+    claim = await hand.start("turn", session="s")
+    await store.put([Put(session_of(None, "s"), b"")])
+    await hand.change(hand.ended(claim, stuck=True))
+    async with asyncio.timeout(LIMIT):
+        erasing = asyncio.create_task(erase_session(store, None, "s", "anna"))
+        while await store.get_document(session_of(None, "s")) is not None:
+            await asyncio.sleep(0)
+        assert (await hand.get("turn")).job.id == "turn"
+        await store.release([claim.token])
+        assert await erasing == ErasedView("s", None, 1)
+    assert await store.get(["turn"]) == [None]
+    await store.close()

@@ -189,8 +189,10 @@ async def test_a_call_that_an_earlier_version_has_begun_is_unknown_until_it_is_s
     assert former.paid == []
 
 
-async def test_a_key_of_the_business_of_an_earlier_version_holds_for_its_tenant(url: str) -> None:
-    former = Former(url, scope="global", key_fields=["order"])
+async def test_a_key_of_the_business_of_an_earlier_version_holds_for_its_tenant(
+    shared_url: str,
+) -> None:
+    former = Former(shared_url, scope="global", key_fields=["order"])
 
     def key(job: str, call: bytes) -> str:
         return former_key("global", "", ["o-1"])
@@ -198,8 +200,23 @@ async def test_a_key_of_the_business_of_an_earlier_version_holds_for_its_tenant(
     job, _ = await former.play("o-1", "succeeded", key, tenant="acme")
     assert (job.result, former.paid) == ("paid then", [])
     async with former.app as app, app.worker():
+        again = former.agent.with_options(tenant="acme")
+        assert await result(await again.submit("o-1")) == "paid then"
         other = former.agent.with_options(tenant="other")
         assert await result(await other.submit("o-1")) == "paid here"
+
+
+async def test_what_an_earlier_version_has_made_expires_for_others_alone(shared_url: str) -> None:
+    former = Former(shared_url, scope="global", key_fields=["order"], dedupe_ttl=0.01)
+
+    def key(job: str, call: bytes) -> str:
+        return former_key("global", "", ["o-1"])
+
+    job, _ = await former.play("o-1", "succeeded", key)
+    assert (job.result, former.paid) == ("paid then", [])
+    async with former.app as app, app.worker():
+        later = former.agent.with_options(delay=0.1)
+        assert await result(await later.submit("o-1")) == "paid here"
 
 
 async def test_a_set_whose_order_is_lost_is_unknown_rather_than_paid_twice(shared_url: str) -> None:

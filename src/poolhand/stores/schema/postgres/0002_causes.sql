@@ -27,3 +27,8 @@ CREATE INDEX poolhand_runs_by_run ON poolhand_runs (run);
 INSERT INTO poolhand_runs
 SELECT seq, encode(substring(ordered FROM length(ordered) - 27), 'escape') FROM poolhand_jobs
 WHERE get_byte(ordered, length(ordered) - 1) <> 192;
+
+-- Receipts whose keys are digests alone are of runs begun before this step, and must not expire for
+-- those; whether other runs may still use one is told by when the job that made it ended.
+UPDATE poolhand_documents SET until = until + 7776000
+WHERE key >= 'receipt/0' AND key < 'receipt/g' AND until IS NOT NULL;

@@ -25,3 +25,8 @@ CREATE TABLE poolhand_runs (
 CREATE INDEX poolhand_runs_by_run ON poolhand_runs (run);
 INSERT INTO poolhand_runs
 SELECT seq, CAST(substr(ordered, -28) AS TEXT) FROM poolhand_jobs WHERE substr(ordered, -1) <> x'c0';
+
+-- Receipts whose keys are digests alone are of runs begun before this step, and must not expire for
+-- those; whether other runs may still use one is told by when the job that made it ended.
+UPDATE poolhand_documents SET until = until + 7776000
+WHERE key >= 'receipt/0' AND key < 'receipt/g' AND until IS NOT NULL;
