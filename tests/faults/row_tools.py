@@ -26,6 +26,7 @@ NEW_JOBS = 3  # of each process, with three calls each
 MOST_SEEN = 6  # calls of a process of which the last is the one to be hit
 ENOUGH = 30  # kills, from which on every part of a call must have been hit
 AIM_PAUSE = 0.0005
+LAST = 600.0  # seconds for all that is left: suspects of a crash run one by one
 
 
 def tools(ground: Ground, settings: Settings) -> Verdict:
@@ -48,10 +49,10 @@ def tools(ground: Ground, settings: Settings) -> Verdict:
                 until_seen(effects, life, aim, random)
                 life.kill()
             settings.say(f"kill {number + 1} of {count}, aimed at {aim}")
-        start(crew, until="over").wait()
+        start(crew, until="over").wait(LAST)
         export(ground.folder)
         shutil.copy(ground.folder / outside.JOBS, ground.folder / BEFORE)
-        start(crew, until="settled").wait()
+        start(crew, until="settled").wait(LAST)
         crew.finish()
     verdict = check(ground.folder)
     hit = Counter({part: verdict.figures[f"hit_{part}"] for part in ("before", "during", "after")})

@@ -166,6 +166,19 @@ async def test_a_turn_that_ends_after_its_session_was_erased_does_not_bring_it_b
     assert record.state["messages"] == ["first"]
 
 
+async def until_erased(store: MemoryStore) -> None:
+    gone = asyncio.Event()
+
+    def look(topic: str) -> None:
+        gone.set()
+
+    store.subscribe(look)
+    while await store.get_document(session_of(None, "s")) is not None:
+        store.publish("look")
+        await gone.wait()
+        gone.clear()
+
+
 async def test_a_turn_whose_code_still_runs_is_erased_when_that_has_ended() -> None:
     clock = Clock()
     store = MemoryStore(clock)
@@ -177,8 +190,7 @@ async def test_a_turn_whose_code_still_runs_is_erased_when_that_has_ended() -> N
     await hand.change(hand.ended(claim, stuck=True))
     async with asyncio.timeout(LIMIT):
         erasing = asyncio.create_task(erase_session(store, None, "s", "anna"))
-        while await store.get_document(session_of(None, "s")) is not None:
-            await asyncio.sleep(0)
+        await until_erased(store)
         assert (await hand.get("turn")).job.id == "turn"
         await store.release([claim.token])
         assert await erasing == ErasedView("s", None, 1)
