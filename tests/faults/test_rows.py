@@ -110,7 +110,7 @@ def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
 def test_a_tool_that_must_happen_once_does_so_whenever_its_process_is_killed(
     ground: Ground,
 ) -> None:
-    expect(tools(ground, replace(SHORT, kills=3)), kills=6, duplicated=0)
+    expect(tools(ground, replace(SHORT, kills=3)), accepted=18, duplicated=0)
 
 
 @pytest.mark.parametrize("store", STORES)
