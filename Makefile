@@ -56,7 +56,7 @@ soak: setup servers ## property tests and seeded schedules with fresh seeds (MIN
 	@HYPOTHESIS_PROFILE=fresh $(RUN) -m pytest -n $(JOBS) -q tests/property
 	@$(RUN) -m tests.schedules.soak --minutes $(or $(MINUTES),10) --jobs $(JOBS)
 
-faults: setup servers ## kill, stop and starve real processes; an independent checker judges (55 minutes)
+faults: setup servers ## kill, stop and starve real processes; an independent checker judges (an hour)
 	@$(RUN) -m tests.faults $(ARGS)
 
 bench: bench-pool bench-lag bench-processes bench-durable bench-stream bench-farm ## all benchmarks

@@ -20,6 +20,7 @@ PoolhandError
 ├── StoreError            what a store could not do; nothing was changed
 │   ├── Unavailable       it does not answer, or is busy for too long; try again
 │   ├── Conflict          somebody else was first
+│   │   └── SessionErased  its session was erased while a turn ran
 │   ├── Unsupported       this kind of store cannot do that
 │   ├── SchemaTooNew      written by a newer poolhand
 │   ├── Corrupt           its file is damaged; the message says what can be saved
@@ -195,6 +196,12 @@ class Conflict(StoreError):
     """What was to be changed had been changed by somebody else before."""
 
     code = "PH-STO-002"
+
+
+class SessionErased(Conflict):
+    """The session of a turn was erased while the turn ran: its state is not written any more."""
+
+    code = "PH-STO-007"
 
 
 class Unsupported(StoreError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from poolhand.contract import Line, Put
@@ -15,6 +17,20 @@ async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another
     other = await another()
     assert await other.get_document("a") == (b"\x00one", 1)
     assert await other.get_document("b") == (b"", 1)
+
+
+async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"one")])
+    found = await hand.store.get_document("a")
+    assert pickle.loads(pickle.dumps(found)) == (b"one", 1)  # noqa: S301
+
+
+async def test_lines_are_written_with_documents_or_not_at_all(hand: Hand) -> None:
+    line = Line("stream", "kind", b"body")
+    assert await hand.store.put([Put("a", b"1", 0)], None, [line]) == (1,)
+    assert await hand.store.put([Put("a", b"2", 0)], None, [line]) is None
+    assert await hand.store.put([Put("a", b"2")], 4711, [line]) is None
+    assert [one.body for one in await hand.store.read("stream")] == [b"body"]
 
 
 async def test_every_write_is_counted(hand: Hand) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from poolhand.contract import Filter, Line
-from poolhand.rules.job import Status
-from poolhand.rules.streams import streams_of
+from poolhand.contract import Filter, Line, Put
+from poolhand.rules.job import SESSION_ERASED, Status
+from poolhand.rules.receipts import receipts_of_run
+from poolhand.rules.streams import journal_of, session_of, streams_of, streams_of_session
 from tests.contract.support import Hand
 
+SESSION = session_of(None, "s")
 
-async def erase(hand: Hand, *ids: str, streams: tuple[str, ...] = ()) -> list[str]:
-    return await hand.store.erase(ids, streams, "anna")
+
+async def erase(
+    hand: Hand, *ids: str, streams: tuple[str, ...] = (), documents: tuple[str, ...] = ()
+) -> list[str]:
+    return await hand.store.erase(ids, streams, "anna", documents)
 
 
 async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) -> None:
@@ -53,3 +58,81 @@ async def test_pruning_goes_on_beside_what_was_erased(hand: Hand) -> None:
     assert await erase(hand, "b") == ["b"]
     assert await hand.store.prune(0.0) == 2
     assert await hand.store.count(Filter()) == {}
+
+
+async def runs(hand: Hand) -> list[str]:
+    """Begin three runs with a receipt and a journal each; the second is gone on with twice."""
+    for id in ("a", "b", "bb"):
+        await hand.finish(await hand.start(id), status=Status.FAILED)
+        await hand.store.put([Put(f"{receipts_of_run(id)}{key}", b"") for key in "xy"])
+        await hand.store.append([Line(journal_of(id), "record", b"")])
+    for id, before in (("c", "b"), ("d", "c")):
+        claim = await hand.start(id, revives=before, continues="b")
+        await hand.finish(claim, status=Status.FAILED)
+    return ["a", "b", "bb"]
+
+
+async def kept(hand: Hand) -> list[str]:
+    """Return the runs that still have both."""
+    found = {key.split("/")[2] for key in await hand.store.scan("receipt/run/")}
+    assert found == {id for id in ("a", "b", "bb") if await hand.store.read(journal_of(id))}
+    return sorted(found)
+
+
+async def test_a_run_is_kept_while_one_of_its_jobs_is(hand: Hand) -> None:
+    await runs(hand)
+    assert await erase(hand, "a", "b") == ["a", "b"]
+    assert await kept(hand) == ["b", "bb"]
+    await erase(hand, "d")
+    assert await kept(hand) == ["b", "bb"]
+    await erase(hand, "c")
+    assert await kept(hand) == ["bb"]
+
+
+async def test_pruning_takes_runs_with_their_last_job(hand: Hand) -> None:
+    await runs(hand)
+    assert await hand.store.prune(0.0, 2) == 2
+    assert await kept(hand) == ["b", "bb"]
+    assert await hand.store.prune(0.0) == 3
+    assert await kept(hand) == []
+    # None of its versions comes twice.
+    written = await hand.store.put([Put(f"{receipts_of_run('a')}x", b"")])
+    assert written is not None
+    assert written > (1,)
+
+
+async def test_documents_go_with_what_is_erased(hand: Hand) -> None:
+    await hand.store.put([Put("a", b""), Put("b", b""), Put(SESSION, b"", ttl=5.0)])
+    hand.clock.wait(6.0)
+    await erase(hand, documents=("a", SESSION, "nothing"))
+    assert await hand.store.scan("") == ["b", await name_of_erasure(hand)]
+
+
+async def name_of_erasure(hand: Hand) -> str:
+    """Return what is kept of an erased session: that it was, and not its name."""
+    (key,) = await hand.store.scan("erased/")
+    assert len(key) == len("erased/") + 64
+    return key
+
+
+async def test_what_was_seen_of_an_erased_session_is_not_written_again(hand: Hand) -> None:
+    claim = await hand.start("turn", session="s")
+    written = await hand.store.put([Put(SESSION, b"1")])
+    assert written is not None
+    (seen,) = written
+    streams = streams_of_session(None, "s")
+    again = Put(SESSION, b"2", seen=seen)
+    assert await hand.store.put([again], claim.token) is not None
+    await erase(hand, streams=streams, documents=(SESSION,))
+    assert await hand.store.put([again], claim.token, [Line(SESSION, "revision", b"2")]) is None
+    change = hand.ended(
+        claim, documents=(again,), log=tuple(Line(one, "", b"2") for one in streams)
+    )
+    assert await hand.change(change) == (True,)
+    assert (await hand.get("turn")).job.marks == (SESSION_ERASED,)
+    assert await hand.store.get_document(SESSION) is None
+    assert [await hand.store.read(stream) for stream in streams] == [[]] * len(streams)
+    # A new one begins.
+    new = await hand.store.put([Put(SESSION, b"new")])
+    assert new is not None
+    assert await hand.store.put([Put(SESSION, b"newer", seen=new[0])]) is not None

@@ -79,8 +79,8 @@ class FarmWorker:
 class Farm(Life):
     """A supervisor, started as a user does it, and the workers it has now."""
 
-    def __init__(self, crew: Crew, name: str, options: list[str]) -> None:
-        command = ["-m", "poolhand", "work", APP, *options]
+    def __init__(self, crew: Crew, name: str, options: list[str], app: str = APP) -> None:
+        command = ["-m", "poolhand", "work", app, *options]
         super().__init__(crew, crew.next_name(name), crew.ground.url, command)
         self._known: dict[int, FarmWorker] = {}
 
@@ -142,11 +142,16 @@ class Farm(Life):
 
 
 def start_farm(
-    crew: Crew, name: str = "farm", workers: int = WORKERS, slots: int = SLOTS, grace: float = 15.0
+    crew: Crew,
+    name: str = "farm",
+    workers: int = WORKERS,
+    slots: int = SLOTS,
+    grace: float = 15.0,
+    app: str = APP,
 ) -> Farm:
     """Start a farm that always has so many workers."""
     options = {"--min": workers, "--max": workers, "--concurrency": slots, "--grace": grace}
-    farm = Farm(crew, name, [str(word) for word in chain.from_iterable(options.items())])
+    farm = Farm(crew, name, [str(word) for word in chain.from_iterable(options.items())], app)
     crew.lives.append(farm)
     return farm
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from tests.faults.row_planted import SHORT as SHORT_ROWS
 from tests.faults.row_planted import find
 from tests.faults.row_poison import poison
 from tests.faults.row_server import absent, outages
+from tests.faults.row_tools import tools
 from tests.faults.rows import Settings
 
 pytestmark = [
@@ -102,6 +104,13 @@ def test_a_worker_that_was_given_up_cannot_write_over_the_one_that_took_over(
     ground: Ground,
 ) -> None:
     expect(fence(ground, SHORT), late_results=4, recovered=4, duplicated=0)
+
+
+@on_both
+def test_a_tool_that_must_happen_once_does_so_whenever_its_process_is_killed(
+    ground: Ground,
+) -> None:
+    expect(tools(ground, replace(SHORT, kills=3)), accepted=18, duplicated=0)
 
 
 @pytest.mark.parametrize("store", STORES)

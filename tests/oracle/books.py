@@ -10,7 +10,7 @@ from poolhand.rules import audit, lifecycle
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.spec import PoolSpec
-from poolhand.rules.streams import streams_of
+from poolhand.rules.streams import events_of, inbox_of, journal_of
 from poolhand.rules.terms import EPOCH, seconds
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
@@ -43,6 +43,7 @@ class Books:
         self._parked_by_wall: dict[str, Row] = {}
         self._over: deque[Row] = deque()
         self._to_expire = EXPIRED_AT_ONCE
+        self._left: set[str] = set()  # runs of which a job was forgotten
 
     def begin(self) -> None:
         """Look at the clocks."""
@@ -286,7 +287,16 @@ class Books:
 
     def _forget(self, row: Row) -> None:
         del self.rows[row.job.id], self.numbered[row.number]
-        self.log.forget(streams_of(row.job.id))
+        self.log.forget([events_of(row.job.id), inbox_of(row.job.id)])
+        self._left.add(row.job.run)
+
+    def forgotten_runs(self) -> list[str]:
+        """Return the runs whose last job was forgotten; their journals are gone."""
+        kept = {row.job.run for row in self.rows.values()}
+        gone = sorted(self._left - kept)
+        self._left.clear()
+        self.log.forget([journal_of(run) for run in gone])
+        return gone
 
     # Time
 

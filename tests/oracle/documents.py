@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from poolhand.contract import Put
+from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
 
 
 class _Document(Struct, frozen=True):
@@ -40,6 +41,8 @@ class MemoryDocuments:
         for put in puts:
             if put.expect not in (None, versions.get(put.key, self._version(put.key, now))):
                 return None
+            if self.is_erased(put, now):
+                return None
             before = versions.get(put.key) or self._last(put.key)
             versions[put.key] = version = before + 1
             numbers.append(version)
@@ -56,6 +59,23 @@ class MemoryDocuments:
             return False
         self._forget([key])
         return True
+
+    def is_erased(self, put: Put, now: float) -> bool:
+        """Tell whether what a document is to go on from was erased."""
+        found = self.get(erasure_of(put.key), now) if put.seen else None
+        return found is not None and put.seen <= int(found[0])
+
+    def erase(self, keys: Sequence[str], now: float) -> None:
+        """Forget documents; of sessions it is kept up to which version they are gone."""
+        for key in keys:
+            last = self._last(key)
+            self._forget([key] if key in self._all else [])
+            if streams_of_document(key):
+                self.put([Put(erasure_of(key), b"%d" % last, ttl=ERASED_FOR)], now)
+
+    def forget_all(self, prefix: str) -> None:
+        """Forget documents whose keys begin so."""
+        self._forget([key for key in self._all if key.startswith(prefix)])
 
     def scan(self, prefix: str, after: str, limit: int, now: float) -> list[str]:
         if self._sorted is None:

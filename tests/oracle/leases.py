@@ -84,7 +84,10 @@ class Leases:
         books, job, row = self._books, change.job, self._claims.get(change.token)
         if row is None or row.job.id != job.id:
             return False
-        if change.documents and self._documents.put(change.documents, books.now) is None:
+        if any(self._documents.is_erased(put, books.now) for put in change.documents):
+            change = change.without_session()
+            job = change.job
+        elif change.documents and self._documents.put(change.documents, books.now) is None:
             return False
         books.log.append(change.log, books.at)
         self._let_go(row, change.stuck)

@@ -33,6 +33,7 @@ from poolhand.contract import (
 from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
 from poolhand.rules.job import Status
+from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.streams import streams_of_document
 from poolhand.runtime import Runtime
@@ -240,25 +241,42 @@ class OracleStore:
         self._books.begin()
         for key in self._documents.sweep(self._books.now):
             self._books.log.forget(streams_of_document(key))
-        return self._books.prune(keep, limit)
+        count = self._books.prune(keep, limit)
+        self._forget_runs()
+        return count
 
     async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
         return []
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
         self._books.begin()
         self._books.log.forget(streams)
-        return self._books.erase(ids, by)
+        gone = self._books.erase(ids, by)
+        self._forget_runs()
+        self._documents.erase(documents, self._books.now)
+        return gone
+
+    def _forget_runs(self) -> None:
+        for run in self._books.forgotten_runs():
+            self._documents.forget_all(receipts_of_run(run))
 
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._documents.get(key, self._now())
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
         if token is not None and not self._leases.is_good(token):
             return None
-        return self._documents.put(puts, self._now())
+        versions = self._documents.put(puts, self._now())
+        if versions is not None and log:
+            self._books.begin()
+            self._books.log.append(log, self._books.at)
+        return versions
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return self._documents.delete(key, expect, self._now())

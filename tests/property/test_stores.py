@@ -39,6 +39,7 @@ from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer,
 from poolhand.rules.job import Status
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
+from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.streams import inbox_of
 from poolhand.stores import sql_steps
 from poolhand.stores.sqlite import SqliteStore
@@ -255,7 +256,9 @@ class StoresMachine(RuleBasedStateMachine):
     def revive(self, which: int, pool: str, who: str | None) -> None:
         dead = self.both(lambda store: store.find(Filter(dead=True))).jobs
         name = dead[which % len(dead)].job.id if dead else self.name(which)
-        again = self.order(pool, {"key": "A"}, revives=name, rerun_failed=True)
+        run = dead[which % len(dead)].job.run if dead else name
+        terms = {"key": "A", "continues": run}
+        again = self.order(pool, terms, revives=name, rerun_failed=True)
         self.add(who, (again,))
 
     def name(self, which: int) -> str:
@@ -276,7 +279,14 @@ class StoresMachine(RuleBasedStateMachine):
     @rule(unwanted=st.lists(WHICH, min_size=1, max_size=3), stream=st.sampled_from(["s", "t"]))
     def erase(self, unwanted: list[int], stream: str) -> None:
         names = [self.name(one) for one in unwanted]
-        self.both(lambda store: store.erase(names, [stream, inbox_of(names[0])], "me"))
+        receipts = [Put(f"{receipts_of_run(name)}{stream}", b"") for name in (*names, "nobody")]
+        self.both(lambda store: store.put([*receipts, Put("session//s", b"")]))
+        self.both(
+            lambda store: store.erase(
+                names, [stream, inbox_of(names[0])], "me", ["session//s", "nothing"]
+            )
+        )
+        self.both(lambda store: store.scan("", limit=10_000))
 
     # Being run
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from poolhand import App, current_job
-from poolhand.contract import Put
+from poolhand.contract import Line, Put
 from poolhand.farm.scheduler import DOCUMENTS
 from poolhand.farm.station import Station
 from poolhand.runtime import Runtime
@@ -37,10 +37,12 @@ class Crew(App):
         if FATE == "mortal":
             put = station.store.put
 
-            async def die(puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+            async def die(
+                puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+            ) -> tuple[int, ...] | None:
                 if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return await put(puts, token)
+                return await put(puts, token, log)
 
             station.store.put = die  # type: ignore[method-assign]
         return station

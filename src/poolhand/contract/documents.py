@@ -7,14 +7,20 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from poolhand.contract.log import Line
+
 
 class Put(Struct, frozen=True, gc=False):
-    """A document to write if its version is still `expect` (0: there is none; None: whatever)."""
+    """A document to write if its version is still `expect` (0: there is none; None: whatever).
+
+    `seen` is the version that its writer goes on from: one that was erased is not written again.
+    """
 
     key: str
     value: bytes
     expect: int | None = None
     ttl: float | None = None
+    seen: int = 0
 
 
 class Documents(Protocol):
@@ -26,8 +32,13 @@ class Documents(Protocol):
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
-        """Write all documents; None: a version differs or the claim is invalid, none is written."""
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
+        """Write all documents, and lines with them, and return their versions.
+
+        None: a version differs, one was erased, or the claim is invalid; nothing is written.
+        """
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         """Delete a document; tell whether it was there, of that version."""

@@ -139,7 +139,10 @@ class Jobs(Protocol):
         """Place what is due, end what has expired."""
 
     async def prune(self, keep: float, limit: int = 1000) -> int:
-        """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys."""
+        """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys.
+
+        With the last job of a run go its journal and its receipts.
+        """
 
     async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
         """Return the sessions that no job holds and yet are closed, each with its pool before it.
@@ -147,5 +150,10 @@ class Jobs(Protocol):
         There are none unless something broke; with `free` their next turns go on.
         """
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
-        """Forget jobs that are over, keys and streams included, and these streams; return ids."""
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
+        """Forget jobs that are over, as `prune` does, and these streams and documents; return ids.
+
+        What a claimed job has seen of a session that goes so can no longer be written.
+        """

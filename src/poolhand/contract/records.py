@@ -5,12 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from poolhand.contract.documents import Put
 from poolhand.contract.log import Line
-from poolhand.rules.job import Job, Status
+from poolhand.rules.job import SESSION_ERASED, Job, Status
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.streams import OF_SESSIONS
 
 
 class Owner(Struct, frozen=True):
@@ -120,7 +122,8 @@ class Change(Struct, frozen=True, gc=False):
     A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. One
     that waits for a cause and has neither is set aside until it is claimed by that, or woken.
     `stuck`: it is over, but its code still runs, and counts as running until `release`. Documents
-    and lines are written with it, or nothing is.
+    and lines are written with it, or nothing is; those of a session that was erased are left out,
+    and the job is marked.
     """
 
     job: Job
@@ -129,6 +132,12 @@ class Change(Struct, frozen=True, gc=False):
     stuck: bool = False
     documents: tuple[Put, ...] = ()
     log: tuple[Line, ...] = ()
+
+    def without_session(self) -> Change:
+        """Return what becomes of a turn whose session was erased while it ran."""
+        job = replace(self.job, marks=(*self.job.marks, SESSION_ERASED))
+        log = tuple(line for line in self.log if not line.stream.startswith(OF_SESSIONS))
+        return replace(self, job=job, documents=(), log=log)
 
 
 class Replaced(Struct, frozen=True):

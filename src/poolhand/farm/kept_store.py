@@ -66,8 +66,10 @@ class KeptStore:
     async def leases(self) -> list[Lease]:
         return await self._ask(lambda store: store.leases())
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
-        return await self._ask(lambda store: store.erase(ids, streams, by))
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
+        return await self._ask(lambda store: store.erase(ids, streams, by, documents))
 
     async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
         return await self._ask(lambda store: store.put(puts, token))

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Line, Put
-from poolhand.errors import Conflict
+from poolhand.errors import Conflict, SessionErased
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.numbers import bodies_of, last_number
 from poolhand.rules.job import Job, Status
-from poolhand.rules.streams import inbox_of, journal_of
+from poolhand.rules.streams import erasure_of, inbox_of, journal_of
 
 RECORD, REVISION = "record", "revision"
 
@@ -28,7 +28,8 @@ class Ledger:
             "record": self._record,
             "document": self._document,
             "put": self._put,
-            "runs": self._runs,
+            "keys": self._keys,
+            "job": self._job,
             "lines": self._lines,
             "inbox": self._inbox,
             "shorten": self._shorten,
@@ -59,16 +60,19 @@ class Ledger:
         return await self._keeper.store.get_document(key)
 
     async def _put(
-        self, job: Job, token: int, key: str, value: bytes, expect: int, ttl: float | None
-    ) -> int | None:
-        """Write a document and return its version; None if another was there, or no lease is."""
-        versions = await self._keeper.store.put([Put(key, value, expect, ttl)], token)
-        return None if versions is None else versions[0]
+        self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]
+    ) -> tuple[int, ...] | None:
+        """Write documents; None if another version of one was there, or no lease is."""
+        return await self._keeper.store.put([Put(*one) for one in puts], token)
 
-    async def _runs(self, job: Job, token: int, other: str) -> bool:
-        """Tell whether another job runs."""
+    async def _keys(self, job: Job, token: int, prefix: str, after: str, limit: int) -> list[str]:
+        """Return keys of documents that begin so."""
+        return await self._keeper.store.scan(prefix, after, limit)
+
+    async def _job(self, job: Job, token: int, other: str) -> Job | None:
+        """Return another job."""
         found = (await self._keeper.store.get([other]))[0]
-        return found is not None and found.job.status is Status.RUNNING
+        return None if found is None else found.job
 
     async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
         return await bodies_of(self._keeper.store, stream)
@@ -83,21 +87,27 @@ class Ledger:
         await store.trim(stream, await last_number(store, stream) - keep + 1)
 
     async def _save(
-        self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None
+        self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
     ) -> int:
         """Write the state of a session now, and that it was so; return the version."""
         store = self._keeper.store
-        lost = await store.append([Line(stream, REVISION, value, token)])
-        versions = None if lost else await store.put([Put(key, value, None, ttl)], token)
+        put = Put(key, value, None, ttl, seen)
+        versions = await store.put([put], token, [Line(key, REVISION, value)])
         if versions is None:
+            erased = await store.get_document(erasure_of(key))
+            if erased is not None and seen <= int(erased[0]):
+                raise SessionErased(
+                    f"session {job.session!r} was erased while job {job.id}, a turn of it, ran: "
+                    "nothing of it is saved; let the turn end, and submit anew what shall stay"
+                )
             raise Conflict(f"job {job.id} is not this attempt's any more; its session is not saved")
         return versions[0]
 
     async def _hold(
-        self, job: Job, token: int, key: str, stream: str, value: bytes, ttl: float | None
+        self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
     ) -> None:
         """Have the state of a session written when its turn ends well."""
-        self._held[token] = Put(key, value, None, ttl), Line(stream, REVISION, value)
+        self._held[token] = Put(key, value, None, ttl, seen), Line(key, REVISION, value)
 
     def closing(self, changes: Sequence[Change]) -> list[Change]:
         """Return changes with what is to be written with them."""

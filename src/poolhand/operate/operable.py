@@ -25,7 +25,9 @@ class Operable(Viewable, Protocol):
 
     async def resize(self, pool: str, slots: int | None, by: str) -> None: ...
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]: ...
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]: ...
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None

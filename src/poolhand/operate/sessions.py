@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +15,8 @@ from poolhand.farm.numbers import bodies_of
 from poolhand.operate.operable import Operable
 from poolhand.rules import streams
 from poolhand.rules.job import Job
+from poolhand.rules.receipts import RECEIPTS, Receipt, Stage, is_former, receipts_of_session
+from poolhand.rules.receipts import read as read_receipt
 from poolhand.sessions.record import read
 
 AT_ONCE = 1000
@@ -79,9 +81,43 @@ async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -
     await store.cancel([job.id for job in turns if not job.status.terminal], by)
     ids = [job.id for job in turns]
     await _until_over(store, ids, id)
-    erased = await store.erase(ids, streams.streams_of_session(tenant, id), by)
-    await store.delete(key)
-    return ErasedView(id, tenant, len(erased))
+    documents = [key, *await _receipts(store, tenant, id, turns)]
+    erased = await store.erase(ids, streams.streams_of_session(tenant, id), by, documents)
+    await _until_gone(store, [one for one in ids if one not in set(erased)], id, by)
+    return ErasedView(id, tenant, len(ids))
+
+
+async def _receipts(
+    store: Operable, tenant: str | None, id: str, turns: Sequence[Job]
+) -> list[str]:
+    """Return the receipts of a session, but those of its runs, which go with them.
+
+    One that another job has claimed meanwhile stays, or its call could be made twice.
+    """
+    ids = {job.id for job in turns} | {job.run for job in turns}
+    found = []
+    async for key, receipt in _kept(store, receipts_of_session(tenant, id)):
+        if receipt.stage is not Stage.CLAIMED or receipt.job in ids:
+            found.append(key)
+    async for key, receipt in _kept(store, RECEIPTS, is_former):
+        if receipt.job in ids:
+            found.append(key)
+    return found
+
+
+async def _kept(
+    store: Operable, prefix: str, wanted: Callable[[str], bool] = lambda key: True
+) -> AsyncIterator[tuple[str, Receipt]]:
+    """Yield receipts whose keys begin so, up to the first that is not wanted."""
+    after = ""
+    while keys := await store.scan(prefix, after, AT_ONCE):
+        for key in keys:
+            if not wanted(key):
+                return
+            kept = await store.get_document(key)
+            if kept is not None:
+                yield key, read_receipt(kept[0])
+        after = keys[-1]
 
 
 async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
@@ -109,6 +145,22 @@ async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None
         raise Unavailable(
             f"a turn of session {session!r} was asked to stop and does not: nothing was erased; "
             "try again when its worker is back, or it has ended"
+        ) from None
+
+
+async def _until_gone(store: Operable, ids: Sequence[str], session: str, by: str) -> None:
+    """Erase turns that are over as soon as their code is."""
+    try:
+        async with asyncio.timeout(STOP_WITHIN):
+            while ids:
+                await store.erase(ids, (), by)
+                found = await store.get(ids)
+                ids = [one.job.id for one in found if one is not None]
+                await asyncio.sleep(LOOK_AGAIN if ids else 0)
+    except TimeoutError:
+        raise Unavailable(
+            f"session {session!r} is erased, but not {', '.join(ids)}: the code of that turn still "
+            "runs, though it was told to stop; erase the session again when its worker has ended"
         ) from None
 
 

@@ -41,6 +41,7 @@ TERMINAL = frozenset(
 
 SOFT_TIMEOUT = "soft_timeout"
 HARD_TIMEOUT = "hard_timeout"
+SESSION_ERASED = "session_erased"  # while its turn ran, whose state was not written
 
 
 class Fault(Struct, frozen=True):

@@ -15,6 +15,7 @@ from poolhand.errors import (
     JobFailed,
     JobTimedOut,
     RetryLater,
+    SessionErased,
     SessionForbidden,
     Snooze,
     ToolOutcomeUnknown,
@@ -87,7 +88,13 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
             return _unreadable(error, "seconds, 0 or more")
-        case GiveUp() | ToolOutcomeUnknown() | IdempotencyConflict() | SessionForbidden():
+        case (
+            GiveUp()
+            | SessionErased()
+            | SessionForbidden()
+            | ToolOutcomeUnknown()
+            | IdempotencyConflict()
+        ):
             # What comes behind the first, another attempt would meet again.
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():

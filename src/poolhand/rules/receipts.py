@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
 from msgspec import Struct
+
+from poolhand.rules.streams import part
+
+RECEIPTS = "receipt/"
+SHARED = f"{RECEIPTS}shared/"
 
 
 class Effect(StrEnum):
@@ -27,8 +33,8 @@ class Stage(StrEnum):
 class Receipt(Struct, frozen=True):
     """The record of one call; `call` is a digest of its arguments, `result` is kept as written.
 
-    It is claimed by an attempt at a job, under a token. A failure says what was raised, and whether
-    it may be tried again.
+    It is claimed by an attempt at a job, under a token; `run` is that of the job. A failure says
+    what was raised, and whether it may be tried again.
     """
 
     tool: str
@@ -40,6 +46,39 @@ class Receipt(Struct, frozen=True):
     result: bytes = b""
     error: str = ""
     retryable: bool = True
+    run: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known how the call ended."""
+        return self.stage in (Stage.SUCCEEDED, Stage.FAILED)
+
+
+write = msgspec.msgpack.Encoder().encode
+read = msgspec.msgpack.Decoder(Receipt).decode
+
+
+def receipts_of_run(run: str) -> str:
+    """Return how the keys of all receipts begin that are kept as long as a run."""
+    return f"{RECEIPTS}run/{part(run)}/"
+
+
+def receipts_of_session(tenant: str | None, session: str) -> str:
+    """Return how the keys of all receipts begin that hold for the turns of a session."""
+    return f"{RECEIPTS}session/{part(tenant or '')}/{part(session)}/"
+
+
+def receipts_of_tenant(tenant: str | None) -> str:
+    """Return how the keys of all receipts begin that hold for the jobs of a tenant."""
+    return f"{RECEIPTS}tenant/{part(tenant or '')}/"
+
+
+def is_former(key: str) -> bool:
+    """Tell whether a receipt is of the time when keys did not name their scope.
+
+    All such keys are digests, and come before those of any scope.
+    """
+    return key.startswith(RECEIPTS) and "/" not in key.removeprefix(RECEIPTS)
 
 
 class Next(StrEnum):
@@ -53,15 +92,16 @@ class Next(StrEnum):
     CONFLICT = "conflict"
 
 
-def rule(receipt: Receipt | None, call: bytes, effect: Effect, is_live: bool) -> Next:
+def rule(receipt: Receipt | None, is_same: bool, effect: Effect, is_live: bool) -> Next:
     """Say what is to be done about a call of which there is this receipt.
 
-    `is_live`: the attempt that has claimed it still runs. Nothing that must happen once and may
+    `is_same`: it is about the same arguments. `is_live`: the attempt that has claimed it still
+    runs. Nothing that must happen once and may
     have happened is done again without asking.
     """
     if receipt is None:
         return Next.RUN
-    if receipt.call != call:
+    if not is_same:
         return Next.CONFLICT
     match receipt.stage:
         case Stage.SUCCEEDED:

@@ -13,6 +13,9 @@ from msgspec import Struct
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
 SESSIONS, EXECUTIONS, ROLLBACKS = "session/", "executions/", "rollbacks/"
+OF_SESSIONS = (SESSIONS, EXECUTIONS, ROLLBACKS)
+ERASED = "erased/"
+ERASED_FOR = 30 * 86_400.0  # seconds: longer than any turn runs
 LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
@@ -58,22 +61,22 @@ def inbox_of(job_id: str) -> str:
 
 def session_of(tenant: str | None, session: str) -> str:
     """Return the key of a session's document, and the stream of its revisions."""
-    return sessions_of(tenant) + _part(session)
+    return sessions_of(tenant) + part(session)
 
 
 def sessions_of(tenant: str | None) -> str:
     """Return how the keys of all sessions of a tenant begin."""
-    return f"{SESSIONS}{_part(tenant or '')}/"
+    return f"{SESSIONS}{part(tenant or '')}/"
 
 
 def executions_of(tenant: str | None, session: str) -> str:
     """Return the stream of the attempts at all turns of a session."""
-    return f"{EXECUTIONS}{_part(tenant or '')}/{_part(session)}"
+    return f"{EXECUTIONS}{part(tenant or '')}/{part(session)}"
 
 
 def rollbacks_of(tenant: str | None, session: str) -> str:
     """Return the stream of the turns of a session whose writes are taken back."""
-    return f"{ROLLBACKS}{_part(tenant or '')}/{_part(session)}"
+    return f"{ROLLBACKS}{part(tenant or '')}/{part(session)}"
 
 
 def streams_of_session(tenant: str | None, session: str) -> tuple[str, ...]:
@@ -89,7 +92,13 @@ def streams_of_document(key: str) -> tuple[str, ...]:
     return key, f"{EXECUTIONS}{whose}", f"{ROLLBACKS}{whose}"
 
 
-def _part(name: str) -> str:
+def erasure_of(key: str) -> str:
+    """Return the key of the document that says up to which version another one was erased."""
+    # What is erased leaves no name behind.
+    return ERASED + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def part(name: str) -> str:
     """Return a name as a part of a path that can be an entry of an index, however long it is."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_PART:

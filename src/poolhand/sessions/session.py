@@ -70,18 +70,19 @@ class Session:
     async def save(self) -> None:
         """Write the state now: it stays, whatever becomes of this turn, unless it is rolled back.
 
-        Without this it is written with the outcome of the turn, if that is good.
+        Without this it is written with the outcome of the turn, if that is good. SessionErased: the
+        session was erased since this turn began.
         """
         if self._inside is not None:
             data = self._data(final=False)
-            ask = self._inside.ask
-            self.revision = await ask("save", *self._place(), data, self._terms.ttl)
+            ask, ttl = self._inside.ask, self._terms.ttl
+            self.revision = await ask("save", self._place(), data, ttl, self.revision)
             self._writes += 1
 
     async def open(self, inside: Running, terms: SessionTerms) -> None:
         """Load the session of a turn."""
         self._inside, self._terms = inside, terms
-        found = await inside.ask("document", self._place()[0])
+        found = await inside.ask("document", self._place())
         if found is not None:
             data, self.revision = found
             record = read(data)
@@ -95,7 +96,7 @@ class Session:
         """Have the state written with the outcome."""
         assert self._inside is not None
         data = self._data(final=True)
-        await self._inside.ask("hold", *self._place(), data, self._terms.ttl)
+        await self._inside.ask("hold", self._place(), data, self._terms.ttl, self.revision)
 
     async def _shorten(self) -> None:
         """Let go of what is old."""
@@ -131,7 +132,7 @@ class Session:
     async def _before(self, undone: set[str]) -> SessionRecord | None:
         """Return the last revision that counts."""
         assert self._inside is not None
-        revisions = [read(body) for body in await self._inside.ask("lines", self._place()[1])]
+        revisions = [read(body) for body in await self._inside.ask("lines", self._place())]
         counts = (one for one in reversed(revisions) if one.final or one.turn not in undone)
         return next(counts, None)
 
@@ -142,10 +143,9 @@ class Session:
         schema, writes = self._terms.schema, self._writes + 1
         return write(SessionRecord(*whose, schema, job.id, self.state, final, writes))
 
-    def _place(self) -> tuple[str, str]:
-        """Return the key of the document and the stream of its revisions."""
-        name = session_of(self.tenant, self.id)
-        return name, name
+    def _place(self) -> str:
+        """Return the key of the document, and the stream of its revisions."""
+        return session_of(self.tenant, self.id)
 
 
 def _reaches_a_multiple(revision: int, writes: int) -> bool:

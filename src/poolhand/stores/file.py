@@ -215,6 +215,32 @@ class StoreFile:
 
         await self.write(touch)
 
+    async def shorten(self) -> None:
+        """Work the log off and cut it to nothing: it holds pages as they were before.
+
+        Raises Unavailable if another program keeps it from that for long by reading.
+        """
+        self._expect_open()
+        patience = self._new_patience()
+        while not await self._cut_log(patience):
+            pause = self._lock.pause(patience)
+            if pause is None:
+                raise Unavailable(
+                    f"{self.path}: what was erased is gone from it, but {self._wal.path} still "
+                    "holds pages from before, as another program reads the file; end that, and the "
+                    "next erase, or the last close, removes them"
+                )
+            await asyncio.sleep(pause)
+
+    async def _cut_log(self, patience: Patience) -> bool:
+        if not await self._lock.wait(patience):
+            raise self._held()
+        try:
+            self._wal.shorten(self._usable())
+        finally:
+            self._lock.release()
+        return self._wal.size() == 0
+
     def failure(self, error: BaseException) -> Exception:
         """Return what a caller is given for an error."""
         if isinstance(error, sqlite3.Error):
@@ -535,8 +561,8 @@ def _tune(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA foreign_keys = OFF")
-    # Some builds overwrite what is deleted, which makes pages to write of pages to forget.
-    connection.execute("PRAGMA secure_delete = OFF")
+    # What is deleted is overwritten: of what was erased no bytes are left.
+    connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
 
 

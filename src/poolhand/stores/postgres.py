@@ -416,21 +416,31 @@ class PostgresStore:
             )
         return sql_upkeep.named(found)
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
-        return await self._steps(
-            lambda steps: sql_upkeep.erase(steps, ids, streams, by), postgres_needs.jobs(ids)
-        )
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
+        def act(steps: PostgresSteps) -> list[str]:
+            if documents:
+                self._turns.locks.take(steps.books.tables, DOCUMENTS, documents)
+            return sql_upkeep.erase(steps, ids, streams, by, documents)
+
+        return await self._steps(act, postgres_needs.jobs(ids))
 
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
         def op(tables: Tables, now: float, at: datetime) -> tuple[int, ...] | None:
             if not is_good(tables, token):
                 return None
-            return sql_documents.put(self._locked(tables, puts), puts, now)
+            versions = sql_documents.put(self._locked(tables, puts), puts, now)
+            if versions is not None and log:
+                PostgresLog(tables, self._turns.locks).append(log, at)
+            return versions
 
         return await self._change(op)
 

@@ -103,7 +103,9 @@ NEW_END = Insert(
         "course": "bytea",
     },
 )
+NEW_HEIR = Insert("poolhand_runs", {"seq": "bigint", "run": "text"})
 FORGET_JOB = Delete("poolhand_jobs", "seq")
+FORGET_HEIR = Delete("poolhand_runs", "seq")
 
 JOBS, TURNS, TOKENS = range(3)
 
@@ -159,10 +161,12 @@ class Books:
         self.ended_claims: list[int] = []
         self.new_ends: list[tuple[Any, ...]] = []
         self._new_waits: list[tuple[Any, ...]] = []
+        self._new_heirs: list[tuple[Any, ...]] = []
         self.also: list[Written] = []
         self._pending: tuple[tuple[Delete | Insert, list[Any]], ...] = (
             (END_WAIT, self.ended_waits),
             (NEW_JOB, self.new_jobs),
+            (NEW_HEIR, self._new_heirs),
             (NEW_WAIT, self._new_waits),
             (NEW_QUEUED, self.new_queued),
             (END_CLAIM, self.ended_claims),
@@ -216,6 +220,7 @@ class Books:
         self.write()
         self.tables.delete(END_WAIT, [row.seq])
         self.tables.delete(FORGET_JOB, [row.seq])
+        self.tables.delete(FORGET_HEIR, [row.seq])
         del self.rows[row.seq]
 
     def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
@@ -285,6 +290,8 @@ class Books:
             row.fresh = False
             terms = (job.name, job.key, job.session, job.tenant, row.closes_at)
             self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief))
+            if job.continues is not None:
+                self._new_heirs.append((seq, job.continues))
         if row.where <= LIMBO:
             row.in_waits = True
             closes_at = None if row.where == PARKED else row.closes_at

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from poolhand.contract import Put
-from poolhand.rules.streams import streams_of_document
+from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
 from poolhand.stores import sql_users
 from poolhand.stores.sql_log import StreamLog
 from poolhand.stores.sql_rows import sought
@@ -29,14 +29,17 @@ SELECT key FROM poolhand_documents
 WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?)
 ORDER BY key LIMIT ?
 """
+FORGET = "DELETE FROM poolhand_documents WHERE key IN (?*) RETURNING version"
+FORGET_USER = "DELETE FROM poolhand_session_users WHERE session = ?"
 OLD = "SELECT max(version) FROM poolhand_documents WHERE until <= ?"
 SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
 
 
 def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
     """Return a document and its version."""
-    row: tuple[bytes, int] | None = tables.execute(GET, (sought(key), now)).fetchone()
-    return row
+    row = tables.execute(GET, (sought(key), now)).fetchone()
+    # A plain one: it may be sent to a process that knows nothing of databases.
+    return None if row is None else (row[0], row[1])
 
 
 def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
@@ -48,7 +51,7 @@ def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | No
         version = last = versions.get(one.key, 0)
         if not version:
             version, last = _versions(tables, one.key, now)
-        if one.expect not in (None, version):
+        if one.expect not in (None, version) or is_erased(tables, one, now):
             return None
         versions[one.key] = last + 1
         written.append(last + 1)
@@ -56,6 +59,29 @@ def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | No
         rows[one.key] = (one.key, one.value, last + 1, until)
     tables.insert(PUT, list(rows.values()))
     return tuple(written)
+
+
+def is_erased(tables: Tables, put: Put, now: float) -> bool:
+    """Tell whether what a document is to go on from was erased."""
+    found = get(tables, erasure_of(put.key), now) if put.seen else None
+    return found is not None and put.seen <= int(found[0])
+
+
+def erase(tables: Tables, keys: Sequence[str], now: float) -> None:
+    """Forget documents; of sessions it is kept up to which version they are gone."""
+    for key in keys:
+        _, last = _versions(tables, key, now)
+        forget(tables, [key])
+        if streams_of_document(key):
+            put(tables, [Put(erasure_of(key), b"%d" % last, ttl=ERASED_FOR)], now)
+            tables.execute(FORGET_USER, (sought(key),))
+
+
+def forget(tables: Tables, keys: Sequence[str]) -> None:
+    """Let go of documents, if they are there."""
+    versions = [version for (version,) in tables.among(FORGET, [sought(key) for key in keys])]
+    if versions:
+        tables.execute(GO, (max(versions), max(versions)))
 
 
 def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:

@@ -143,9 +143,14 @@ class Leases:
         claim = self._good.get(change.token)
         if claim is None or claim[4] != job.id:
             return False
-        documents = change.documents
-        if documents and sql_documents.put(books.tables, documents, books.now) is None:
-            return False
+        if change.documents:
+            if any(
+                sql_documents.is_erased(books.tables, put, books.now) for put in change.documents
+            ):
+                change = change.without_session()
+                job = change.job
+            elif sql_documents.put(books.tables, change.documents, books.now) is None:
+                return False
         if change.log:
             books.tell(change.log)
         token, seq, no, wished, _ = claim

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from poolhand.contract import Promoted
 from poolhand.rules import audit
-from poolhand.rules.streams import streams_of
-from poolhand.stores import sql_documents, sql_users
-from poolhand.stores.sql_books import FORGET_JOB
+from poolhand.stores import sql_documents
+from poolhand.stores.sql_forget import forget_jobs
 from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_rows import END_OF, sought
 from poolhand.stores.sql_sessions import session_of
@@ -51,7 +50,6 @@ WHERE w.place = 2 AND w.gate IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM poolhand_sessions WHERE pool = w.pool AND line = w.gate)
 ORDER BY 1, 3
 """
-IDS = "SELECT id, tenant, session FROM poolhand_jobs WHERE seq IN (?*)"
 HELD = "SELECT seq FROM poolhand_claims WHERE seq IN (?*)"
 FORGET_END = Delete("poolhand_ends", "no")
 ERASE_END = Delete("poolhand_ends", "seq")
@@ -148,12 +146,8 @@ def forget(steps: Steps, keep: float, limit: int) -> int:
             if len(rows) == limit:
                 continue
         break
-    numbers = [seq for _, seq in gone]
-    jobs = list(tables.among(IDS, numbers))
-    steps.books.log.forget([stream for id, *_ in jobs for stream in streams_of(id)])
     tables.delete(FORGET_END, [no for no, _ in gone])
-    tables.delete(FORGET_JOB, numbers)
-    sql_users.forget_unkept(tables, [tuple(whose) for _, *whose in jobs])
+    forget_jobs(tables, steps.books.log, [seq for _, seq in gone])
     return len(gone)
 
 
@@ -187,8 +181,10 @@ def named(found: Sequence[Unheld]) -> list[tuple[str, str]]:
     return [(one.name, session_of(one.line)) for one in found]
 
 
-def erase(steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
-    """Forget jobs that are over, with their keys and streams, and other streams."""
+def erase(
+    steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str]
+) -> list[str]:
+    """Forget jobs that are over, with all that belongs to them, other streams and documents."""
     books, tables = steps.books, steps.books.tables
     rows = [row for row in map(books.row_named, dict.fromkeys(ids)) if row is not None]
     stuck = {seq for (seq,) in tables.among(HELD, [row.seq for row in rows])}
@@ -197,10 +193,9 @@ def erase(steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str) -> 
         books.note(audit.acted_on(audit.ERASE, row.job, by, "", books.at))
         steps.pools.no(row.pool).keys.drop(row)
         steps.pools.tally(row.pool, END_OF[row.job.status], -1)
-    names = [row.job.id for row in gone]
-    books.log.forget([*streams, *(stream for id in names for stream in streams_of(id))])
-    tables.delete(ERASE_END, [row.seq for row in gone])
-    tables.delete(FORGET_JOB, [row.seq for row in gone])
-    sql_users.forget(tables, streams)
-    sql_users.forget_unkept(tables, [(row.job.tenant, row.job.session) for row in gone])
-    return names
+    numbers = [row.seq for row in gone]
+    tables.delete(ERASE_END, numbers)
+    forget_jobs(tables, books.log, numbers)
+    books.log.forget(streams)
+    sql_documents.erase(tables, documents, books.now)
+    return [row.job.id for row in gone]

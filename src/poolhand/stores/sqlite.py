@@ -204,20 +204,32 @@ class SqliteVerbs:
             return await self._steps(sql_upkeep.free)
         return sql_upkeep.named(found)
 
-    async def erase(self, ids: Sequence[str], streams: Sequence[str], by: str) -> list[str]:
-        return await self._steps(lambda steps: sql_upkeep.erase(steps, ids, streams, by))
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
+        erased = await self._steps(
+            lambda steps: sql_upkeep.erase(steps, ids, streams, by, documents)
+        )
+        with self._wall_between():
+            await self._file.shorten()
+        return erased
 
     # Documents and log
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
         def op(connection: Connection) -> tuple[int, ...] | None:
             tables = SqliteTables(connection)
             if not is_good(tables, token):
                 return None
-            return sql_documents.put(tables, puts, self._file.now())
+            versions = sql_documents.put(tables, puts, self._file.now())
+            if versions is not None and log:
+                StreamLog(tables).append(log, self._wall())
+            return versions
 
         return await self._write(op)
 

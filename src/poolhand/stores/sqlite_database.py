@@ -37,6 +37,9 @@ class Database(Protocol):
     def tick(self, connection: sqlite3.Connection) -> None:
         """Write down what time it is, with what is being committed."""
 
+    async def shorten(self) -> None:
+        """Leave nothing behind of what was erased."""
+
     def signal(self, topic: str) -> None: ...
 
     def subscribe(self, hint: Hint) -> Callable[[], None]: ...

@@ -115,6 +115,9 @@ class MemoryTables:
     def tick(self, connection: sqlite3.Connection) -> None:
         """Do nothing: the clock lives as long as the tables do."""
 
+    async def shorten(self) -> None:
+        """Do nothing: there is no log."""
+
     def signal(self, topic: str) -> None:
         """Publish a topic after the commit of the op that calls this, unless that is undone."""
         self._signals[topic] = None

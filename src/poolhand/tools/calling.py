@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any, Protocol
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.context import Running
-from poolhand.contract import Put
+from poolhand.contract import Put, Stored
 from poolhand.errors import (
     Conflict,
     GiveUp,
@@ -25,14 +24,22 @@ from poolhand.errors import (
     WireError,
 )
 from poolhand.execute.code import Code
-from poolhand.rules.receipts import Effect, Next, Receipt, Stage, rule
+from poolhand.rules.job import Job, Status
+from poolhand.rules.receipts import (
+    RECEIPTS,
+    Effect,
+    Next,
+    Receipt,
+    Stage,
+    read,
+    receipts_of_run,
+    rule,
+    write,
+)
+from poolhand.tools.keys import Place
+from poolhand.tools.terms import DEDUPE, ToolTerms
 
 LOOK_AGAIN = 0.2
-RECEIPTS = "receipt/"
-DEDUPE = 86_400.0
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Receipt).decode
 
 Make = Callable[[int], Awaitable[Any]]
 
@@ -57,38 +64,22 @@ class Receipts(Protocol):
         self, puts: Sequence[Put], token: int | None = None
     ) -> tuple[int, ...] | None: ...
 
-
-class Terms(Protocol):
-    """What a call needs to know of its tool."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def effect(self) -> Effect: ...
-
-    @property
-    def dedupe_ttl(self) -> float: ...
-
-    @property
-    def timeout(self) -> float: ...
-
-    @property
-    def verify(self) -> Callable[..., Any] | None: ...
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
 
 class Calling:
-    """Carries one call out under its key."""
+    """Carries one call out, with its receipt at its place."""
 
-    def __init__(self, terms: Terms, code: Code, inside: Running, key: str, call: bytes) -> None:
+    def __init__(self, terms: ToolTerms, code: Code, inside: Running, place: Place) -> None:
         self._terms = terms
         self._code = code
         self._inside = inside
-        self._key = key
-        self._call = call
+        self._place = place
+        self._key = place.path.removeprefix(RECEIPTS)
         self._version = 0
+        self._is_kept = False
         job: Any = inside.snapshot()
-        self._job: str = job.id
+        self._job: Job = job
         assert inside.token is not None
         self._token: int = inside.token
 
@@ -97,9 +88,10 @@ class Calling:
         waited = 0.0
         while True:
             receipt, is_live = await self._look()
-            match rule(receipt, self._call, self._terms.effect, is_live):
+            match rule(receipt, self._is_this(receipt), self._terms.effect, is_live):
                 case Next.REPLAY:
                     assert receipt is not None
+                    await self._keep(receipt)
                     return self._code.unpack_result(receipt.result)
                 case Next.WAIT if waited < self._terms.timeout:
                     await asyncio.sleep(LOOK_AGAIN)
@@ -127,22 +119,45 @@ class Calling:
                         return await self._run(make, self._receipt(receipt))
 
     async def _look(self) -> tuple[Receipt | None, bool]:
-        found = await self._inside.ask("document", RECEIPTS + self._key)
+        """Return what is known of the call, and whether an attempt that lives is making it."""
+        place, ask = self._place, self._inside.ask
+        self._is_kept = place.path == place.own
+        if not self._is_kept:
+            found = await ask("document", place.own)
+            if found is not None and _stands(receipt := read(found[0])):
+                self._is_kept = True
+                return receipt, False
+        found = await ask("document", place.path)
         if found is None:
             self._version = 0
-            return None, False
+            return (self._receipt(None, Stage.UNKNOWN) if place.begun else None), False
         body, self._version = found
-        receipt = _decode(body)
-        if receipt.job == self._job:
+        receipt = read(body)
+        if receipt.job == self._job.id:
             # An earlier attempt has lost its lease, or this one would not run.
             return receipt, receipt.token == self._token
-        is_live = receipt.stage is Stage.CLAIMED and await self._inside.ask("runs", receipt.job)
+        is_live = receipt.stage is Stage.CLAIMED and await self._runs(receipt.job)
         return receipt, is_live
+
+    async def _runs(self, id: str) -> bool:
+        job = await self._inside.ask("job", id)
+        return job is not None and job.status is Status.RUNNING
+
+    def _is_this(self, receipt: Receipt | None) -> bool:
+        """Tell whether a receipt is about the arguments of this call, as far as can be told."""
+        calls = self._place.calls
+        return receipt is None or not calls or receipt.call in calls
+
+    async def _keep(self, receipt: Receipt) -> None:
+        """Keep for this run what it has taken from another one, for as long as it is kept."""
+        # What was only read may be read again.
+        if not self._is_kept and self._terms.effect is not Effect.READ:
+            await self._put((self._place.own, write(receipt), None, None))
 
     async def _verified(self, receipt: Receipt | None, args: Any, kwargs: Any) -> Any:
         """Ask whether a call that was begun has happened; None: it has not."""
         if self._terms.verify is None:
-            await self._write(replace(self._receipt(receipt), stage=Stage.UNKNOWN))
+            await self._write(self._receipt(receipt, Stage.UNKNOWN))
             raise ToolOutcomeUnknown(
                 self._said(
                     "was begun by an attempt that never told how it ended, and must not be made "
@@ -216,23 +231,42 @@ class Calling:
         await self._write(replace(receipt, stage=Stage.FAILED, error=text, retryable=retryable))
 
     async def _succeed(self, result: bytes, receipt: Receipt | None) -> Any:
-        done = replace(self._receipt(receipt), stage=Stage.SUCCEEDED, result=result)
-        await self._write(done, self._terms.dedupe_ttl)
+        await self._write(replace(self._receipt(receipt, Stage.SUCCEEDED), result=result))
         return self._code.unpack_result(result)
 
-    def _receipt(self, before: Receipt | None) -> Receipt:
-        tries = 1 if before is None else before.tries + (before.token != self._token)
-        return Receipt(self._terms.name, Stage.CLAIMED, self._call, self._job, self._token, tries)
+    def _receipt(self, before: Receipt | None, stage: Stage = Stage.CLAIMED) -> Receipt:
+        job, token = self._job, self._token
+        tries = 1 if before is None else before.tries + (before.token != token)
+        call = before.call if before is not None else next(iter(self._place.calls), b"")
+        return Receipt(self._terms.name, stage, call, job.id, token, tries, run=job.run)
 
-    async def _write(self, receipt: Receipt, ttl: float | None = None) -> None:
-        put = (RECEIPTS + self._key, _encode(receipt), self._version, ttl)
-        version = await self._inside.ask("put", *put)
-        if version is None:
+    async def _write(self, receipt: Receipt) -> None:
+        place, body = self._place, write(receipt)
+        if place.path == place.own:
+            versions = await self._put((place.path, body, self._version, None))
+        elif receipt.is_settled:
+            # Others may use it for a while; the run that made it, for as long as it is kept.
+            lasting = (place.own, body, None, None)
+            versions = await self._put(
+                (place.path, body, self._version, self._terms.dedupe_ttl), lasting
+            )
+        else:
+            versions = await self._put((place.path, body, self._version, None))
+        self._version = versions[0]
+
+    async def _put(self, *puts: tuple[str, bytes, int | None, float | None]) -> tuple[int, ...]:
+        versions: tuple[int, ...] | None = await self._inside.ask("put", *puts)
+        if versions is None:
             raise Conflict(self._said("was taken over by another attempt; this one stops"))
-        self._version = version
+        return versions
 
     def _said(self, what: str) -> str:
-        return f"this call of {self._terms.name} ({self._key[:12]}) {what}"
+        return f"this call of {self._terms.name} ({self._place.key[:12]}) {what}"
+
+
+def _stands(receipt: Receipt) -> bool:
+    """Tell whether what a run keeps of its call decides about it."""
+    return receipt.stage is Stage.SUCCEEDED or not receipt.retryable
 
 
 async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -242,22 +276,39 @@ async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 async def settle(
-    store: Receipts, key: str, happened: bool, write: Callable[[str], bytes]
+    store: Receipts, key: str, happened: bool, pack: Callable[[str], bytes]
 ) -> Receipt | None:
     """Say of a call that was begun whether it has happened, with its result; None: it is unknown.
 
     One that has not happened may be made again. Raises Conflict where there is nothing to decide.
     """
-    found = await store.get_document(RECEIPTS + key)
+    path = RECEIPTS + key.removeprefix(RECEIPTS)
+    found = await store.get_document(path)
     if found is None:
         return None
-    receipt, version = _decode(found[0]), found[1]
+    receipt, version = read(found[0]), found[1]
     if receipt.stage not in (Stage.UNKNOWN, Stage.CLAIMED):
         raise Conflict(f"the call {key} of {receipt.tool} has {receipt.stage.value}; that stands")
     if happened:
-        done = replace(receipt, stage=Stage.SUCCEEDED, result=write(receipt.tool))
+        done = replace(receipt, stage=Stage.SUCCEEDED, result=pack(receipt.tool))
     else:
         done = replace(receipt, stage=Stage.FAILED, error="it has not happened")
-    if await store.put([Put(RECEIPTS + key, _encode(done), version, DEDUPE)]) is None:
+    own = await _own(store, path, receipt)
+    puts = [Put(path, write(done), version, None if own == path else DEDUPE)]
+    if own not in (None, path):
+        puts.append(Put(own, write(done)))
+    if await store.put(puts) is None:
         raise Conflict(f"the call {key} of {receipt.tool} has gone on meanwhile; look again")
     return done
+
+
+async def _own(store: Receipts, path: str, receipt: Receipt) -> str | None:
+    """Return where the run that made a call keeps its receipt, None if it is not known."""
+    run = receipt.run
+    if not run:
+        # From the time when receipts named their job alone.
+        (job,) = await store.get([receipt.job])
+        if job is None:
+            return None
+        run = job.job.run
+    return receipts_of_run(run) + path.rpartition("/")[2]

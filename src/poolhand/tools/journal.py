@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextvars import ContextVar
 
 import msgspec
 from msgspec import Struct
 
 Path = tuple[int, ...]
+
+# The position of the step that this code is part of.
+under: ContextVar[Path] = ContextVar("poolhand_step", default=())
 
 
 class Step(Struct, frozen=True, tag="step"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from asyncio import Future
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -14,17 +12,17 @@ import msgspec
 from poolhand.context import Running, running
 from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
+from poolhand.execute.former import former_digests
 from poolhand.execute.parcel import Parcels
+from poolhand.rules.canonical import digest
 from poolhand.rules.streams import Kind
 from poolhand.tools.calling import made
-from poolhand.tools.journal import Journal, Path, Step, write
+from poolhand.tools.journal import Journal, Path, Step, under, write
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 JOURNAL = "journal"
-# The position of the step that this code is part of.
-under: ContextVar[Path] = ContextVar("poolhand_step", default=())
 
 
 @overload
@@ -51,9 +49,15 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     journal = await _journal_of(inside)
     path = journal.next(under.get())
     code = Code(name, fn, inside.shelf.get(PARCELS) or Parcels())
-    call = hashlib.sha256(code.pack(args, kwargs)).digest()
+    # Refused here, what could not be kept.
+    code.pack(args, kwargs)
+    call = digest(code.signature.bind(args, kwargs)[2])
     known = journal.find(path)
-    if known is not None and (known.name, known.call) == (name, call):
+    if (
+        known is not None
+        and known.name == name
+        and (known.call == call or known.call in former_digests(code, args, kwargs))
+    ):
         return code.unpack_result(known.result)
     if known is not None:
         await _branch(inside, journal, known, name)

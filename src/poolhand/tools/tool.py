@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.context import Running, running
+from poolhand.context import running
 from poolhand.errors import UsageError
-from poolhand.execute.code import PARCELS, Code, name_of_task
+from poolhand.execute.code import PARCELS, Code
 from poolhand.execute.parcel import Parcels
-from poolhand.rules.checks import is_amount, is_name, shown
+from poolhand.rules.checks import is_name, shown
 from poolhand.rules.receipts import Effect
-from poolhand.tools.calling import DEDUPE, Calling, ToolContext, made
-from poolhand.tools.step import under
+from poolhand.tools.calling import Calling, ToolContext, made
+from poolhand.tools.keys import Keys
+from poolhand.tools.terms import DEDUPE, READ_CACHE, ToolTerms, checked
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-READ_CACHE = 3_600.0
-TIMEOUT = 60.0
-SCOPES = ("run", "session", "global")
-OCCURRENCES = "occurrences"
-
 _inside: ContextVar[ToolContext | None] = ContextVar("poolhand_tool", default=None)
-
-
-class ToolTerms(Struct, frozen=True):
-    """How a tool is called: what it does outside, and how long that is remembered, and for whom."""
-
-    name: str
-    effect: Effect = Effect.ONCE
-    version: int = 1
-    scope: str = "run"
-    key_fields: tuple[str, ...] = ()
-    dedupe_ttl: float = DEDUPE
-    timeout: float = TIMEOUT
-    verify: Callable[..., Any] | None = None
-    call_id: str | None = None
 
 
 def tool_context() -> ToolContext:
@@ -64,7 +42,8 @@ class Tool(Generic[P, T]):
     def __init__(self, fn: Callable[P, Awaitable[T]], terms: ToolTerms) -> None:
         self.fn = fn
         self.terms = terms
-        self._code = Code(terms.name, fn, Parcels())
+        # Told where the tool is made, not by its first call.
+        Code(terms.name, fn, Parcels())
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
         self.__doc__ = fn.__doc__
@@ -88,11 +67,10 @@ class Tool(Generic[P, T]):
             value: T = await self._make("", 1, args, kwargs)
             return value
         code = Code(self.terms.name, self.fn, running_in.shelf.get(PARCELS) or Parcels())
-        call = hashlib.sha256(code.pack(args, kwargs)).digest()
-        key = self._key(running_in, call, self._code.signature.bind(args, kwargs)[2])
-        calling = Calling(self.terms, code, running_in, key, call)
+        place = await Keys(self.terms, code, running_in, (args, kwargs)).place()
+        calling = Calling(self.terms, code, running_in, place)
         found: T = await calling.result(
-            lambda tries: self._make(key, tries, args, kwargs), args, kwargs
+            lambda tries: self._make(place.key, tries, args, kwargs), args, kwargs
         )
         return found
 
@@ -102,39 +80,6 @@ class Tool(Generic[P, T]):
             return await made(self.fn, args, kwargs)
         finally:
             _inside.reset(before)
-
-    def _key(self, inside: Running, call: bytes, given: Any) -> str:
-        """Return what stands for this call, the same each time the job is run."""
-        terms = self.terms
-        parts: list[Any] = [terms.name, terms.version, terms.scope, _scope_id(terms.scope, inside)]
-        if terms.key_fields:
-            parts.append([given.get(name) for name in terms.key_fields])
-        elif terms.call_id is not None:
-            parts += ["call", terms.call_id]
-        else:
-            parts += [under.get(), _occurrence(inside, terms.name, call), call]
-        return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
-
-
-def _scope_id(scope: str, inside: Running) -> str:
-    job: Any = inside.snapshot()
-    match scope:
-        case "run":
-            return str(job.run)
-        case "session":
-            if job.session is None:
-                raise UsageError("a tool of scope 'session' was called by a job without a session")
-            return f"{job.tenant or ''}/{job.session}"
-        case _:
-            return ""
-
-
-def _occurrence(inside: Running, name: str, call: bytes) -> int:
-    """Count equal calls within one step: two that are meant are both made."""
-    counter: Counter[Any] = inside.shelf.setdefault(OCCURRENCES, Counter())
-    here = (under.get(), name, call)
-    counter[here] += 1
-    return counter[here]
 
 
 @overload
@@ -150,6 +95,7 @@ def tool(
     name: str | None = ...,
     version: int = ...,
     scope: str = ...,
+    shared: bool = ...,
     key_fields: Sequence[str] = ...,
     dedupe_ttl: float | None = ...,
     timeout: float = ...,
@@ -180,26 +126,4 @@ def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., 
         "dedupe_ttl": ttl if ttl is not None else READ_CACHE if effect == "read" else DEDUPE,
         "key_fields": tuple(options.get("key_fields", ())),
     }
-    return lambda fn: Tool(fn, _terms(fn, terms))
-
-
-def _terms(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
-    try:
-        terms = ToolTerms(**{**options, "name": options.get("name") or name_of_task(fn)})
-    except TypeError as error:
-        raise UsageError(f"tool: {error}") from None
-    faults = []
-    if terms.scope not in SCOPES:
-        faults.append(f"scope={shown(terms.scope)} is not allowed; give one of {SCOPES}")
-    if terms.key_fields and terms.scope == "run":
-        faults.append(
-            "key_fields go with scope='session' or 'global': within a run calls have places"
-        )
-    faults += [
-        f"{name}={shown(value)} is not allowed; give seconds above 0"
-        for name in ("dedupe_ttl", "timeout")
-        if not is_amount(value := getattr(terms, name))
-    ]
-    if faults:
-        raise UsageError(f"tool {terms.name!r}: " + "; ".join(faults))
-    return terms
+    return lambda fn: Tool(fn, checked(fn, terms))

@@ -59,9 +59,18 @@ class KeyRing:
         """Whether data is read whose signature does not say what it belongs to."""
         return self._accept_unbound
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of all its keys, that of the current one first."""
+        return self._current, *(name for name in self._keys if name != self._current)
+
     def sign(self, data: bytes, bound: bytes | None = b"") -> bytes:
         """Return the signature of `data` and what it is bound to under the current key."""
         return self._signature(self._current, data, bound)
+
+    def former_signature(self, key_id: str, data: bytes) -> bytes:
+        """Return the signature that `data` of the first version has under one of the keys."""
+        return self._signature(key_id, data, None)
 
     def verify(
         self, key_id: str, data: bytes, signature: bytes, bound: bytes | None, what: str

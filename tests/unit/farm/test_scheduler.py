@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from poolhand import App, Session, Status, Ticket, UsageError, bounded, current_job
-from poolhand.contract import Filter, Put
+from poolhand.contract import Filter, Line, Put
 from poolhand.farm.scheduler import DOCUMENTS, ScheduleRecord
 from poolhand.farm.task import Task
 from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
@@ -76,12 +76,12 @@ async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
         lasts: tuple[datetime, ...] = ()
 
         async def put(
-            self, puts: Sequence[Put], token: int | None = None
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
         ) -> tuple[int, ...] | None:
             noted = puts[0].key.startswith(DOCUMENTS)
             if noted:
                 await asyncio.sleep(runtime.random.uniform(0, 12))
-            written = await super().put(puts, token)
+            written = await super().put(puts, token, log)
             if noted and written:
                 record = msgspec.json.decode(puts[0].value, type=ScheduleRecord)
                 self.lasts += (record.past.last,)
@@ -182,11 +182,11 @@ async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothi
         dead = False
 
         async def put(
-            self, puts: Sequence[Put], token: int | None = None
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
         ) -> tuple[int, ...] | None:
             if self.dead and puts[0].key.startswith(DOCUMENTS):
                 self.down = True
-            return await super().put(puts, token)
+            return await super().put(puts, token, log)
 
     store = Forgetful(runtime)
     heard = Heard()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from poolhand.errors import Corrupt, SchemaTooNew
@@ -113,3 +114,23 @@ def test_the_steps_of_the_package_make_a_schema(connection: sqlite3.Connection) 
     known = steps()
     migrate(connection, known, "a.db", AT)
     assert list(applied(connection)) == [step.number for step in known]
+
+
+def test_runs_and_receipts_from_before_the_second_step_are_kept(
+    connection: sqlite3.Connection,
+) -> None:
+    migrate(connection, steps()[:1], "store", AT)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    for seq, continues in enumerate([None, "r" * 28], start=1):
+        terms = ["p", "", at, "n", "user", "", 0, None, None, None, None, None, None, continues]
+        row = (seq, str(seq) * 28, 1, "n", "", None, None, None, msgspec.msgpack.encode(terms), b"")
+        connection.execute("INSERT INTO poolhand_jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    keys = ["receipt/" + "0f" * 32, "receipt/" + "fe" * 32, "session//s", "other"]
+    for key in keys:
+        document = (key, 1, 100.0, b"{}")
+        connection.execute("INSERT INTO poolhand_documents VALUES (?, ?, ?, ?)", document)
+    migrate(connection, steps(), "store", AT)
+    assert connection.execute("SELECT * FROM poolhand_runs").fetchall() == [(2, "r" * 28)]
+    kept = dict(connection.execute("SELECT key, until FROM poolhand_documents"))
+    later = 100.0 + 90 * 86_400
+    assert [kept[key] for key in keys] == [later, later, 100.0, 100.0]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.farm.conftest import url
+from tests.unit.farm.conftest import shared_url, url
 
-__all__ = ["url"]
+__all__ = ["shared_url", "url"]

@@ -17,3 +17,18 @@ WHERE key LIKE 'session/%';
 
 -- Dead letters are kept longer than results: what is pruned is found without passing over them.
 CREATE INDEX poolhand_ends_prunable ON poolhand_ends (no) WHERE dead = 0;
+
+-- Jobs that go on with the run of another: what a run keeps stays while one of its jobs is kept.
+-- Which run that is ends how a job was ordered, as an id of 28 letters; 192 is none.
+CREATE TABLE poolhand_runs (
+    seq INTEGER PRIMARY KEY,
+    run TEXT NOT NULL
+);
+CREATE INDEX poolhand_runs_by_run ON poolhand_runs (run);
+INSERT INTO poolhand_runs
+SELECT seq, CAST(substr(ordered, -28) AS TEXT) FROM poolhand_jobs WHERE substr(ordered, -1) <> x'c0';
+
+-- Receipts whose keys are digests alone are of runs begun before this step, and must not expire for
+-- those; whether other runs may still use one is told by when the job that made it ended.
+UPDATE poolhand_documents SET until = until + 7776000
+WHERE key >= 'receipt/0' AND key < 'receipt/g' AND until IS NOT NULL;

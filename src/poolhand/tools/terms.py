@@ -1,0 +1,60 @@
+"""The terms of a tool: what its calls do outside, how long that is remembered, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.execute.code import name_of_task
+from poolhand.rules.checks import is_amount, shown
+from poolhand.rules.receipts import Effect
+
+DEDUPE = 86_400.0
+READ_CACHE = 3_600.0
+TIMEOUT = 60.0
+SCOPES = ("run", "session", "global")
+
+
+class ToolTerms(Struct, frozen=True):
+    """How a tool is called; `shared`: what is global holds for all tenants, not for each alone."""
+
+    name: str
+    effect: Effect = Effect.ONCE
+    version: int = 1
+    scope: str = "run"
+    shared: bool = False
+    key_fields: tuple[str, ...] = ()
+    dedupe_ttl: float = DEDUPE
+    timeout: float = TIMEOUT
+    verify: Callable[..., Any] | None = None
+    call_id: str | None = None
+
+
+def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
+    """Return the terms of a tool, or say all that is wrong with them."""
+    try:
+        terms = ToolTerms(**{**options, "name": options.get("name") or name_of_task(fn)})
+    except TypeError as error:
+        raise UsageError(f"tool: {error}") from None
+    faults = []
+    if terms.scope not in SCOPES:
+        faults.append(f"scope={shown(terms.scope)} is not allowed; give one of {SCOPES}")
+    if terms.key_fields and terms.scope == "run":
+        faults.append(
+            "key_fields go with scope='session' or 'global': within a run calls have places"
+        )
+    if not isinstance(terms.shared, bool):
+        faults.append(f"shared={shown(terms.shared)} is not allowed; give True or False")
+    elif terms.shared and terms.scope != "global":
+        faults.append("shared=True goes with scope='global': other scopes have one tenant")
+    faults += [
+        f"{name}={shown(value)} is not allowed; give seconds above 0"
+        for name in ("dedupe_ttl", "timeout")
+        if not is_amount(value := getattr(terms, name))
+    ]
+    if faults:
+        raise UsageError(f"tool {terms.name!r}: " + "; ".join(faults))
+    return terms
