@@ -70,13 +70,17 @@ def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
     with yard.running("-c", "2", "--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("hold", str(yard.gate))
+        # One that ends at once: the next finds its process there, and has its whole time in it.
+        yard.submit("compute", str(yard.folder))
+        yard.until_done(1)
         yard.submit("compute", str(yard.gate), timeout=1.5)
-        ((_, child, *_),) = yard.until_told("begin", "compute")
+        (_, child, *_), again = yard.until_told("begin", "compute", count=2)
+        assert again[1] == child
         assert int(child) in children_of(pid)
         yard.until_done(1, Status.FAILED)
         until(lambda: all_gone([int(child)]), "end of it")
         yard.open_gate()
-        yard.until_done(1)
+        yard.until_done(2)
         assert farm.lines("process leaving") == []
         assert farm.stop() == 0
 
