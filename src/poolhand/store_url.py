@@ -24,7 +24,7 @@ def store_of(url: str, runtime: Runtime) -> Store:
         raise UsageError(f"store={given} is not allowed; give {KINDS}")
     match scheme.lower():
         case "memory":
-            from poolhand.stores.memory import MemoryStore
+            from poolhand.stores.sqlite_memory import MemoryStore
 
             return MemoryStore(runtime)
         case "sqlite":

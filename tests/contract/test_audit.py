@@ -10,8 +10,8 @@ from poolhand.contract import Filter, Store
 from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, ring_buffer
 from poolhand.rules.job import Fault, Status
-from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from tests.contract.support import Clock, Hand, owner, spec
 
 

@@ -40,11 +40,12 @@ from poolhand.rules.job import Status
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
 from poolhand.rules.streams import inbox_of
-from poolhand.stores import memory_books, sql_steps
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores import sql_steps
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, order, owner, spec
+from tests.oracle import books as oracle_books
+from tests.oracle.store import OracleStore
 from tests.property.renumbered import Renumbered
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class StoresMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
-        self.stores: list[Store] = [MemoryStore(self.clock), self.other()]
+        self.stores: list[Store] = [OracleStore(self.clock), self.other()]
         self.names: list[str] = []
         self.claims: list[Claim] = []
         self.stuck: list[int] = []
@@ -115,7 +116,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.read_until = 0
         # Few, so that a claim often meets more of them than it may end.
         self.patch = pytest.MonkeyPatch()
-        for module in (memory_books, sql_steps):
+        for module in (oracle_books, sql_steps):
             self.patch.setattr(module, "EXPIRED_AT_ONCE", 1)
         self.both(lambda store: store.open())
 

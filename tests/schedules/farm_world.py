@@ -40,6 +40,10 @@ MACHINES = 3
 STEPS = 30
 MAX_STEPS = 2_000_000
 CALM = 3_000.0  # virtual seconds in which everything must come to its end
+GOOD = """
+SELECT c.token, p.name, j.session FROM poolhand_claims c
+JOIN poolhand_pools p ON p.no = c.pool JOIN poolhand_jobs j ON j.seq = c.seq WHERE c.stuck = 0
+"""
 CAPS = {"chat": 2, "narrow": 1, "fast": 2}
 
 
@@ -147,7 +151,7 @@ class FarmWorld:
     def enter(self, body: Body, token: int) -> None:
         tokens = self.tokens.setdefault(body.number, [])
         self.inside[token] = body
-        good = self.store._leases._claims
+        good = {token: job for token, *job in self.store.query(GOOD)}
         if token not in good:
             # Its lease was lost on the way: what it does counts for nothing, as it will be told.
             tokens.append(token)
@@ -157,9 +161,9 @@ class FarmWorld:
         tokens.append(token)
         valid = [good[one] for one in self.inside if one in good]
         for name, cap in CAPS.items():
-            if sum(one.job.pool == name for one in valid) > cap:
+            if sum(pool == name for pool, _ in valid) > cap:
                 self.faults.append(f"cap: {name} runs more than {cap}")
-        sessions = [(one.job.pool, one.job.session) for one in valid if one.job.session]
+        sessions = [(pool, session) for pool, session in valid if session]
         if len(sessions) != len(set(sessions)):
             self.faults.append(f"session: two turns at once of {sessions}")
 
@@ -371,8 +375,8 @@ class FarmWorld:
         return parked + sum(n for status, n in counted.items() if not status.terminal)
 
     async def check(self) -> None:
-        rows = list(self.store._books.rows.values())
-        jobs = {row.job.id: row.stored() for row in rows}
+        ids = [id for (id,) in self.store.query("SELECT id FROM poolhand_jobs ORDER BY seq")]
+        jobs = {one.job.id: one for one in await self.store.get(ids) if one is not None}
         for id in sorted(self.accepted.keys() - jobs.keys()):
             self.faults.append(f"lost: {id}")
         if len(jobs) > len(self.accepted) + len(self.unknown):

@@ -17,7 +17,7 @@ class Store(Jobs, Documents, Log, Signals, Protocol):
         """Make the store ready: connect, check the schema, or raise a StoreError that says why."""
 
     async def close(self) -> None:
-        """Let go of everything; what was written stays."""
+        """Let go of everything; what was written stays, unless the store is memory."""
 
     async def check(self) -> None:
         """Return if the store could take a job now, else raise the StoreError it would raise."""

@@ -20,11 +20,11 @@ from poolhand.errors import Corrupt, ReadOnly, StoreError, Unavailable, UsageErr
 from poolhand.runtime import Runtime
 from poolhand.stores import faults, migrations
 from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.sqlite_database import Op
 from poolhand.stores.wake import Wake
 from poolhand.stores.wal import Wal
 
 T = TypeVar("T")
-Op = Callable[[sqlite3.Connection], T]
 # What an op returned or raised, for the one who waits for it.
 _Outcome = tuple["asyncio.Future[object]", object, Exception | None]
 
@@ -69,6 +69,7 @@ class StoreFile:
         self._signals: dict[str, None] = {}
         self._damage: str | None = None
         self._holder = self._lock.path
+        self._begun: dict[sqlite3.Connection, FileLock] = {}
 
     async def open(self) -> None:
         """Connect, making the file where it is missing, and bring its schema up to date."""
@@ -130,10 +131,10 @@ class StoreFile:
             loop.call_soon(self._flush)
         return cast(T, await future)
 
-    async def begin(self) -> tuple[sqlite3.Connection, FileLock]:
+    async def begin(self) -> sqlite3.Connection:
         """Begin a transaction on a connection of its own, under a lock of its own.
 
-        Who has them closes the connection, then the lock; nobody else writes until then.
+        No other write is made until it is given back to `end`.
         """
         self._expect_open()
         lock, patience = FileLock(self._lock.path), self._new_patience()
@@ -150,7 +151,17 @@ class StoreFile:
             if failure is error:
                 raise
             raise failure from error
-        return connection, lock
+        self._begun[connection] = lock
+        return connection
+
+    def end(self, connection: sqlite3.Connection) -> None:
+        """End what was begun; what was not committed is gone."""
+        lock = self._begun.pop(connection)
+        try:
+            # Under the lock, as every close.
+            connection.close()
+        finally:
+            lock.close()
 
     def read(self, op: Op[T]) -> T:
         """Run `op`, which only reads, on what is committed at one moment."""
@@ -175,6 +186,10 @@ class StoreFile:
         Within one boot of the machine no change of its wall clock moves it.
         """
         return self._runtime.monotonic() + self._offset
+
+    def tick(self, connection: sqlite3.Connection) -> None:
+        """Write down what time it is, with what is being committed."""
+        connection.execute(TICK, (self.now(),))
 
     def signal(self, topic: str) -> None:
         """Publish a topic after the commit of the op that calls this, unless that is undone."""
@@ -410,7 +425,7 @@ class StoreFile:
             execute("RELEASE op")
         changed = connection.total_changes != before
         if changed:
-            execute(TICK, (self.now(),))
+            self.tick(connection)
         execute("COMMIT")
         if changed:
             self.read_only = None

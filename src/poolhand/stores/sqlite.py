@@ -42,6 +42,7 @@ from poolhand.stores.sql_log import StreamLog, is_good
 from poolhand.stores.sql_pools import pool_rows
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Tables
+from poolhand.stores.sqlite_database import Database
 from poolhand.stores.sqlite_steps import steps_on
 from poolhand.stores.sqlite_tables import SqliteTables
 from poolhand.stores.sqlite_transaction import SqliteTransaction
@@ -49,11 +50,11 @@ from poolhand.stores.sqlite_transaction import SqliteTransaction
 T = TypeVar("T")
 
 
-class SqliteStore:
-    """A whole store in one file; its rows are placed by the desk that places those in memory."""
+class SqliteVerbs:
+    """The verbs of a store over the tables of SQLite, wherever those are."""
 
-    def __init__(self, path: str | Path, runtime: Runtime) -> None:
-        self._file = StoreFile(path, runtime)
+    def __init__(self, file: Database, runtime: Runtime) -> None:
+        self._file = file
         self._runtime = runtime
         self._wall = runtime.wall
 
@@ -65,18 +66,6 @@ class SqliteStore:
 
     async def check(self) -> None:
         await self._file.check()
-
-    # Told without being open
-
-    @property
-    def path(self) -> Path:
-        return Path(self._file.path)
-
-    async def schema(self) -> tuple[int, int]:
-        return survey.schema_of(self._file.path)
-
-    async def damage(self) -> list[str]:
-        return survey.damage_of(self._file.path)
 
     async def _steps(self, act: Callable[[Steps], T]) -> T:
         """Take steps that are written together."""
@@ -237,3 +226,24 @@ class SqliteStore:
 
     def publish(self, topic: str) -> None:
         self._file.publish(topic)
+
+
+class SqliteStore(SqliteVerbs):
+    """A whole store in one file, which all processes of a machine may share."""
+
+    _file: StoreFile
+
+    def __init__(self, path: str | Path, runtime: Runtime) -> None:
+        super().__init__(StoreFile(path, runtime), runtime)
+
+    # Told without being open
+
+    @property
+    def path(self) -> Path:
+        return Path(self._file.path)
+
+    async def schema(self) -> tuple[int, int]:
+        return survey.schema_of(self._file.path)
+
+    async def damage(self) -> list[str]:
+        return survey.damage_of(self._file.path)

@@ -14,9 +14,8 @@ from poolhand.contract import Added, Batch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.runtime import Runtime
 from poolhand.stores import faults
-from poolhand.stores.file import TICK, StoreFile
-from poolhand.stores.lock import FileLock
 from poolhand.stores.sql_intake import Intake
+from poolhand.stores.sqlite_database import Database
 from poolhand.stores.sqlite_steps import steps_on
 
 LONGEST = 5.0  # nobody else can write meanwhile, not even the leases of running jobs
@@ -36,15 +35,14 @@ ASKED_BY_ALTER = "quick_check"  # a pragma that ALTER TABLE asks by itself
 
 
 class SqliteTransaction:
-    """Holds the file's lock from its begin to its end, on a connection of its own.
+    """Keeps all others from writing from its begin to its end.
 
     One that takes too long is rolled back, and says so at the next step.
     """
 
-    def __init__(self, file: StoreFile, runtime: Runtime) -> None:
+    def __init__(self, file: Database, runtime: Runtime) -> None:
         self._file = file
         self._runtime = runtime
-        self._lock: FileLock | None = None
         self._connection: sqlite3.Connection | None = None
         self._topics: set[str] = set()
         self._deadline = 0.0
@@ -52,7 +50,7 @@ class SqliteTransaction:
         self._timer: asyncio.TimerHandle | None = None
 
     async def begin(self) -> None:
-        self._connection, self._lock = await self._file.begin()
+        self._connection = await self._file.begin()
         self._deadline = self._runtime.monotonic() + LONGEST
         self._connection.set_progress_handler(self._is_late, LOOK_EVERY)
         self._timer = asyncio.get_running_loop().call_later(LONGEST, self._run_late)
@@ -87,7 +85,7 @@ class SqliteTransaction:
         """Make everything true at once, or, where that fails, nothing."""
         with self._step(self._own_fault) as connection:
             if connection.total_changes:
-                connection.execute(TICK, (self._file.now(),))
+                self._file.tick(connection)
             connection.set_progress_handler(None, 0)
             try:
                 connection.execute("COMMIT")
@@ -162,13 +160,8 @@ class SqliteTransaction:
         if self._timer is not None:
             self._timer.cancel()
         connection, self._connection = self._connection, None
-        try:
-            if connection is not None:
-                # Under the lock, as every close.
-                connection.close()
-        finally:
-            if self._lock is not None:
-                self._lock.close()
+        if connection is not None:
+            self._file.end(connection)
 
 
 def _authorize(action: int, name: str | None, *_: str | None) -> int:

@@ -13,7 +13,7 @@ from poolhand.errors import Unavailable
 from poolhand.farm.station import Station
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until
 
@@ -66,6 +66,10 @@ class SharedStore(MemoryStore):
         self.down = False
         self.adds = self.machines = 0
         self.lag: Callable[[], float] | None = None
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Ask the tables directly, as a person with a SQL shell would."""
+        return self._file.read(lambda connection: connection.execute(text, values).fetchall())
 
     async def travel(self) -> None:
         if self.lag is not None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from poolhand.contract import Line
 from poolhand.farm.maintenance import TRIM_AT_ONCE, trim_audit
 from poolhand.rules.audit import STREAM
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from tests.contract.support import Clock
 
 

@@ -79,8 +79,8 @@ class Pier:
 
     @property
     def parked(self) -> int:
-        pool = self.store._books.pools.get("pier")
-        return 0 if pool is None else pool.desk.parked.size
+        rows = self.store.query("SELECT parked FROM poolhand_pools WHERE name = 'pier'")
+        return int(rows[0][0]) if rows else 0
 
     async def statuses(self) -> dict[Status, int]:
         return dict(await self.store.count(Filter()))

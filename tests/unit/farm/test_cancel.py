@@ -185,7 +185,8 @@ async def test_a_wish_survives_the_worker_that_did_not_hear_it(runtime: SeededRu
             await until(lambda: gate.entered == 1)
             # Wished and stopped at the same moment: given back, it is over instead of waiting.
             wishing = asyncio.create_task(ticket.cancel())
-            await until(lambda: bool(store._books.rows[ticket.id].wished))
+            wished = "SELECT 1 FROM poolhand_claims WHERE wished = 1"
+            await until(lambda: bool(store.query(wished)))
         found = await there.get(ticket.id)
         assert found is not None
         assert (await wait(found, timeout=5)).status is Status.CANCELLED

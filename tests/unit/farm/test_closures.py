@@ -20,7 +20,7 @@ from poolhand.farm.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
 from poolhand.farm.homes import AT_ONCE, HOUSEHOLDS, MOST_MET, PASS_ON_FOR, REST_FOR, Homes
 from poolhand.observe.events import JobEnded, JobRetried
 from poolhand.runtime import Identity, Runtime, process_started
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
     Heard,

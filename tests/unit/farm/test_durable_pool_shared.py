@@ -13,7 +13,7 @@ from poolhand.contract import PoolRow
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.expected import LOT, Expected
 from poolhand.observe.events import JobEnded
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, Heard, Machine, SharedStore, seeded, until, until_later
 

@@ -14,7 +14,7 @@ from poolhand.contract import Batch
 from poolhand.farm.keeper import Keeper
 from poolhand.observe.events import StoreTrouble
 from poolhand.runtime import Runtime
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, seeded
 

@@ -7,12 +7,13 @@ import pytest
 from poolhand.contract import Line
 from poolhand.farm.numbers import last_number
 from poolhand.runtime import Runtime
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 5000])
 async def test_the_last_number_is_found_from_wherever_one_begins(count: int) -> None:
     store = MemoryStore(Runtime())
+    await store.open()
     await store.append([Line("s", "kind", b"")] * count)
     for least in {0, 1, count // 2, count - 1, count} & set(range(count + 1)):
         assert await last_number(store, "s", least) == count
@@ -20,6 +21,7 @@ async def test_the_last_number_is_found_from_wherever_one_begins(count: int) -> 
 
 async def test_what_was_forgotten_counts() -> None:
     store = MemoryStore(Runtime())
+    await store.open()
     await store.append([Line("s", "kind", b"")] * 100)
     await store.trim("s", 90)
     assert await last_number(store, "s") == 100

@@ -18,7 +18,7 @@ from poolhand.farm.opening import Opening
 from poolhand.farm.station import Station
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
 

@@ -171,7 +171,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
         waiting = asyncio.ensure_future(ticket.result(timeout=60))
         await asyncio.sleep(2)
         # As a store that was emptied by hand.
-        del store._books.rows[ticket.id]
+        store.query("DELETE FROM poolhand_jobs WHERE id = ?", ticket.id)
         with pytest.raises(JobLost, match="is not kept any more"):
             await waiting
 

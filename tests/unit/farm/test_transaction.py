@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Conflict, PoolFull, Status, Unavailable, Unsupported, UsageError, bounded
+from poolhand import App, Conflict, PoolFull, Status, Unavailable, UsageError, bounded
 from poolhand.stores import sqlite_transaction
 
 TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"
@@ -162,7 +162,13 @@ async def test_one_that_takes_too_long_is_rolled_back(
     assert shop.orders() == []
 
 
-async def test_in_memory_jobs_go_with_it_and_tables_are_not_there() -> None:
+async def _fail_inside(app: App) -> None:
+    async with app.transaction() as tx:
+        await tx.execute("INSERT INTO orders VALUES (2)")
+        raise ZeroDivisionError
+
+
+async def test_in_memory_jobs_and_tables_go_with_it() -> None:
     app = App("memory://")
 
     @app.task(name="double")
@@ -171,9 +177,15 @@ async def test_in_memory_jobs_go_with_it_and_tables_are_not_there() -> None:
 
     async with app, app.worker():
         async with app.transaction() as tx:
-            with pytest.raises(Unsupported, match="sqlite"):
-                await tx.execute("SELECT 1")
+            await tx.execute("CREATE TABLE orders (number INTEGER)")
+            await tx.execute("INSERT INTO orders VALUES (1)")
             id = await double.submit_in(tx, 4)
+            # Until it commits, no other reader sees it.
+            assert await app.get(id) is None
+        with pytest.raises(ZeroDivisionError):
+            await _fail_inside(app)
+        async with app.transaction() as tx:
+            assert await tx.execute("SELECT number FROM orders") == [(1,)]
         ticket = await app.get(id)
         assert ticket is not None
         assert await ticket == 8

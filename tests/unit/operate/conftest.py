@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from poolhand.contract import Store
-from poolhand.stores.memory import MemoryStore
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from tests.unit.operate.world import Clock, World, made
 
 

@@ -35,8 +35,8 @@ from poolhand.operate import farms
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
-from poolhand.stores.memory import MemoryStore
 from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from tests.unit.operate.world import START, Clock, World, made
 
 FARM = "box-1a2b3c"

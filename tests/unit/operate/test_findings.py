@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import namedtuple
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from poolhand.operate.file_findings import NO_SPACE
 from poolhand.operate.finding import Finding, Level
 from poolhand.operate.findings import examine
 from poolhand.runtime import Runtime, process_started
-from poolhand.stores.memory import MemoryStore
+from poolhand.stores.sqlite_memory import MemoryStore
 from tests.unit.operate.world import Clock, World
 
 GONE_PID = 2**22 + 1  # above the largest number Linux gives
@@ -24,6 +25,9 @@ GONE_PID = 2**22 + 1  # above the largest number Linux gives
 
 class Kept(MemoryStore):
     """A memory store that keeps what it has when it is closed, as a file would."""
+
+    async def close(self) -> None:
+        pass
 
 
 async def found(store: MemoryStore, runtime: Runtime) -> dict[str, Finding]:
@@ -37,10 +41,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def world(clock: Clock) -> World:
+async def world(clock: Clock) -> AsyncIterator[World]:
     store = Kept(clock)
     await store.open()
-    return World(store, clock)
+    yield World(store, clock)
+    await MemoryStore.close(store)
 
 
 async def look(world: World) -> dict[str, Finding]:

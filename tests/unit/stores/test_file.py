@@ -320,10 +320,9 @@ async def test_a_file_whose_name_is_no_utf_8_is_a_file_like_others(tmp_path: Pat
     async with opened(path) as file:
         await file.write(make_notes)
         await file.write(note("a"))
-        connection, lock = await file.begin()
+        connection = await file.begin()
         assert noted(connection) == ["a"]
-        connection.close()
-        lock.close()
+        file.end(connection)
         assert faults.reader(file.path).execute("SELECT * FROM note").fetchall() == [("a",)]
 
 

@@ -25,9 +25,9 @@ from poolhand.rules.spec import undeclared
 from poolhand.rules.streams import inbox_of
 from poolhand.rules.terms import arrival
 from poolhand.stores.bounds import cannot_be_kept, known_already
-from poolhand.stores.memory_books import Books
-from poolhand.stores.memory_rows import Holder, Pool, Row
 from poolhand.stores.turns import ended_for
+from tests.oracle.books import Books
+from tests.oracle.rows import Holder, Pool, Row
 
 Key = tuple[str, str | None, str]  # pool, tenant and idempotency key
 

@@ -37,15 +37,15 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.rules.streams import streams_of_document
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import check_page
-from poolhand.stores.memory_books import Books
-from poolhand.stores.memory_documents import MemoryDocuments
-from poolhand.stores.memory_intake import Intake
-from poolhand.stores.memory_leases import Leases
-from poolhand.stores.memory_rows import Pool
-from poolhand.stores.memory_transaction import MemoryTransaction
+from tests.oracle.books import Books
+from tests.oracle.documents import MemoryDocuments
+from tests.oracle.intake import Intake
+from tests.oracle.leases import Leases
+from tests.oracle.rows import Pool
+from tests.oracle.transaction import MemoryTransaction
 
 
-class MemoryStore:
+class OracleStore:
     """A whole store on one event loop; the desks of its pools decide, its books remember."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -14,8 +14,8 @@ from poolhand.rules.streams import streams_of
 from poolhand.rules.terms import EPOCH, seconds
 from poolhand.runtime import Runtime
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
-from poolhand.stores.memory_log import MemoryLog
-from poolhand.stores.memory_rows import Moments, Pool, Row
+from tests.oracle.log import MemoryLog
+from tests.oracle.rows import Moments, Pool, Row
 
 
 class Books:

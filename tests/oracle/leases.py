@@ -8,9 +8,9 @@ from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
-from poolhand.stores.memory_books import Books
-from poolhand.stores.memory_documents import MemoryDocuments
-from poolhand.stores.memory_rows import Holder, Pool, Row
+from tests.oracle.books import Books
+from tests.oracle.documents import MemoryDocuments
+from tests.oracle.rows import Holder, Pool, Row
 
 
 class Leases:

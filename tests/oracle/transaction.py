@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from poolhand.contract import Added, Batch, Entry, Jobs, Order, Refusal
 from poolhand.errors import Conflict, Unavailable, Unsupported
-from poolhand.stores.memory_intake import Intake
+from tests.oracle.intake import Intake
 
 
 class MemoryTransaction:

@@ -1,0 +1,48 @@
+"""Where the tables of a SQLite store are: in a file, or in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from poolhand.contract import Hint
+
+T = TypeVar("T")
+Op = Callable[[sqlite3.Connection], T]
+
+
+class Database(Protocol):
+    """What a SQLite store needs of the place where its tables are."""
+
+    @property
+    def path(self) -> str: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def check(self) -> None: ...
+
+    async def write(self, op: Op[T]) -> T: ...
+
+    def read(self, op: Op[T]) -> T: ...
+
+    async def begin(self) -> sqlite3.Connection: ...
+
+    def end(self, connection: sqlite3.Connection) -> None: ...
+
+    def now(self) -> float: ...
+
+    def tick(self, connection: sqlite3.Connection) -> None:
+        """Write down what time it is, with what is being committed."""
+
+    def signal(self, topic: str) -> None: ...
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]: ...
+
+    def publish(self, topic: str) -> None: ...
+
+    def failure(self, error: BaseException) -> Exception: ...
+
+    def expect_own(self) -> None: ...
