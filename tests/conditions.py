@@ -53,10 +53,10 @@ async def use(store: Store) -> None:
     await store.prune(0.0)
     await _run(store, _order("erased", session="s", tenant="strange", idempotency_key="k"))
     await store.erase(["erased"], ["strange/erased"], "ann")
+    await store.put([Put("strange/expired", b"old", ttl=GONE), Put("strange/kept", b"new")])
     for number in range(MANY):
         await store.put([Put("strange/deleted", b"%d" % number)])
     await store.delete("strange/deleted")
-    await store.put([Put("strange/expired", b"old", ttl=GONE), Put("strange/kept", b"new")])
     await store.append([Line("strange/lines", "said", b"%d" % number) for number in range(MANY)])
     await store.trim("strange/lines", MANY)
     await store.pause(STRANGER, True, "ann")
