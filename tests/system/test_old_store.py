@@ -16,6 +16,7 @@ import pytest
 from poolhand import App, Status, Ticket, ToolOutcomeUnknown
 from poolhand.operate.views import JobView
 from poolhand.rules.audit import STREAM
+from poolhand.runtime import Runtime
 from tests.old_store.agents import Somewhere, Tasks, World, elsewhere, make_app
 from tests.old_store.load import load_postgres, load_sqlite
 
@@ -66,14 +67,18 @@ class OldStore:
 
     def __init__(self, url: str, at: datetime, folder: Path) -> None:
         self.url = url
+        self.folder = folder
         self._at = at
-        self._folder = folder
 
-    def reader(self, host: str = "alpha") -> Reader:
-        """Return an app for a process of a machine that has been booted anew."""
-        world = World(self._folder / "ledger.txt")
-        app, tasks = make_app(self.url, world, Somewhere(host, "second", self._at))
-        return Reader(app, {**tasks, **elsewhere(app, world)}, world)
+    def runtime(self, host: str) -> Runtime:
+        """Return a process of a machine that has been booted anew."""
+        return Somewhere(host, "second", self._at)
+
+    def reader(self, host: str = "alpha", *, whole: bool = True) -> Reader:
+        """Return an app; one that is not `whole` lacks the task that not every process has."""
+        world = World(self.folder / "ledger.txt")
+        app, tasks = make_app(self.url, world, self.runtime(host))
+        return Reader(app, {**tasks, **(elsewhere(app, world) if whole else {})}, world)
 
     @asynccontextmanager
     async def worked_on(self, host: str = "alpha") -> AsyncIterator[Reader]:
@@ -286,3 +291,16 @@ async def test_an_audit_restored_on_a_younger_server_can_be_read(
         station = await reader.app.station()
         lines = await station.keeper.ask(lambda: station.store.read(STREAM, limit=10_000))
     assert len(lines) >= waiting > 0
+
+
+async def test_a_job_of_a_task_that_is_not_here_waits_for_a_worker_that_has_it(
+    old: OldStore,
+) -> None:
+    without = old.reader(whole=False)
+    async with without.app, without.app.worker():
+        assert await without.result("queued") == "queued"
+        job = (await without.jobs())["unknown"]
+        assert not job.status.terminal
+    async with old.worked_on() as reader:
+        assert await reader.result("unknown") == "unknown"
+    assert reader.world.lines().count("elsewhere unknown") == 1
