@@ -6,9 +6,10 @@ Roles belong to the whole server, so each test has its own and drops it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 TABLES = "ALL TABLES IN SCHEMA public"
 SEQUENCES = "ALL SEQUENCES IN SCHEMA public"
 _numbers = count(1)
+
+Say = Task[[str], Coroutine[Any, Any, str], str]
 
 
 class Guest:
@@ -54,7 +57,7 @@ def guest(postgres: PostgresServer, database: str) -> Iterator[Guest]:
     one.leave()
 
 
-def app_at(url: str) -> tuple[App, Task[[str], object, str]]:
+def app_at(url: str) -> tuple[App, Say]:
     app = App(url)
 
     @app.task(name="say")
@@ -65,7 +68,7 @@ def app_at(url: str) -> tuple[App, Task[[str], object, str]]:
 
 
 @asynccontextmanager
-async def at_work(url: str) -> AsyncIterator[Task[[str], object, str]]:
+async def at_work(url: str) -> AsyncIterator[Say]:
     app, say = app_at(url)
     async with app, app.worker():
         yield say
