@@ -98,7 +98,7 @@ class App(Schedules):
         self._warm_ups: list[Callable[[], Any]] = []
         self._opening = Opening(self._station)
         self._codes = Codes()
-        self._executor = Executor(self._codes)
+        self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
         self._submissions = Submissions(self, self.events)
@@ -289,6 +289,10 @@ class App(Schedules):
 
     def config(self, pool: str) -> PoolConfig:
         return self._declared.find(pool)
+
+    def served_pools(self) -> tuple[str, ...]:
+        """Return the pools that a worker serves unless it is told which."""
+        return self._declared.served()
 
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)

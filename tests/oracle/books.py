@@ -39,6 +39,7 @@ class Books:
         self._due = Moments()
         self._due_by_wall = Moments()
         self._expiries = Moments()
+        self._aside: dict[Row, None] = {}
         self._parked_by_wall: dict[str, Row] = {}
         self._over: deque[Row] = deque()
         self._to_expire = EXPIRED_AT_ONCE
@@ -127,6 +128,48 @@ class Books:
         if row.window is not None and row.window.closes_at is not None:
             self._expiries.add(row.window.closes_at, row)
 
+    def set_aside(self, row: Row) -> None:
+        """Let a row wait for its cause, at no time."""
+        row.pool.desk.set_aside(row, self.now)
+        self._aside[row] = None
+        self.topics.add("ready")
+        if row.window is not None and row.window.closes_at is not None:
+            self._expiries.add(row.window.closes_at, row)
+
+    def aside(self, pool: Pool) -> list[Row]:
+        """Return what is set aside in a pool, in the order it came."""
+        rows = (row for row in self._aside if row.pool is pool)
+        return sorted(rows, key=lambda row: row.number)
+
+    def take_aside(self, row: Row) -> bool:
+        """Start a row that was set aside, if it can be."""
+        if not row.pool.desk.take_aside(row, self.now):
+            return False
+        del self._aside[row]
+        self._expiries.remove(row)
+        return True
+
+    def waiting_for(self, cause: str) -> list[Row]:
+        """Return the rows that wait for a cause, in the order they came."""
+        waiting = (row for row in self.numbered.values() if row.job.waits_for == cause)
+        return [row for row in waiting if row.job.status is Status.SCHEDULED]
+
+    def wake(self, cause: str, by: str, limit: int) -> int:
+        """Let the oldest rows that wait for a cause be promoted now."""
+        rows = self.waiting_for(cause)[:limit]
+        for pool in self.pools.values():
+            mine = [row for row in rows if row.pool is pool]
+            for row in mine:
+                self._aside.pop(row, None)
+                self._due_by_wall.remove(row)
+                row.by_wall = False
+                self._due.add(self.now, row)
+            if mine:
+                self.act(audit.WAKE, pool, by, f"{cause}: {len(mine)}")
+        if rows:
+            self.topics.add("due")
+        return len(rows)
+
     def set_by_wall(self, row: Row) -> None:
         """Say by the clock of the store when the calendar will have come to a row's time."""
         assert row.window is not None
@@ -196,6 +239,7 @@ class Books:
             self._due.remove(row)
             self._due_by_wall.remove(row)
             self._expiries.remove(row)
+            self._aside.pop(row, None)
         row.job = job
         row.dead = job.status is Status.FAILED
         row.over_at = self.now

@@ -49,11 +49,24 @@ class Leases:
         if not overdue.isdisjoint(pools):
             # There will be something to claim when somebody has ended the others.
             self._books.topics.add("ready")
-        claims = []
+        claims = self._of_causes([pool for pool in pools if pool not in overdue], holder, wanted)
         turns = deal(pools, self._books.next)
-        for slot, (pool, row) in zip(wanted.slots, turns, strict=False):
+        for slot, (pool, row) in zip(wanted.slots[len(claims) :], turns, strict=False):
             self._last = pool
             claims.append(self._start(row, holder, slot))
+        return claims
+
+    def _of_causes(self, pools: list[Pool], holder: Holder, wanted: Wanted) -> list[Claim]:
+        """Start rows that were set aside under causes that are wanted."""
+        claims: list[Claim] = []
+        for pool in pools:
+            slots = wanted.slots[len(claims) :]
+            rows = [row for row in self._books.aside(pool) if row.job.waits_for in wanted.causes]
+            free = iter(slots)
+            for row in rows[: len(slots)]:
+                if self._books.take_aside(row):
+                    self._last = pool
+                    claims.append(self._start(row, holder, next(free)))
         return claims
 
     def _start(self, row: Row, holder: Holder, slot: int) -> Claim:
@@ -105,6 +118,10 @@ class Leases:
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
+        if change.wait is None and lifecycle.is_set_aside(job):
+            row.job, row.by_wall = job, False
+            books.set_aside(row)
+            return
         row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
         row.pool.desk.give_back(row, books.now + wait, books.now)
         books.wait(row, books.now + wait)

@@ -206,6 +206,22 @@ class OracleStore:
 
     # Time
 
+    async def causes(self) -> Mapping[str, Mapping[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        rows = self._books.numbered.values()
+        jobs = (row.job for row in rows if row.job.status is Status.SCHEDULED)
+        for job in sorted(jobs, key=lambda job: (job.pool, job.waits_for or "")):
+            if job.waits_for is not None:
+                counts = found.setdefault(job.pool, {})
+                counts[job.waits_for] = counts.get(job.waits_for, 0) + 1
+        return found
+
+    async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
+        self._books.begin()
+        woken = self._books.wake(cause, by, limit)
+        self._commit()
+        return woken
+
     async def promote(self, limit: int = 1000) -> Promoted:
         books = self._books
         books.begin()

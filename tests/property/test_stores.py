@@ -93,7 +93,8 @@ POOLS = st.sampled_from([None, None, ("one",), ("two", "free"), ("free", "none",
 OWNER = st.sampled_from(["x", "x", "y"])
 WHICH = st.integers(0, 40)
 ENDS = st.sampled_from([Status.COMPLETED, Status.COMPLETED, Status.FAILED, Status.CANCELLED])
-FATE = st.sampled_from(["completed", "completed", "failed", "running", "retried"])
+CAUSES = ["task:x", "task:y", "task:nobody"]
+FATE = st.sampled_from(["completed", "completed", "failed", "running", "retried", *CAUSES])
 STATUSES = [(status,) for status in Status]
 VERSION = st.sampled_from([None, None, 0, 1, 2])
 TTL = st.sampled_from([None, 2.0])
@@ -280,7 +281,7 @@ class StoresMachine(RuleBasedStateMachine):
     # Being run
 
     def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> Wanted:
-        return Wanted(self.owners[who], tuple(range(count)), pools)
+        return Wanted(self.owners[who], tuple(range(count)), pools, frozenset({f"task:{who}"}))
 
     @rule(
         who=OWNER,
@@ -306,6 +307,8 @@ class StoresMachine(RuleBasedStateMachine):
         """Return the change that lets a job meet its fate."""
         if fate == "retried":
             return Change(lifecycle.hand_back(claim.job), claim.token, wait=1.0)
+        if fate in CAUSES:
+            return Change(lifecycle.set_aside(claim.job, fate), claim.token)
         return self.ended(claim, Status(fate))
 
     def ended(self, claim: Claim, status: Status, **options: Any) -> Change:
@@ -401,6 +404,12 @@ class StoresMachine(RuleBasedStateMachine):
         self.clock.wait(seconds)
         if limit is not None:
             self.both(lambda store: store.promote(limit))
+
+    @rule(cause=st.sampled_from(CAUSES), limit=st.sampled_from([1, 1000]))
+    def wake(self, cause: str, limit: int) -> None:
+        self.both(lambda store: store.causes())
+        self.both(lambda store: store.wake(cause, "me", limit))
+        self.both(lambda store: store.promote())
 
     @rule(seconds=st.sampled_from([-3.0, 2.0]))
     def set_date(self, seconds: float) -> None:

@@ -122,6 +122,12 @@ class Jobs(Protocol):
     async def count(self, which: Filter) -> Mapping[Status, int]:
         """Count jobs by status; those with none of a status are left out. Parked do not count."""
 
+    async def causes(self) -> Mapping[str, Mapping[str, int]]:
+        """Count the jobs that wait for something else than a time or a slot, by pool and cause."""
+
+    async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
+        """Let the oldest jobs that wait for a cause be promoted now; return how many."""
+
     async def promote(self, limit: int = 1000) -> Promoted:
         """Place what is due, end what has expired."""
 

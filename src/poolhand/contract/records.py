@@ -91,11 +91,15 @@ class Refusal(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True, gc=False):
-    """What an owner would run: as many jobs as it has free slots, of these pools or of all."""
+    """What an owner would run: as many jobs as it has free slots, of these pools or of all.
+
+    Jobs that were set aside are claimed only by their `causes`, before those that are queued.
+    """
 
     owner: str
     slots: tuple[int, ...]
     pools: tuple[str, ...] | None = None
+    causes: frozenset[str] = frozenset()
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -110,7 +114,8 @@ class Claim(Struct, frozen=True, gc=False):
 class Change(Struct, frozen=True, gc=False):
     """What became of a claimed job, good only under its token.
 
-    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on.
+    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. One
+    that waits for a cause and has neither is set aside until it is claimed by that, or woken.
     `stuck`: it is over, but its code still runs, and counts as running until `release`. Documents
     and lines are written with it, or nothing is.
     """

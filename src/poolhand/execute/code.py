@@ -17,6 +17,7 @@ from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
+from poolhand.rules.causes import task_cause
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
@@ -113,6 +114,7 @@ class Codes:
     def __init__(self, others: Codes | None = None) -> None:
         self._codes: dict[str, Code] = {}
         self._others = others
+        self._causes: frozenset[str] | None = None
 
     def add(self, code: Code) -> None:
         other = self._codes.get(code.name)
@@ -120,11 +122,20 @@ class Codes:
             raise UsageError(
                 f"task {code.name!r} is registered already; give one of the two another name="
             )
-        self._codes[code.name] = code
+        self.renew(code)
 
     def renew(self, code: Code) -> None:
         """Keep a task under its name, in place of what had that name before."""
         self._codes[code.name] = code
+        self._causes = None
+
+    def causes(self) -> frozenset[str]:
+        """Return the causes of jobs that wait for one of these tasks."""
+        causes = self._causes
+        if causes is None:
+            # A list first: tasks may be registered while this thread looks.
+            causes = self._causes = frozenset(map(task_cause, list(self._codes)))
+        return causes if self._others is None else causes | self._others.causes()
 
     def find(self, name: str) -> Code | None:
         code = self._codes.get(name)

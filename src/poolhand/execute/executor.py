@@ -20,15 +20,13 @@ from poolhand.execute.brief import Brief, read_brief
 from poolhand.execute.code import Code, Codes
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import Retry
+from poolhand.rules.causes import task_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Completed, Failed, Outcome
 from poolhand.runtime import Identity
 
 # How long to pass on a closure that lives elsewhere; None: its home is gone.
 Patience = Callable[[Identity, str], float | None]
-
-# A worker of another version may know the task: it is passed on some times before it is dead.
-UNKNOWN_TASK = Retry(attempts=5, first=5.0, factor=1.0, jitter=0.0)
 
 
 class Errand(Struct, frozen=True):
@@ -70,14 +68,20 @@ class Closure(Struct, frozen=True):
 
 
 class Executor:
-    """Knows the code of an app, and the closures that this process has handed in."""
+    """Knows the code of an app, and the closures that this process has handed in.
 
-    def __init__(self, codes: Codes) -> None:
+    `pools` returns those that its jobs are in, None where they may be in any.
+    """
+
+    def __init__(
+        self, codes: Codes, pools: Callable[[], tuple[str, ...] | None] = lambda: None
+    ) -> None:
         self.codes = codes
+        self.pools = pools
         self.closures: dict[str, Closure] = {}
 
     def prepare(self, claim: Claim, patience: Patience) -> Errand | Hopeless | Change:
-        """Find the code of a claim and its arguments; what lives elsewhere is given back."""
+        """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
         job_id = claim.job.id
         try:
             brief = read_brief(claim.brief, job_id)
@@ -85,7 +89,7 @@ class Executor:
                 return self._closure(claim, brief, patience)
             code = self.codes.find(brief.task)
             if code is None:
-                return _unknown(claim, brief)
+                return set_aside(claim, task_cause(brief.task))
             call = code.unpack(brief.payload)
             brought = {} if brief.context is None else code.unpack_context(brief.context)
         except Exception as error:
@@ -93,6 +97,10 @@ class Executor:
             return Hopeless(claim, Failed(error, permanent=True))
         alone = lifecycle.runs_alone(claim.job)
         return Errand(claim, brief, code, call, alone, brought=brought)
+
+    def causes(self) -> frozenset[str]:
+        """Return the causes of jobs that wait for what is here."""
+        return self.codes.causes()
 
     def complete(self, errand: Errand, claim: Claim, value: Any, end: End) -> Change | Failed:
         """Say how a job that returned is kept; a value that cannot be kept is a failure."""
@@ -151,6 +159,11 @@ def hand_back(claim: Claim, wait: float = 0.0) -> Change:
     return Change(lifecycle.hand_back(claim.job), claim.token, wait=wait)
 
 
+def set_aside(claim: Claim, cause: str) -> Change:
+    """Let a job that cannot run in this process wait for one where it can."""
+    return Change(lifecycle.set_aside(claim.job, cause), claim.token)
+
+
 def unwritable(change: Change, error: Exception) -> Change:
     """Return what is written of a job whose outcome, as it is, no store can take."""
     text = f"how it ended cannot be kept ({type(error).__name__})"
@@ -176,15 +189,6 @@ def crashed(claim: Claim, at: datetime) -> Change:
     return Change(
         lifecycle.with_fault(job, Fault("poolhand.errors.JobLost", text)), claim.token, 0.0
     )
-
-
-def _unknown(claim: Claim, brief: Brief) -> Hopeless:
-    text = (
-        f"job {claim.job.id} asks for the task {brief.task!a}, which this process does not have; "
-        "import the module that registers it before the worker starts"
-    )
-    error = JobLost(text, job_id=claim.job.id)
-    return Hopeless(claim, Failed(error, on_purpose=True), UNKNOWN_TASK)
 
 
 def is_own_loss(outcome: Outcome, job: Job) -> bool:

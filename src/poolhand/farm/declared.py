@@ -51,6 +51,10 @@ class Declared:
         """Note that a task means this pool."""
         self._used.add(pool)
 
+    def served(self) -> tuple[str, ...]:
+        """Return the pools that are declared, or that a task means."""
+        return tuple(sorted(self._used.union(self.configs)))
+
     def check(self) -> None:
         """Raise if a task means a pool that is nearly declared."""
         self._check_near_miss(self._used, declared=set(self.configs))

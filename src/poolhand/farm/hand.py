@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -21,6 +21,10 @@ from poolhand.farm.watch import Outcomes
 POLL = 1.0  # hints may be lost; what is true is asked for this often
 RETRY_FIRST, RETRY_MOST = 0.05, 1.0
 STEP_ASIDE = 0.05  # for those who can run what was passed on
+
+
+# Which pools to claim from, None for all, and by which causes.
+Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str]]]
 
 
 class Done(Struct, frozen=True):
@@ -75,14 +79,14 @@ class Hand:
         heart: Heartbeat,
         outcomes: Outcomes,
         telling: tuple[Chronicle, Ledger],
-        pools: tuple[str, ...] | None,
+        choose: Choose,
         served: Served,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._outcomes = outcomes
         self._chronicle, self._ledger = telling
-        self._pools = pools
+        self._choose = choose
         self._served = served
         self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
         self._done: list[Done] = []
@@ -174,7 +178,7 @@ class Hand:
     async def _write(self) -> None:
         most = 1 if self._one_by_one else len(self._done)
         done, self._done = self._done[:most], self._done[most:]
-        if not all(one.begun for one in done):
+        if not all(one.begun or one.change.job.waits_for for one in done):
             self._step_aside()
         free, self._free = (self._free, []) if self._claims else ([], self._free)
         self._writing = True
@@ -243,7 +247,7 @@ class Hand:
 
     async def _exchange(self, done: list[Done], free: list[int]) -> Replaced:
         store = self._keeper.store
-        wanted = Wanted(self._heart.owner.id, tuple(free), self._pools) if free else None
+        wanted = Wanted(self._heart.owner.id, tuple(free), *self._choose()) if free else None
         for one in done:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)

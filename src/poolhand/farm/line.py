@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from poolhand.contract import Claim
 from poolhand.execute.executor import hand_back
-from poolhand.farm.hand import Delivery, Done, Hand
+from poolhand.farm.hand import Choose, Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.farm.tray import Tray
@@ -50,7 +50,7 @@ class Line:
     brought to it waits as `claims` and `news`.
     """
 
-    def __init__(self, station: Station, pools: tuple[str, ...] | None, crew: Crew) -> None:
+    def __init__(self, station: Station, choose: Choose, crew: Crew) -> None:
         self.task: Task[None] | None = None
         self.claims: deque[Claim] = deque()
         self.news: deque[Delivery] = deque()
@@ -61,7 +61,7 @@ class Line:
             station.heart,
             station.outcomes,
             (station.chronicle, station.ledger),
-            pools,
+            choose,
             self,
         )
         self.tray = Tray(crew.loop, self.hand)

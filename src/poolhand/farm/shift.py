@@ -90,7 +90,7 @@ class Shift:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
-        worker.heard = self._heard
+        worker.announcing.heard = self._heard
         self._worker = worker
         if self._terms.captures:
             begin_capture()
@@ -182,7 +182,7 @@ class Shift:
         with suppress(StoreError):
             await keeper.ask(lambda: worker.line.finish(WRITE_WITHIN))
         worker.receive()
-        await worker.callbacks.over(max(0.0, self._deadline - worker.now()))
+        await worker.announcing.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
         if self._terms.captures:
             end_capture()

@@ -50,6 +50,8 @@ class Employer(Protocol):
     @property
     def events(self) -> events.Events: ...
 
+    def served_pools(self) -> tuple[str, ...]: ...
+
     async def station(self) -> Station: ...
 
     async def close(self) -> None: ...
@@ -273,7 +275,7 @@ class Supervisor:
 
     async def _pools(self) -> list[PoolRow]:
         assert self._station is not None
-        station, names = self._station, self._employ.pools
+        station, names = self._station, self._employ.pools or self._app.served_pools()
         return await station.keeper.ask(lambda: station.store.pools(names))
 
     async def _grant(self, wish: Wish) -> WishAnswer:

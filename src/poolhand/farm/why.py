@@ -129,7 +129,8 @@ async def _average(store: Viewable, pool: str) -> float | None:
 def _holds(job: Job) -> bool:
     """Tell whether a turn has its session: it is through the gate and not over."""
     return job.status in (Status.RUNNING, Status.QUEUED) or (
-        job.blocked_on == "key" or (job.status is Status.SCHEDULED and job.attempts > 0)
+        job.blocked_on == "key"
+        or (job.status is Status.SCHEDULED and (job.attempts > 0 or job.waits_for is not None))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
@@ -21,8 +21,8 @@ from poolhand.execute.executor import (
     hand_back,
     is_own_loss,
 )
+from poolhand.farm.announcing import Announcing
 from poolhand.farm.attention import Attention
-from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
 from poolhand.farm.station import Station
@@ -38,7 +38,7 @@ from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.job import HARD_TIMEOUT, Job, Status
+from poolhand.rules.job import HARD_TIMEOUT
 from poolhand.rules.outcome import Cancelled, Failed, Outcome, unreadable
 
 CANCEL_GRACE = 5.0
@@ -71,9 +71,8 @@ class Worker:
         self._quota = terms.quota
         self._offered = 0
         self.station = station
-        self.heard: Callable[[Job], None] | None = None
         self.changed = asyncio.Event()
-        self.callbacks = Callbacks(self.loop, self.events)
+        self.announcing = Announcing(self.loop, self.events, configs, self._tell)
         self._executor = executor
         self._configs = configs
         runtime = station.keeper.runtime
@@ -86,7 +85,7 @@ class Worker:
             "worker", self, self.loop, runtime, self._clock, self.events
         )
         self.slots.resize(terms.slots)
-        self.line = Line(station, terms.pools, self)
+        self.line = Line(station, self._choose, self)
         self.tray = self.line.tray
         self._refusing = False
         self._guard = self.loop.create_task(self._stand_guard(), name="worker-guard")
@@ -96,6 +95,11 @@ class Worker:
         for slot in self.slots.all:
             self._offer(slot.index)
         self.line.begin()
+
+    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
+        """Return what to claim: of which pools, and by which causes; on the keeper's loop."""
+        pools = self._terms.pools
+        return self._executor.pools() if pools is None else pools, self._executor.causes()
 
     def now(self) -> float:
         return self._clock.now()
@@ -230,7 +234,7 @@ class Worker:
         while news:
             delivery = news.popleft()
             for one in delivery.written:
-                self._announce(one)
+                self.announcing.written(one)
             for one in delivery.refused:
                 self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
         self.done()
@@ -265,19 +269,6 @@ class Worker:
         end = End(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
         change = self._executor.settle(hopeless.claim, outcome, hopeless.policy, end)
         self.tray.put(Done(change, error_of(change.job, outcome)))
-
-    def _announce(self, one: Done) -> None:
-        job = one.change.job
-        if job.status.waiting:
-            if one.begun:
-                self._tell(events.JobRetried(job.pool, job))
-            return
-        self._tell(events.JobEnded(job.pool, job))
-        if self.heard is not None:
-            self.heard(job)
-        config = self._configs.get(job.pool)
-        if job.status is Status.FAILED and config is not None and config.on_dead is not None:
-            self.callbacks.tell(config.on_dead, job)
 
     # Steps.
 

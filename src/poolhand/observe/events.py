@@ -205,6 +205,16 @@ class CallbackFailed(Event, frozen=True):
     error: str
 
 
+class JobSetAside(Event, frozen=True):
+    """A job waits for a worker that can run it: this one does not have what the cause names.
+
+    Emitted for the first job of each cause that a worker meets.
+    """
+
+    job: Job
+    cause: str
+
+
 class LeaseLost(Event, frozen=True):
     """A job that runs here is no longer ours: it is stopped, and its result will not count."""
 

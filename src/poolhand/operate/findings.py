@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from poolhand.contract import Filter, Lease, PoolRow, Store
@@ -13,6 +13,7 @@ from poolhand.operate import file_findings, server_findings
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.finding import Finding, Level, many
 from poolhand.operate.server_findings import OnServer
+from poolhand.rules.causes import task_of
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
@@ -109,6 +110,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
         *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
         *_unserved(pools, any(one.owner.works for one in leases if one not in dead)),
+        *_causes(await store.causes()),
         await _due(store, now),
     ]
 
@@ -152,6 +154,17 @@ def _unserved(pools: Sequence[PoolRow], served: bool) -> Iterator[Finding]:
         yield Finding("jobs", Level.WRONG, text, "start a worker of the app")
     elif not paused:
         yield Finding("jobs", Level.OK, "no job waits without anybody to run it")
+
+
+def _causes(causes: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
+    """Name the tasks that jobs wait for because no worker that claimed them has them."""
+    for pool, counts in causes.items():
+        for cause, count in counts.items():
+            task = task_of(cause)
+            if task is not None:
+                text = f"{_waiting(count)} in pool {pool!r} for a worker that has the task {task!r}"
+                fix = "start a worker whose code registers it, or cancel them"
+                yield Finding("tasks", Level.WARN, text, fix)
 
 
 async def _due(store: Store, now: datetime) -> Finding:

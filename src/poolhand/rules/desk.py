@@ -171,7 +171,7 @@ class Desk(Generic[E]):
             return None
         entry = self._ready.take()
         while entry is not None and entry.window is not None and entry.window.closed(now):
-            self._set_aside(entry, now)
+            self._keep_late(entry, now)
             entry = self._ready.take()
         if entry is None:
             return None
@@ -344,7 +344,7 @@ class Desk(Generic[E]):
         self._openings.remove(entry)
         self._keys.release(entry)
 
-    def _set_aside(self, entry: E, now: float) -> None:
+    def _keep_late(self, entry: E, now: float) -> None:
         """Keep an entry whose time was over when its turn came for `tick` to report."""
         if self.gates is not None:
             self._requeue(self.gates.withdraw(entry))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from poolhand.rules.causes import task_of
 from poolhand.rules.job import Job, Status
 
 
@@ -97,10 +98,23 @@ def _running(standing: Standing) -> Explanation:
 
 def _scheduled(standing: Standing) -> Explanation:
     job = standing.job
+    if job.waits_for is not None:
+        return _caused(job.waits_for, standing.due_in)
     why = "a retry" if job.attempts else "its time"
     seconds = None if standing.due_in is None else max(0.0, standing.due_in)
     when = "" if seconds is None else f" in {seconds:.1f} s"
     return Explanation("scheduled", f"it waits for {why}{when}", None, seconds)
+
+
+def _caused(cause: str, due_in: float | None) -> Explanation:
+    task = task_of(cause)
+    if task is not None:
+        return Explanation(
+            "unknown_task",
+            f"it waits for a worker that has the task {task!r}: start one whose code registers it",
+        )
+    when = "" if due_in is None else f", for {max(0.0, due_in):.1f} s more at most"
+    return Explanation("cause", f"it waits for {cause}{when}", None, due_in)
 
 
 def _queued(standing: Standing) -> Explanation:

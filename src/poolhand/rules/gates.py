@@ -180,6 +180,10 @@ class KeyGates(Generic[E]):
             gate = self._gates[key] = Gate(self._strategy)
         gate.held += 1
 
+    def start_at_once(self, entry: E) -> None:
+        """Note that an entry runs now that was not queued; it takes a permit."""
+        self.occupy(entry.job.key)
+
     def vacate(self, key: str) -> E | None:
         """Take a permit back and return the entry that gets it next."""
         gate = self._gates[key]

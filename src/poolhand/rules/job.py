@@ -56,7 +56,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     `name` is that of the callable. `waited`, `ran` and `marks` are about the latest attempt.
     Moments are UTC and ISO-8601 when encoded; they are for people. Durations are seconds of the
-    monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key". `crashes`
+    monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key"; `waits_for`
+    is the cause of a scheduled one that waits for something else than a time: "task:…". `crashes`
     counts how often the process that ran it died under it. `continues` is the dead job whose run
     it goes on with.
     """
@@ -75,6 +76,7 @@ class Job(Struct, frozen=True, kw_only=True):
     user: str | None = None
     idempotency_key: str | None = None
     blocked_on: str | None = None
+    waits_for: str | None = None
     run_at: datetime | None = None
     expires_at: datetime | None = None
     started_at: datetime | None = None

@@ -13,6 +13,8 @@ from poolhand.rules.keys import Keys
 from poolhand.rules.meeting import Meeting, OnBusy, meet
 from poolhand.rules.rank import Strategy
 
+NEVER = float("inf")
+
 
 class KeptDesk(Desk[E]):
     """A desk as a store drives it: the store, not the desk, knows what is due at which moment.
@@ -36,6 +38,31 @@ class KeptDesk(Desk[E]):
         """Place a scheduled entry whose time has come."""
         self._due.remove(entry)
         self._place(entry, now)
+
+    def set_aside(self, entry: E, now: float) -> None:
+        """Let a job that was not begun wait for its cause, at no time; its lane gets its turn back.
+
+        It keeps its session; the driver vacates its slot, and with that the permit of its key.
+        """
+        self._start_waiting(entry)
+        self._due.add(NEVER, entry)
+        self._ready.refund(entry.job.key)
+
+    def take_aside(self, entry: E, now: float) -> bool:
+        """Start an entry that was set aside, if there is a slot and a permit of its key."""
+        if self.paused or not self.has_slot:
+            return False
+        if self.gates is not None and not self.gates.is_open(entry.job.key):
+            return False
+        self._due.remove(entry)
+        self._stop_waiting(entry)
+        self.running += 1
+        if self.gates is not None:
+            self.gates.start_at_once(entry)
+        self._ready.charge(entry.job.key)
+        if self.parked.size:
+            self._admit_parked(now)
+        return True
 
     def accept(self, entry: E, now: float) -> None:
         """Give a newcomer a place, whatever the policy says."""

@@ -21,7 +21,7 @@ def place(job: Job, status: Status, blocked_on: str | None = None) -> Job:
     """Move a waiting job."""
     if job.status is status and job.blocked_on == blocked_on:
         return job
-    return replace(job, status=status, blocked_on=blocked_on)
+    return replace(job, status=status, blocked_on=blocked_on, waits_for=None)
 
 
 def start(job: Job, at: datetime, waited: float) -> Job:
@@ -35,6 +35,7 @@ def start(job: Job, at: datetime, waited: float) -> Job:
         marks=(),
         run_at=None,
         blocked_on=None,
+        waits_for=None,
     )
 
 
@@ -70,6 +71,18 @@ def settle(
 def hand_back(job: Job) -> Job:
     """Let a job that was stopped in good order wait again; the attempt does not count."""
     return replace(job, status=Status.QUEUED, attempts=job.attempts - 1, blocked_on=None)
+
+
+def set_aside(job: Job, cause: str) -> Job:
+    """Let a job that was not begun wait for its cause, at no time; the attempt does not count."""
+    return replace(
+        job, status=Status.SCHEDULED, attempts=job.attempts - 1, run_at=None, waits_for=cause
+    )
+
+
+def is_set_aside(job: Job) -> bool:
+    """Tell whether a job waits for its cause alone."""
+    return job.status is Status.SCHEDULED and job.waits_for is not None and job.run_at is None
 
 
 def runs_alone(job: Job) -> bool:

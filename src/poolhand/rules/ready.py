@@ -84,6 +84,26 @@ class Ready(Generic[E]):
         if not lane.size:
             self._rest(lane)
 
+    def charge(self, key: str) -> None:
+        """Let the lane of a key pay for a job that starts without having been queued."""
+        if self._fair:
+            lane = self._lanes.get(key) or self._open(key)
+            self._rank_anew(lane, max(self._round, lane.rank) + lane.step)
+
+    def refund(self, key: str) -> None:
+        """Give the lane of a key back what it paid for a job that was not begun."""
+        lane = self._lanes.get(key) if self._fair else None
+        if lane is not None:
+            self._rank_anew(lane, lane.rank - lane.step)
+
+    def _rank_anew(self, lane: Lane[E], rank: float) -> None:
+        lane.rank = rank
+        if lane.size:
+            lane.heaped = rank
+            heappush(self._heap, (rank, lane.order, lane))
+        else:
+            self._rest(lane)
+
     def ahead_of(self, entry: E) -> int:
         """Count the entries that would be served before this one if nobody else came."""
         lane: Lane[E] = entry.place

@@ -377,6 +377,14 @@ class PostgresStore:
 
     # Time
 
+    async def causes(self) -> Mapping[str, Mapping[str, int]]:
+        return await self._read(sql_upkeep.causes)
+
+    async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
+        return await self._steps(
+            lambda steps: sql_upkeep.wake(steps, cause, by, limit), postgres_needs.waking(cause)
+        )
+
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._steps(
             lambda steps: sql_upkeep.promote(steps, limit),

@@ -27,6 +27,7 @@ SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WH
 UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
 WHERE o.id = ?1 AND w.place = 0
 """
+WAITING_FOR = "SELECT DISTINCT pool FROM poolhand_waits WHERE waits_for = ?"
 NOW = """
 SELECT wall - skew, wall FROM poolhand_counters,
     CAST(extract(epoch FROM clock_timestamp()) AS double precision) AS wall
@@ -104,8 +105,14 @@ def changing(
     for change in changes:
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
-            pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
+            aside = change.job.waits_for is not None
+            pools[no] = pools.get(no, False) or not free or aside or not is_plain(change.job)
     return lambda tables: Need(pools, 0, True, wanted)
+
+
+def waking(cause: str) -> Look:
+    """Need the pools whose jobs wait for a cause for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, WAITING_FOR, sought(cause)), True))
 
 
 def promoting(limit: int, clock: Clock | None) -> Look:

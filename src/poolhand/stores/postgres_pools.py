@@ -22,12 +22,13 @@ from poolhand.stores.sql_rows import ENDS, Row
 from poolhand.stores.sql_tables import Insert
 
 ALL = """
-SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys
+SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
+    set_aside
 FROM poolhand_pools
 """
 SAVE = """
 UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
-    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, set_aside = ?
 WHERE no = ?
 """
 # The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
@@ -50,11 +51,11 @@ FROM poolhand_counters LEFT JOIN (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
     FROM (
         SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes,
-            keys, xmin::text AS version,
+            keys, set_aside, xmin::text AS version,
             ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
         FROM poolhand_pools) p
-    WHERE p.no = ANY(?3::int[]) OR (served AND (
-        SELECT true FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT 1))
+    WHERE p.no = ANY(?3::int[]) OR (served AND (set_aside > 0 OR (
+        SELECT true FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT 1)))
 ) found ON true
 """
 TAKE_AND_LOAD = LOAD.format(
@@ -71,6 +72,9 @@ SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many
 FROM (SELECT place, count(*) AS many FROM poolhand_waits
     WHERE pool = ?1 AND place > 0 AND (due_at IS NULL OR due_at >= 0) GROUP BY place) places
 """
+HEADS = """
+SELECT count(*) FROM (SELECT 1 FROM poolhand_waits WHERE pool = ? AND place = 4 LIMIT ?) heads
+"""
 OPEN = f"{NEW} RETURNING no"
 TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})
 
@@ -86,14 +90,16 @@ class Unlocked(Exception):
 class PostgresPool(StoredPool):
     """A pool that is held by this transaction, alone or with others (`shared`).
 
-    Of a free one nothing is counted, so that nobody has to wait to count.
+    Of a free one nothing is counted, so that nobody has to wait to count; `heads` are as many of
+    its queue as could be claimed.
     """
 
     SAVE = SAVE
 
     def __init__(self, books: Books, columns: Columns) -> None:
         self.alone = True
-        super().__init__(books, columns[:12])
+        self.heads = 0
+        super().__init__(books, columns[:13])
 
     @property
     def free(self) -> bool:
@@ -117,6 +123,8 @@ class PostgresPool(StoredPool):
     def remove(self, entry: Row, now: float) -> None:
         self.own()
         super().remove(entry, now)
+        if self.heads:
+            ((self.queue.size,),) = self.books.query(HEADS, (self.no, self.heads))
 
     def promote(self, entry: Row, now: float) -> None:
         self.own()
@@ -126,6 +134,10 @@ class PostgresPool(StoredPool):
         if entry.job.session is not None:
             self.own()
         super().give_back(entry, opens_at, now)
+
+    def set_aside(self, entry: Row, now: float) -> None:
+        self.own()
+        super().set_aside(entry, now)
 
     def counted(self) -> tuple[int, int]:
         if self.free:
@@ -143,7 +155,7 @@ class PostgresPool(StoredPool):
         self.running, self.waiting, self.queue.size, self.schedule.size = counts
 
     def _state(self) -> tuple[Any, ...]:
-        spec, paused, resized, *counts = super()._state()[:11]
+        spec, paused, resized, *counts = super()._state()[:12]
         if self.free:
             counts = [0] * 7 + counts[7:]
         return (spec, int(paused), resized, *counts)
@@ -187,7 +199,7 @@ class PostgresPools(Pools):
         pool = self._keep(columns)
         assert isinstance(pool, PostgresPool)
         if pool.free:
-            pool.queue.size = heads
+            pool.queue.size = pool.heads = heads
 
     def met(self) -> dict[str, tuple[int, bool]]:
         """Return the numbers of all pools looked up, by their names, and whether they are free."""
@@ -199,11 +211,11 @@ class PostgresPools(Pools):
     def with_work(self) -> dict[int, bool]:
         """Return the pools where there is work, and whether they are needed alone for it."""
         pools = (self._by_no[no] for no in self._served)
-        return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.queued > 0}
+        return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.has_work}
 
     def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
         pools = (self._by_no[no] for no in self._served)
-        return {pool.no: pool for pool in pools if pool.queued > 0}
+        return {pool.no: pool for pool in pools if pool.has_work}
 
     def holds(self, no: int) -> bool:
         """Tell whether a pool is held alone."""

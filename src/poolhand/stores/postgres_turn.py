@@ -114,7 +114,8 @@ class PostgresSteps(Steps):
             super().forget_owners()
 
     def overdue(self) -> set[int]:
-        return super().overdue() if self.pools.may_be_overdue else set()
+        may_be = self.pools.may_be_overdue or self.books.may_be_overdue
+        return super().overdue() if may_be else set()
 
     def expire(self, limit: int) -> int:
         overdue = [no for (no,) in self.books.query(OVERDUE, (self.books.now,))]

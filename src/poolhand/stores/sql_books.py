@@ -18,6 +18,7 @@ from poolhand.stores.sql_rows import (
     BY_SEQS,
     LIMBO,
     PARKED,
+    SCHEDULED,
     Facts,
     Row,
     encode_terms,
@@ -58,6 +59,7 @@ NEW_WAIT = Insert(
         "crowd": "text",
         "owner": "bigint",
         "course": "bytea",
+        "waits_for": "text",
     },
     key=("seq",),
 )
@@ -131,6 +133,7 @@ class Books:
 
     Changes are gathered and written together: `write` brings the rows of jobs up to date before
     any question whose answer depends on them; `close` writes all the rest, `also` what others add.
+    `may_be_overdue`: a job came to wait that has waited too long before.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class Books:
         self.at = at
         self.stamp = seconds(at)
         self.topics: set[str] = set()
+        self.may_be_overdue = False
         self.lines = Lines()
         self.streams = {STREAM: self.lines}
         self.rows: dict[int, Row] = {}
@@ -293,8 +297,9 @@ class Books:
             closes_at = None if row.where == PARKED else row.closes_at
             order = (row.pool, row.where, row.rank, row.turn, row.since, row.ready_at)
             times = (row.due_at, row.by_wall, closes_at)
+            cause = job.waits_for if row.where == SCHEDULED else None
             self._new_waits.append(
-                (seq, *order, *times, row.gate, row.crowd, row.owner, row.course)
+                (seq, *order, *times, row.gate, row.crowd, row.owner, row.course, cause)
             )
         elif row.in_waits:
             row.in_waits = False

@@ -72,6 +72,18 @@ class Lanes:
         lane.queued -= 1
         self._changed[key] = lane
 
+    def charge(self, key: str) -> None:
+        """Let the lane of a key pay for a job that starts without having been queued."""
+        lane = self._find(key)
+        lane.rank = fair.rejoin(self.round, lane.rank) + self._strategy.step(key)
+        self._changed[key] = lane
+
+    def refund(self, key: str) -> None:
+        """Give the lane of a key back what it paid for a job that was not begun."""
+        lane = self._find(key)
+        lane.rank -= self._strategy.step(key)
+        self._changed[key] = lane
+
     def pick(self, limit: int) -> list[int]:
         """Return the numbers of the lanes that are next; each pays for its turns."""
         self.write()

@@ -67,6 +67,7 @@ SELECT c.token, c.slot, c.started, c.waited, c.course, j.id, j.ordered, j.brief
 FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
 WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
+BRIEFS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
 RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
 _encode_owner = msgspec.msgpack.Encoder().encode
@@ -101,8 +102,9 @@ class Leases:
         turn = bisect_right(numbers, self._books.numbers.last_pool)
         pools = [busy[no] for no in numbers[turn:] + numbers[:turn] if no not in overdue]
         starter = _Starter(self._steps, owner)
+        claims = starter.take_aside(pools, wanted)
         take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
-        claims = take(pools, wanted.slots)
+        claims += take(pools, wanted.slots[len(claims) :])
         if claims:
             self._books.numbers.last_pool = starter.last
         return claims
@@ -183,6 +185,10 @@ class Leases:
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
+        if change.wait is None and lifecycle.is_set_aside(job):
+            row.job, row.by_wall, row.course = job, False, encode_course(job)
+            pool.set_aside(row, books.now)
+            return
         row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
         row.course = encode_course(row.job)
         pool.give_back(row, books.now + wait, books.now)
@@ -241,6 +247,37 @@ class _Starter:
         self._steps = steps
         self._books = steps.books
         self._owner = owner
+
+    def take_aside(self, pools: Sequence[StoredPool], wanted: Wanted) -> list[Claim]:
+        """Take jobs that were set aside under causes that are wanted."""
+        claims: list[Claim] = []
+        for pool in pools:
+            left = wanted.slots[len(claims) :]
+            if pool.aside > 0 and left and wanted.causes:
+                claims += self._of_causes(pool, wanted.causes, left)
+        return claims
+
+    def _of_causes(
+        self, pool: StoredPool, causes: frozenset[str], slots: Sequence[int]
+    ) -> list[Claim]:
+        books, claims = self._books, list[Claim]()
+        wanted = causes.intersection(pool.causes())
+        if not wanted:
+            return claims
+        pool.own()
+        lots = (pool.waiting_for(cause, len(slots)) for cause in sorted(wanted))
+        seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
+        briefs = dict(books.tables.among(BRIEFS, seqs))
+        free = iter(slots)
+        for row in books.load(seqs):
+            if pool.take_aside(row, books.now):
+                self.last = pool.no
+                job = lifecycle.start(row.job, books.at, books.now - row.since)
+                kept = (books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
+                claims.append(self._claim(job, briefs[row.seq], next(free), kept))
+                books.put(row, RUNNING)
+                self._steps.welcome(pool)
+        return claims
 
     def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
         """Take many at once from pools where nothing changes by taking one."""

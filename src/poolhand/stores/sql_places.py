@@ -12,6 +12,7 @@ from typing import Any
 from poolhand.rules.agenda import Agenda
 from poolhand.rules.crowd import Crowd, KeyCrowd, payer
 from poolhand.rules.gates import Gate, KeyGates
+from poolhand.rules.kept import NEVER
 from poolhand.rules.lane import Line
 from poolhand.rules.rank import FairRoundRobin, Fifo, Priority, Strategy, job_rank
 from poolhand.rules.ready import Ready
@@ -120,6 +121,14 @@ class StoredReady(Ready[Row]):
         self.size -= 1
         self._books.put(entry, LIMBO)
 
+    def charge(self, key: str) -> None:
+        if self.lanes is not None:
+            self.lanes.charge(key)
+
+    def refund(self, key: str) -> None:
+        if self.lanes is not None:
+            self.lanes.refund(key)
+
     def _next(self, limit: int) -> list[Pick]:
         if not self.size:
             return []
@@ -222,6 +231,10 @@ class StoredGates(KeyGates[Row]):
         super().__init__(cap, strategy)
         self._gates: _Gates = _Gates(books, pool, strategy)
 
+    def start_at_once(self, entry: Row) -> None:
+        super().start_at_once(entry)
+        entry.gate = entry.job.key
+
     @property
     def looked(self) -> bool:
         """Tell whether any gate has been looked at."""
@@ -301,7 +314,7 @@ class Schedule(Agenda[Row]):
         return self.size
 
     def add(self, at: float, thing: Row) -> None:
-        thing.due_at = _moment(thing, at)
+        thing.due_at = None if at == NEVER else _moment(thing, at)
         self.size += 1
         self._books.put(thing, SCHEDULED)
 

@@ -26,24 +26,24 @@ from poolhand.stores.sql_places import (
     Unkept,
     position,
 )
-from poolhand.stores.sql_rows import SESSION, Row, sought
+from poolhand.stores.sql_rows import SCHEDULED, SESSION, Row, sought
 from poolhand.stores.sql_sessions import StoredSessions
 from poolhand.stores.sql_tables import Tables
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
-    completed, failed, cancelled, expired, rejected
+    set_aside, completed, failed, cancelled, expired, rejected
 FROM poolhand_pools
 """
 BY_NAME = f"{ALL} WHERE name = ?"
 BY_NO = f"{ALL} WHERE no = ?"
-BUSY = f"{ALL} WHERE queued > 0 AND paused = 0 ORDER BY no"
+BUSY = f"{ALL} WHERE (queued > 0 OR set_aside > 0) AND paused = 0 ORDER BY no"
 NAMED = f"{ALL} WHERE name IN (?*)"
 NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
 SAVE = """
 UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
-    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, completed = ?, failed = ?,
-    cancelled = ?, expired = ?, rejected = ?
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, set_aside = ?, completed = ?,
+    failed = ?, cancelled = ?, expired = ?, rejected = ?
 WHERE no = ?
 """
 NAMES = "SELECT no, name FROM poolhand_pools ORDER BY no"
@@ -59,6 +59,23 @@ RECROWD = """
 UPDATE poolhand_waits SET crowd = CASE CAST(? AS integer) WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
     (SELECT key FROM poolhand_jobs WHERE seq = poolhand_waits.seq) END
 WHERE pool = ? AND place > 0 AND (due_at IS NULL OR due_at >= 0)
+"""
+
+# From one to the next along the index: a cause may have very many jobs.
+CAUSES = """
+WITH RECURSIVE found(cause) AS (
+    SELECT (SELECT min(waits_for) FROM poolhand_waits
+        WHERE pool = ? AND waits_for IS NOT NULL AND due_at IS NULL)
+    UNION ALL
+    SELECT (SELECT min(waits_for) FROM poolhand_waits
+        WHERE pool = ? AND waits_for > found.cause AND due_at IS NULL)
+    FROM found WHERE found.cause IS NOT NULL
+)
+SELECT cause FROM found WHERE cause IS NOT NULL
+"""
+WAITING_FOR = """
+SELECT seq FROM poolhand_waits
+WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
 """
 
 Columns = tuple[Any, ...]  # a row of ALL
@@ -100,7 +117,7 @@ class StoredPool(KeptDesk[Row]):
     """A pool: a desk whose places are tables, and the counts of its row.
 
     `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
-    priority says where. `tally` counts ENDS.
+    priority says where. `aside` counts the jobs that are set aside, `tally` ENDS.
     """
 
     SAVE = SAVE
@@ -112,7 +129,8 @@ class StoredPool(KeptDesk[Row]):
         self.spec = spec = spec_of(spec)
         self.resized: int | None = resized
         self.books = books
-        self.tally = list(columns[12:])
+        self.aside: int = columns[12]
+        self.tally = list(columns[13:])
         slots = spec.slots if resized is None else resized
         keys = StoredKeys(books, no, spec.key_ttl, spec.max_keys)
         super().__init__(spec.queue, spec.backpressure, slots, keys, spec.max_per_key)
@@ -139,6 +157,11 @@ class StoredPool(KeptDesk[Row]):
         self._saved: tuple[Any, ...] = self._state()
 
     @property
+    def has_work(self) -> bool:
+        """Tell whether there may be something to claim."""
+        return self.queued > 0 or self.aside > 0
+
+    @property
     def gives_lots(self) -> bool:
         """Tell whether jobs can be taken several at a time: nobody gets in by that."""
         return not self.parked.size
@@ -158,6 +181,9 @@ class StoredPool(KeptDesk[Row]):
         """Say among whom an eviction chooses: 0 nobody, 1 all, 2 those of one key."""
         return 0 if self._crowd is None else 1 + self._by_key
 
+    def own(self) -> None:
+        """Make sure that nothing else uses the pool; here one write is made at a time."""
+
     def counted(self) -> tuple[int, int]:
         """Return how many run, and how many wait."""
         return self.running, self.waiting
@@ -169,7 +195,44 @@ class StoredPool(KeptDesk[Row]):
     def remove(self, entry: Row, now: float) -> None:
         if entry.where == SESSION:
             entry.place = self.sessions
+        self.aside -= entry.set_aside
         super().remove(entry, now)
+
+    def _start_waiting(self, entry: Row) -> None:
+        super()._start_waiting(entry)
+        if entry.closes_at is not None and entry.closes_at <= self.books.now:
+            # Given back, or parked until now: no claim of this write may meet it.
+            self.books.may_be_overdue = True
+
+    def set_aside(self, entry: Row, now: float) -> None:
+        super().set_aside(entry, now)
+        self.aside += 1
+        self.news.add("ready")
+
+    def take_aside(self, entry: Row, now: float) -> bool:
+        taken = super().take_aside(entry, now)
+        self.aside -= taken
+        return taken
+
+    def wake(self, entry: Row, now: float) -> None:
+        """Let a job that waits for a cause be promoted now."""
+        self.own()
+        self.aside -= entry.set_aside
+        entry.due_at, entry.by_wall = now, False
+        self.books.put(entry, SCHEDULED)
+
+    def causes(self) -> list[str]:
+        """Return what the jobs wait for that are set aside, each cause once."""
+        found = [cause for (cause,) in self.books.query_waits(CAUSES, (self.no, self.no))]
+        if not found:
+            # A process of an older version removed such a job and did not count it.
+            self.own()
+            self.aside = 0
+        return found
+
+    def waiting_for(self, cause: str, limit: int) -> list[int]:
+        """Return the numbers of the oldest jobs that are set aside under a cause."""
+        return [seq for (seq,) in self.books.query_waits(WAITING_FOR, (self.no, cause, limit))]
 
     def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
         """Return what a job that comes into the queue now is sorted by."""
@@ -235,6 +298,7 @@ class StoredPool(KeptDesk[Row]):
             0 if lanes is None else lanes.round,
             0 if lanes is None else lanes.opened,
             self.keys.finished,
+            self.aside,
             *self.tally,
         )
 

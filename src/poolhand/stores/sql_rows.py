@@ -84,6 +84,7 @@ class Course(Struct, frozen=True, array_like=True):
     rejection_reason: str | None
     rejection_policy: str | None
     marks: tuple[str, ...]
+    waits_for: str | None = None
 
 
 _course_of = attrgetter(*Course.__struct_fields__)
@@ -236,6 +237,11 @@ class Row(Entry):
     def newcomer(self) -> bool:
         """Tell whether it was written by a transaction of the user's and has not come in yet."""
         return self.where == SCHEDULED and self.due_at == NEVER_IN
+
+    @property
+    def set_aside(self) -> bool:
+        """Tell whether it waits for its cause alone."""
+        return self.where == SCHEDULED and self.due_at is None
 
     @property
     def closes_at(self) -> float | None:

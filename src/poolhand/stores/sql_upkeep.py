@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from poolhand.contract import Promoted
 from poolhand.rules import audit
@@ -10,13 +12,23 @@ from poolhand.rules.streams import streams_of
 from poolhand.stores import sql_documents
 from poolhand.stores.sql_books import FORGET_JOB
 from poolhand.stores.sql_intake import Intake
-from poolhand.stores.sql_rows import END_OF
+from poolhand.stores.sql_rows import END_OF, sought
 from poolhand.stores.sql_steps import Steps
-from poolhand.stores.sql_tables import Delete
+from poolhand.stores.sql_tables import Delete, Tables
 
 DUE = """
 SELECT due_at - ?, seq FROM poolhand_waits WHERE place = 1 AND by_wall = ? AND due_at <= ?
 ORDER BY due_at, seq LIMIT ?
+"""
+CAUSES = """
+SELECT p.name, w.waits_for, count(*) FROM poolhand_waits w JOIN poolhand_pools p ON p.no = w.pool
+WHERE w.waits_for IS NOT NULL GROUP BY p.name, w.waits_for ORDER BY p.name, w.waits_for
+"""
+WAITING_FOR = """
+SELECT pool, seq FROM (
+    SELECT pool, seq FROM poolhand_waits WHERE waits_for IS NOT NULL AND waits_for = ?
+    ORDER BY seq LIMIT ?
+) oldest ORDER BY pool, seq
 """
 WITH_PARKED = "SELECT no FROM poolhand_pools WHERE parked > 0 ORDER BY no"
 NEXT_DUE = "SELECT min(due_at) FROM poolhand_waits WHERE place = 1 AND by_wall = ?"
@@ -31,6 +43,30 @@ IDS = "SELECT id FROM poolhand_jobs WHERE seq IN (?*)"
 HELD = "SELECT seq FROM poolhand_claims WHERE seq IN (?*)"
 FORGET_END = Delete("poolhand_ends", "no")
 ERASE_END = Delete("poolhand_ends", "seq")
+
+
+def wake(steps: Steps, cause: str, by: str, limit: int) -> int:
+    """Let the oldest jobs that wait for a cause be promoted now."""
+    books, left = steps.books, limit
+    waiting = books.query(WAITING_FOR, (sought(cause), limit))
+    for no, seqs in groupby(waiting, key=itemgetter(0)):
+        rows = books.load([seq for _, seq in seqs])
+        pool = steps.pools.no(no)
+        for row in rows:
+            pool.wake(row, books.now)
+        steps.act(audit.WAKE, pool, by, f"{cause}: {len(rows)}")
+        left -= len(rows)
+    if left < limit:
+        books.topics.add("due")
+    return limit - left
+
+
+def causes(tables: Tables) -> dict[str, dict[str, int]]:
+    """Count the jobs that wait for something else than a time or a slot, by pool and cause."""
+    found: dict[str, dict[str, int]] = {}
+    for pool, cause, count in tables.execute(CAUSES):
+        found.setdefault(pool, {})[cause] = count
+    return found
 
 
 def promote(steps: Steps, limit: int) -> Promoted:

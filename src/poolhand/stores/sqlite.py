@@ -174,6 +174,12 @@ class SqliteVerbs:
 
     # Time
 
+    async def causes(self) -> Mapping[str, Mapping[str, int]]:
+        return self._read(sql_upkeep.causes)
+
+    async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
+        return await self._steps(lambda steps: sql_upkeep.wake(steps, cause, by, limit))
+
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._steps(lambda steps: sql_upkeep.promote(steps, limit))
 

@@ -101,15 +101,24 @@ def test_a_suspect_is_to_run_alone() -> None:
     assert prepared(crashes=2).alone
 
 
-def test_a_task_that_is_not_here_is_passed_on() -> None:
-    found = hopeless(Brief("elsewhere", b""))
-    assert isinstance(found.outcome.error, JobLost)
-    assert "import the module that registers it" in str(found.outcome.error)
-    change = Executor(CODES).settle(found.claim, found.outcome, found.policy, END)
-    assert (change.job.status, change.wait) == (Status.SCHEDULED, 5.0)
-    last = replace(found.claim, job=replace(found.claim.job, attempts=5))
-    change = Executor(CODES).settle(last, found.outcome, found.policy, END)
-    assert change.job.status is Status.FAILED
+def test_a_task_that_is_not_here_is_set_aside_uncharged() -> None:
+    unknown = claim(Brief("elsewhere", b""))
+    change = Executor(CODES).prepare(unknown, gone)
+    assert isinstance(change, Change)
+    assert (change.job.status, change.job.waits_for) == (Status.SCHEDULED, "task:elsewhere")
+    assert (change.job.attempts, change.job.run_at, change.wait) == (
+        0,
+        None,
+        None,
+    )
+
+
+def test_the_causes_of_tasks_follow_what_is_registered() -> None:
+    codes = Codes()
+    executor = Executor(Codes(codes))
+    assert executor.causes() == frozenset()
+    codes.add(Code("later", add, Parcels()))
+    assert executor.causes() == {"task:later"}
 
 
 @pytest.mark.parametrize("brief", [b"", Brief("add", b"junk")], ids=["no brief", "no call"])

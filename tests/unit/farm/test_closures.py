@@ -143,7 +143,7 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
     store = Unseen(runtime)
     app = StoreApp(store, runtime)
     home = Machine(runtime, "home")
-    async with app, app.worker(slots=5):
+    async with app, app.worker(slots=5, pools=["kept"]):
         pool = await kept_in(store, tmp_path, runtime=home, max_concurrent=1).start()
         assert [await pool.run(lambda: 1) for _ in range(5)] == [1] * 5
 

@@ -10,7 +10,8 @@ import pytest
 from poolhand import Fault, Job, Retry, Status, wait
 from poolhand.app import App
 from poolhand.contract import Filter
-from poolhand.observe.events import CallbackFailed, JobEnded, JobRetried, JobStarted
+from poolhand.observe.events import CallbackFailed, JobEnded, JobRetried, JobSetAside, JobStarted
+from poolhand.rules.audit import DEQUEUE, STREAM
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, StoreApp, seeded, stored
 
@@ -166,42 +167,83 @@ async def test_a_callback_that_does_not_end_is_stopped_with_the_drain(
 
 
 @seeded
-async def test_a_task_that_no_worker_knows_is_passed_on_five_times_then_dead(
+async def test_a_task_that_no_worker_knows_waits_says_so_and_runs_when_its_worker_comes(
     runtime: SeededRuntime,
 ) -> None:
-    store = SharedStore(runtime)
-    here, there = StoreApp(store, runtime), StoreApp(store, runtime)
-
-    @here.task(name="unknown there")
-    async def call() -> None: ...
-
-    heard = Heard()
-    there.events = heard.events
-    async with here, there, there.worker():
-        ticket = await call.submit()
-        job = await wait(ticket)
-        assert (job.status, job.attempts) == (Status.FAILED, 5)
-        assert job.error is not None
-        assert "asks for the task 'unknown there', which this process does not have" in (
-            job.error.message
-        )
-        assert (await stored(here, ticket.id)).dead
-
-
-@seeded
-async def test_a_task_that_one_worker_does_not_know_is_run_by_one_that_does(
-    runtime: SeededRuntime,
-) -> None:
-    store = SharedStore(runtime)
-    here, there = StoreApp(store, runtime), StoreApp(store, runtime)
+    store, heard = SharedStore(runtime), Heard()
+    here, there = StoreApp(store, runtime), StoreApp(store, runtime, events=heard.events)
 
     @here.task(name="known here")
-    async def call() -> str:
-        return "here"
+    async def call(number: int) -> int:
+        return number
+
+    @there.task(name="known there")
+    async def other() -> None: ...
 
     async with here, there:
         async with there.worker():
-            ticket = await call.submit()
-            await asyncio.sleep(7)
+            tickets = [await call.submit(number) for number in range(3)]
+            await asyncio.sleep(1_000)
+            jobs = [(await stored(here, one.id)).job for one in tickets]
+            assert [(job.status, job.attempts) for job in jobs] == [(Status.SCHEDULED, 0)] * 3
+            assert {job.waits_for for job in jobs} == {"task:known here"}
+            explained = await tickets[0].explain()
+            assert explained.reason == "unknown_task"
+            assert "start one whose code registers it" in str(explained)
+            # Each cost one claim, and one line names the task.
+            assert len(heard.of(JobSetAside)) == 1
+            assert await store.causes() == {"default": {"task:known here": 3}}
+            dequeued = await store.read(STREAM, kind=DEQUEUE)
+            assert len(dequeued) == 3
         async with here.worker():
-            assert await ticket == "here"
+            assert [await one for one in tickets] == [0, 1, 2]
+        jobs = [(await stored(here, one.id)).job for one in tickets]
+        assert [job.attempts for job in jobs] == [1, 1, 1]
+
+
+@seeded
+async def test_two_services_share_a_pool_and_no_job_is_dead(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    one, two = StoreApp(store, runtime), StoreApp(store, runtime)
+
+    @one.task(name="one")
+    async def in_one(number: int) -> int:
+        return number
+
+    @two.task(name="two")
+    async def in_two(number: int) -> int:
+        return -number
+
+    async with one, two, one.worker(slots=2), two.worker(slots=2):
+        tickets = [await task.submit(n) for n in range(20) for task in (in_one, in_two)]
+        expected = [value for n in range(20) for value in (n, -n)]
+        assert [await ticket for ticket in tickets] == expected
+    jobs = [(await stored(one, ticket.id)).job for ticket in tickets]
+    await one.close()
+    assert {job.attempts for job in jobs} == {1}
+
+
+@seeded
+async def test_a_worker_serves_the_pools_of_its_tasks_and_those_it_declares(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    one, two = StoreApp(store, runtime), StoreApp(store, runtime)
+    two.pool("declared", max_concurrent=5)
+
+    @one.task(name="one", pool="elsewhere")
+    async def in_one() -> None: ...
+
+    @one.task(name="one too", pool="declared")
+    async def in_declared() -> None: ...
+
+    @two.task(name="two", pool="used")
+    async def in_two() -> str:
+        return "two"
+
+    async with one, two, two.worker():
+        elsewhere, declared = await in_one.submit(), await in_declared.submit()
+        assert await (await in_two.submit()) == "two"
+        await asyncio.sleep(10)
+        assert (await stored(one, elsewhere.id)).job.status is Status.QUEUED
+        assert (await stored(one, declared.id)).job.waits_for == "task:one too"

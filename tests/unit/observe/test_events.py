@@ -63,6 +63,7 @@ CLOSED_LIST = {
 # them.
 FINDINGS = {
     "ExecutorSmall",
+    "JobSetAside",
     "LeaseLost",
     "LoopBlocked",
     "OwnerReaped",

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import Owner
+from poolhand.contract import Change, Owner
 from poolhand.errors import Unavailable
 from poolhand.operate.file_findings import NO_SPACE
 from poolhand.operate.finding import Finding, Level
 from poolhand.operate.findings import examine
+from poolhand.rules import lifecycle
 from poolhand.runtime import Runtime, process_started
 from poolhand.stores.sqlite_memory import MemoryStore
 from tests.unit.operate.world import Clock, World
@@ -151,6 +152,19 @@ async def test_jobs_that_nobody_promotes_are_found(world: World, clock: Clock) -
         Level.WRONG,
         "1 job should have been queued over 60 s ago",
     )
+
+
+async def test_tasks_that_no_worker_has_are_named(world: World) -> None:
+    await world.add()
+    (claim,) = await world.claim()
+    aside = Change(lifecycle.set_aside(claim.job, "task:billing.charge"), claim.token)
+    await world.store.replace([aside])
+    finding = (await look(world))["tasks"]
+    assert finding.level is Level.WARN
+    assert "1 job waits in pool 'chat' for a worker that has the task 'billing.charge'" in (
+        finding.text
+    )
+    assert "start a worker whose code registers it" in str(finding.fix)
 
 
 class Closed(MemoryStore):

@@ -1,0 +1,51 @@
+"""What a worker tells of jobs whose outcome is written: events, its listener, `on_dead`."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping
+
+from poolhand.farm.dead_letters import Callbacks
+from poolhand.farm.hand import Done
+from poolhand.observe import events
+from poolhand.pool.config import PoolConfig
+from poolhand.rules.job import Job, Status
+
+
+class Announcing:
+    """Tells of each job once, when it is written; `heard` hears of those that are over."""
+
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        all_events: events.Events,
+        configs: Mapping[str, PoolConfig],
+        tell: Callable[[events.Event], None],
+    ) -> None:
+        self.heard: Callable[[Job], None] | None = None
+        self.callbacks = Callbacks(loop, all_events)
+        self._configs = configs
+        self._tell = tell
+        self._causes: set[str] = set()
+
+    def written(self, one: Done) -> None:
+        """Tell what became of a job."""
+        job = one.change.job
+        if job.status.waiting:
+            self._waits_again(job, one.begun)
+            return
+        self._tell(events.JobEnded(job.pool, job))
+        if self.heard is not None:
+            self.heard(job)
+        config = self._configs.get(job.pool)
+        if job.status is Status.FAILED and config is not None and config.on_dead is not None:
+            self.callbacks.tell(config.on_dead, job)
+
+    def _waits_again(self, job: Job, begun: bool) -> None:
+        cause = job.waits_for
+        if begun:
+            self._tell(events.JobRetried(job.pool, job))
+        elif cause is not None and cause not in self._causes:
+            # Once: the next jobs under this cause say nothing new.
+            self._causes.add(cause)
+            self._tell(events.JobSetAside(job.pool, job, cause))

@@ -1,0 +1,166 @@
+"""Causes: jobs that are set aside wait for what they name, and cost no other claim anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poolhand.contract import Added, Change, Claim, Wanted
+from poolhand.rules import lifecycle
+from poolhand.rules.backpressure import bounded
+from poolhand.rules.rank import fair_round_robin
+from tests.contract.support import Hand, ids, spec
+
+
+async def set_aside(hand: Hand, claims: Sequence[Claim], cause: str = "task:a") -> None:
+    changes = [Change(lifecycle.set_aside(one.job, cause), one.token) for one in claims]
+    assert all(await hand.change(*changes))
+
+
+async def claim(
+    hand: Hand, *causes: str, count: int = 100, pools: tuple[str, ...] | None = None
+) -> list[Claim]:
+    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes))
+    return await hand.store.claim(wanted)
+
+
+async def test_a_job_that_is_set_aside_is_claimed_by_its_cause_alone(hand: Hand) -> None:
+    await hand.take_in("a", "b")
+    await set_aside(hand, await hand.claim(1))
+    (stored,) = await hand.store.get(["a"])
+    assert stored is not None
+    assert (stored.job.status, stored.job.waits_for) == ("scheduled", "task:a")
+    assert (stored.job.attempts, stored.job.run_at) == (0, None)
+    assert ids(await claim(hand, "task:b")) == ["b"]
+    assert await claim(hand) == []
+    (found,) = await claim(hand, "task:a", "task:b")
+    assert (found.job.id, found.job.attempts, found.job.waits_for) == ("a", 1, None)
+    assert found.brief == b"brief of a"
+    await hand.finish(found)
+    assert await claim(hand, "task:a") == []
+
+
+async def test_time_does_not_bring_back_what_is_set_aside(hand: Hand) -> None:
+    await hand.take_in("a")
+    await set_aside(hand, await hand.claim())
+    hand.clock.wait(1_000_000)
+    assert (await hand.store.promote()).next_in is None
+    assert await hand.claim() == []
+    assert (await hand.pool()).scheduled == 1
+
+
+async def test_they_come_before_the_queue_in_the_order_they_came_as_many_as_there_are_slots(
+    hand: Hand,
+) -> None:
+    await hand.take_in("a", "b", "c", "d")
+    claims = await hand.claim(3)
+    await set_aside(hand, claims[1:], "task:x")
+    await set_aside(hand, claims[:1], "task:y")
+    assert ids(await claim(hand, "task:x", "task:y", count=2)) == ["a", "b"]
+    assert ids(await claim(hand, "task:x", "task:y")) == ["c", "d"]
+
+
+async def test_they_keep_to_the_cap_the_pause_and_the_pools_that_are_wanted(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=2))
+    await hand.take_in("a", "b", "c")
+    await set_aside(hand, await hand.claim(2))
+    await hand.store.pause("pool", True, "me")
+    assert await claim(hand, "task:a") == []
+    await hand.store.pause("pool", False, "me")
+    assert await claim(hand, "task:a", pools=("other",)) == []
+    found = await claim(hand, "task:a", count=10)
+    assert ids(found) == ["a", "b"]
+    await hand.finish(found[0])
+    assert ids(await claim(hand, "task:a")) == ["c"]
+
+
+async def test_the_permit_of_its_key_goes_to_another_and_is_needed_again(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.take_in("a", "b", key="k")
+    await set_aside(hand, await hand.claim())
+    assert await hand.status("b") == "queued"
+    running = await hand.claim()
+    assert ids(running) == ["b"]
+    assert await claim(hand, "task:a") == []
+    await hand.finish(*running)
+    assert ids(await claim(hand, "task:a")) == ["a"]
+
+
+async def test_its_session_stays_held(hand: Hand) -> None:
+    await hand.take_in("a", "b", session="s")
+    await set_aside(hand, await hand.claim())
+    assert await hand.status("b") == "blocked"
+    (found,) = await claim(hand, "task:a")
+    await hand.finish(found)
+    assert await hand.status("b") == "queued"
+
+
+async def test_the_turn_of_its_lane_is_given_back(hand: Hand) -> None:
+    await hand.store.declare(spec(queue=fair_round_robin("tenant_id")))
+    await hand.take_in("a1", "a2", "a3", key="a")
+    await hand.take_in("b1", "b2", key="b")
+    (first,) = await hand.claim(1)
+    await set_aside(hand, [first])
+    # As if a1 had never had its turn: a comes before b again.
+    assert ids(await hand.claim(3)) == ["a2", "b1", "a3"]
+
+
+async def test_it_can_be_cancelled_and_it_expires(hand: Hand) -> None:
+    await hand.take_in("a")
+    await hand.take_in("b", expires=10.0)
+    await set_aside(hand, await hand.claim())
+    await hand.store.cancel(["a"], "me")
+    hand.clock.wait(11)
+    await hand.store.promote()
+    assert [await hand.status("a"), await hand.status("b")] == ["cancelled", "expired"]
+    assert await claim(hand, "task:a") == []
+    assert (await hand.pool()).scheduled == 0
+
+
+async def test_it_counts_as_waiting_where_the_queue_is_bounded(hand: Hand) -> None:
+    await hand.store.declare(spec(backpressure=bounded(1, "drop_newest"), slots=1))
+    await hand.take_in("a")
+    await set_aside(hand, await hand.claim())
+    await hand.take_in("b")
+    await hand.claim()
+    answer = await hand.submit("c")
+    assert isinstance(answer, Added)
+    assert answer.entry == "rejected"
+
+
+async def test_causes_are_counted_by_pool(hand: Hand) -> None:
+    assert await hand.store.causes() == {}
+    await hand.take_in("a", "b", "c")
+    await hand.take_in("d", pool="other")
+    claims = {one.job.id: one for one in await hand.claim()}
+    await set_aside(hand, [claims["a"], claims["b"], claims["d"]])
+    await set_aside(hand, [claims["c"]], "task:c")
+    assert await hand.store.causes() == {
+        "other": {"task:a": 1},
+        "pool": {"task:a": 2, "task:c": 1},
+    }
+
+
+async def test_what_is_woken_is_promoted_oldest_first_and_runs_as_any_other(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c")
+    await set_aside(hand, await hand.claim())
+    assert await hand.store.wake("task:a", "me", limit=2) == 2
+    assert await hand.status("a") == "scheduled"
+    assert (await hand.store.promote()).moved == 2
+    assert ids(await hand.claim()) == ["a", "b"]
+    (stored,) = await hand.store.get(["a"])
+    assert stored is not None
+    assert stored.job.waits_for is None
+    assert await hand.store.wake("task:a", "me") == 1
+    assert await hand.store.wake("task:b", "me") == 0
+
+
+async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Hand) -> None:
+    await hand.store.declare(spec(slots=2))
+    await hand.take_in("a", expires=10.0)
+    await hand.take_in("b", "c")
+    (late,) = await hand.claim(1)
+    hand.clock.wait(11)
+    back = Change(lifecycle.hand_back(late.job), late.token)
+    replaced = await hand.store.replace([back], Wanted("hand", (0, 1)))
+    assert ids(replaced.claims) == ["b", "c"]
+    assert await hand.status("a") == "expired"
