@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup servers demo test check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable bench-stream bench-farm clean
+.PHONY: help setup servers demo test test-full check fmt lint types soak faults bench bench-pool bench-lag bench-processes bench-durable bench-stream bench-farm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ demo: setup ## watch durable agents at work; a worker is killed (ONCE=1: one rou
 
 test: setup servers lint types ## everything: lint, types, all tests
 	@$(RUN) -m pytest -n $(JOBS) $(ARGS)
+
+test-full: setup servers lint types ## the same on each Python from 3.11 on that is found here
+	@tools/test-full -n $(JOBS) $(ARGS)
 
 check: setup servers lint types ## lint, types and the fast tests
 	@$(RUN) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
@@ -86,5 +89,5 @@ bench-farm: servers ## what a farm costs while idle, per job, and after a crash
 	@.venv-bench/bin/python bench/farm.py $(ARGS)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from poolhand.contract import (
     Batch,
     Change,
     Claim,
+    Filter,
     Order,
     Owner,
     PoolRow,
@@ -29,8 +31,10 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.rank import Fifo, Strategy
 from poolhand.rules.spec import PoolSpec, undeclared
 from poolhand.runtime import Runtime
+from tests.conditions import STRANGER
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+EVERYTHING = Filter()
 
 Another = Callable[[], Awaitable[Store]]  # opens one more store on the same data
 
@@ -101,6 +105,12 @@ class Hand:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
+        self.audited_before = 0  # the last number that the audit had when this began
+
+    async def look_around(self) -> None:
+        """Know what was in the audit before."""
+        lines = await self.store.read(STREAM, limit=10_000)
+        self.audited_before = lines[-1].number if lines else 0
 
     async def add(self, *orders: Order, owner: str | None = "hand") -> tuple[Added, ...] | Refusal:
         (answer,) = await self.store.add([Batch(orders, owner)])
@@ -172,9 +182,28 @@ class Hand:
         assert row in await self.store.pools()
         return row
 
+    # What others had in the store before is left out.
+
+    async def pools(self) -> list[PoolRow]:
+        return [row for row in await self.store.pools() if row.spec.name != STRANGER]
+
+    async def count(self, which: Filter = EVERYTHING) -> dict[Status, int]:
+        counted = Counter(await self.store.count(which))
+        if which.pool is None:
+            counted -= Counter(await self.store.count(replace(which, pool=STRANGER)))
+        return dict(counted)
+
+    async def found(self, which: Filter = EVERYTHING) -> list[str]:
+        page = await self.store.find(which)
+        return [one.job.id for one in page.jobs if one.job.pool != STRANGER]
+
+    async def scan(self, prefix: str = "") -> list[str]:
+        keys = await self.store.scan(prefix)
+        return [key for key in keys if not key.startswith("strange/")]
+
     async def audited(self, *kinds: str) -> list[str]:
         """Return the kinds and jobs of the audit so far, without "pool_"; of `kinds` alone."""
-        lines = await self.store.read(STREAM, limit=10_000)
+        lines = await self.store.read(STREAM, self.audited_before, limit=10_000)
         told = [(line.kind.removeprefix("pool_"), task_of(line.body)) for line in lines]
         return [f"{kind} {job}".strip() for kind, job in told if not kinds or kind in kinds]
 

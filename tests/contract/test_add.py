@@ -108,7 +108,7 @@ async def test_a_batch_that_does_not_fit_leaves_nothing(hand: Hand, policy: Poli
     answer = refused(await hand.add(*batch, owner=None))
     assert answer == Refusal("full", "pool", str(policy), running=1, waiting=2)
     assert await hand.store.get(["a", "b", "c", "d"]) == [None] * 4
-    assert [row.spec.name for row in await hand.store.pools()] == ["pool"]
+    assert [row.spec.name for row in await hand.pools()] == ["pool"]
     assert (await hand.pool()).queued == 0
     assert await hand.audited() == before
     assert entries(await hand.add(order("e", idempotency_key="k"), owner=None)) == ["taken"]
@@ -186,7 +186,7 @@ async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
     audited = await hand.audited()
     with pytest.raises(Conflict, match="every job has an id of its own"):
         await hand.store.add([Batch(tuple(orders), "hand") for orders in batches])
-    assert [row.spec.name for row in await hand.store.pools()] == ["pool"]
+    assert [row.spec.name for row in await hand.pools()] == ["pool"]
     assert await hand.audited() == audited
     assert (await hand.pool()).queued == 1
     await hand.take_in("b", idempotency_key="k")
@@ -213,7 +213,7 @@ async def test_a_value_out_of_all_bounds_is_refused_and_leaves_nothing(
 ) -> None:
     with pytest.raises(UsageError, match="could be kept"):
         await hand.add(order("a"), order("b", "other", session="s"), order("c", **options))
-    assert await hand.store.pools() == []
+    assert await hand.pools() == []
     assert await hand.audited() == []
     await hand.take_in("a", "b", session="s")
     assert await hand.serve() == ["a", "b"]

@@ -16,7 +16,7 @@ from tests.contract.support import Clock, Hand, owner, spec
 
 
 async def records(hand: Hand, kind: str) -> list[dict[str, object]]:
-    lines = await hand.store.read(STREAM, kind=f"pool_{kind}")
+    lines = await hand.store.read(STREAM, hand.audited_before, kind=f"pool_{kind}")
     return [msgspec.json.decode(line.body) for line in lines]
 
 

@@ -299,8 +299,8 @@ async def test_a_job_that_runs_again_beside_its_stuck_code_is_one_job(hand: Hand
     (again,) = await hand.claim()
     assert (await hand.pool()).running == 2
     for statuses in ((), (Status.RUNNING,)):
-        assert ids((await hand.store.find(Filter(statuses=statuses))).jobs) == ["a"]
-    assert await hand.store.count(Filter()) == {Status.RUNNING: 1}
+        assert await hand.found(Filter(statuses=statuses)) == ["a"]
+    assert await hand.count() == {Status.RUNNING: 1}
     assert (await hand.store.extend("hand", [stuck.token, again.token])).lost == ()
     await hand.finish(again)
     assert (await hand.pool()).running == 1

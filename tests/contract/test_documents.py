@@ -13,10 +13,11 @@ from tests.contract.support import Another, Hand
 
 async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another) -> None:
     assert await hand.store.get_document("a") is None
-    assert await hand.store.put([Put("a", b"\x00one"), Put("b", b"")])
+    versions = await hand.store.put([Put("a", b"\x00one"), Put("b", b"")])
+    assert versions is not None
     other = await another()
-    assert await other.get_document("a") == (b"\x00one", 1)
-    assert await other.get_document("b") == (b"", 1)
+    assert await other.get_document("a") == (b"\x00one", versions[0])
+    assert await other.get_document("b") == (b"", versions[1])
 
 
 async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
@@ -34,77 +35,95 @@ async def test_lines_are_written_with_documents_or_not_at_all(hand: Hand) -> Non
 
 
 async def test_every_write_is_counted(hand: Hand) -> None:
-    for version in range(1, 4):
+    before = await first(hand, "a") - 1
+    for version in range(before + 2, before + 5):
         assert await hand.store.put([Put("a", str(version).encode())])
         assert await hand.store.get_document("a") == (str(version).encode(), version)
 
 
+async def first(hand: Hand, key: str, value: bytes = b"first") -> int:
+    """Write a document that is not there; return its version, which is 1 in a new store."""
+    wrote = await hand.store.put([Put(key, value, expect=0)])
+    assert wrote is not None
+    return wrote[0]
+
+
 async def test_a_write_returns_the_versions_it_wrote(hand: Hand) -> None:
-    assert await hand.store.put([Put("a", b"1"), Put("b", b"1"), Put("a", b"2")]) == (1, 1, 2)
+    wrote = await hand.store.put([Put("a", b"1"), Put("b", b"1"), Put("a", b"2")])
+    assert wrote is not None
+    one = wrote[0]  # 1 in a new store, more where others have deleted theirs
+    assert wrote == (one, one, one + 1)
     await hand.store.delete("a")
-    assert await hand.store.put([Put("c", b"1"), Put("b", b"2"), Put("c", b"2")]) == (3, 2, 4)
-    assert await hand.store.get_document("c") == (b"2", 4)
+    wrote = await hand.store.put([Put("c", b"1"), Put("b", b"2"), Put("c", b"2")])
+    assert wrote == (one + 2, one + 1, one + 3)
+    assert await hand.store.get_document("c") == (b"2", one + 3)
     assert await hand.store.put([]) == ()
 
 
 async def test_a_write_can_ask_for_a_version(hand: Hand) -> None:
     put = hand.store.put
     assert not await put([Put("a", b"x", expect=1)])
-    assert await put([Put("a", b"one", expect=0)])
+    one = await first(hand, "a", b"one")
     assert not await put([Put("a", b"x", expect=0)])
-    assert await put([Put("a", b"two", expect=1)])
-    assert not await put([Put("a", b"x", expect=1)])
-    assert await hand.store.get_document("a") == (b"two", 2)
+    assert await put([Put("a", b"two", expect=one)])
+    assert not await put([Put("a", b"x", expect=one)])
+    assert await hand.store.get_document("a") == (b"two", one + 1)
 
 
 async def test_documents_are_written_all_or_none(hand: Hand) -> None:
-    await hand.store.put([Put("b", b"old")])
-    assert not await hand.store.put([Put("a", b"x"), Put("b", b"x", expect=7), Put("c", b"x")])
+    one = await first(hand, "b", b"old")
+    wrong = one + 6
+    assert not await hand.store.put([Put("a", b"x"), Put("b", b"x", expect=wrong), Put("c", b"x")])
     assert await hand.store.get_document("a") is None
-    assert await hand.store.get_document("b") == (b"old", 1)
-    assert await hand.store.scan("") == ["b"]
+    assert await hand.store.get_document("b") == (b"old", one)
+    assert await hand.scan() == ["b"]
 
 
 async def test_a_key_may_be_written_twice_at_once(hand: Hand) -> None:
-    assert await hand.store.put([Put("a", b"one", expect=0), Put("a", b"two", expect=1)])
-    assert await hand.store.get_document("a") == (b"two", 2)
-    assert not await hand.store.put([Put("a", b"x"), Put("a", b"x", expect=2)])
+    one = await first(hand, "b")
+    assert await hand.store.put([Put("a", b"one", expect=0), Put("a", b"two", expect=one)])
+    assert await hand.store.get_document("a") == (b"two", one + 1)
+    assert not await hand.store.put([Put("a", b"x"), Put("a", b"x", expect=one + 1)])
 
 
 async def test_one_of_many_rivals_writes(hand: Hand, another: Another) -> None:
     stores = [hand.store, await another()]
     won = [await stores[n % 2].put([Put("leader", b"%d" % n, expect=0)]) for n in range(6)]
-    assert won == [(1,), None, None, None, None, None]
-    assert await hand.store.get_document("leader") == (b"0", 1)
+    assert won[0] is not None
+    assert won[1:] == [None] * 5
+    assert await hand.store.get_document("leader") == (b"0", *won[0])
 
 
 async def test_a_document_that_was_deleted_can_be_written_anew(hand: Hand) -> None:
-    await hand.store.put([Put("a", b"one"), Put("b", b"one")])
-    assert not await hand.store.delete("a", expect=2)
-    assert await hand.store.delete("a", expect=1)
+    one = await first(hand, "a", b"one")
+    await hand.store.put([Put("b", b"one")])
+    assert not await hand.store.delete("a", expect=one + 1)
+    assert await hand.store.delete("a", expect=one)
     assert not await hand.store.delete("a")
     assert not await hand.store.delete("a", expect=0)
     assert await hand.store.delete("b")
     assert await hand.store.put([Put("a", b"again", expect=0)])
-    assert await hand.store.get_document("a") == (b"again", 2)
+    assert await hand.store.get_document("a") == (b"again", one + 1)
 
 
 async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> None:
-    await hand.store.put([Put("a", b"short", ttl=10.0), Put("b", b"long")])
+    one = await first(hand, "b", b"long")
+    await hand.store.put([Put("a", b"short", ttl=10.0)])
     hand.clock.wait(9)
-    assert await hand.store.get_document("a") == (b"short", 1)
+    assert await hand.store.get_document("a") == (b"short", one)
     hand.clock.wait(1)
     assert await hand.store.get_document("a") is None
-    assert await hand.store.scan("") == ["b"]
+    assert await hand.scan() == ["b"]
     assert not await hand.store.delete("a")
     assert await hand.store.put([Put("a", b"new", expect=0)])
-    assert await hand.store.get_document("a") == (b"new", 2)
+    assert await hand.store.get_document("a") == (b"new", one + 1)
 
 
 @pytest.mark.parametrize("end", ["deleted", "over", "swept"])
 async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end: str) -> None:
     store, other = hand.store, await another()
-    await store.put([Put("b", b"1"), Put("b", b"2"), Put("b", b"3")])
+    wrote = await store.put([Put("b", b"1"), Put("b", b"2"), Put("b", b"3")])
+    assert wrote is not None
     seen: set[int] = set()
     for _ in range(4):
         ttl = None if end == "deleted" else 1.0
@@ -119,7 +138,7 @@ async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end
         if end == "swept":
             await other.prune(0.0)
         assert not await store.put([Put("a", b"late", found[1])])
-    assert await store.get_document("b") == (b"3", 3)
+    assert await store.get_document("b") == (b"3", wrote[2])
 
 
 async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
@@ -128,16 +147,16 @@ async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
     hand.clock.set_date(3600)
     hand.clock.wait(9)
-    assert await hand.store.scan("") == ["a", "b"]
+    assert await hand.scan() == ["a", "b"]
     hand.clock.wait(1)
-    assert await hand.store.scan("") == ["b"]
+    assert await hand.scan() == ["b"]
 
 
 async def test_what_has_outlived_its_time_can_be_swept_and_written_again(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=1.0), Put("b", b"", ttl=5.0)])
     hand.clock.wait(2)
     await hand.store.prune(0.0)
-    assert await hand.store.scan("") == ["b"]
+    assert await hand.scan() == ["b"]
     assert await hand.store.put([Put("a", b"", expect=0)])
 
 
@@ -149,7 +168,7 @@ async def test_a_scan_gives_keys_in_their_order_page_by_page(hand: Hand) -> None
     assert await scan("s/", limit=2) == ["s/a", "s/a/1"]
     assert await scan("s/", after="s/a/1", limit=2) == ["s/b", "s/ä"]
     assert await scan("s/", after="s/ä") == []
-    assert await scan("") == sorted(names)
+    assert await hand.scan() == sorted(names)
     assert await scan("none") == []
 
 
@@ -162,22 +181,23 @@ async def test_a_prefix_is_taken_as_it_stands(hand: Hand) -> None:
 
 async def test_documents_are_written_with_a_change_or_not_at_all(hand: Hand) -> None:
     one, two = await hand.start("a"), await hand.start("b")
-    await hand.store.put([Put("x", b"old")])
-    good = hand.ended(one, documents=(Put("x", b"new", expect=1), Put("y", b"")))
-    bad = hand.ended(two, documents=(Put("z", b""), Put("x", b"late", expect=1)))
+    old = await first(hand, "x", b"old")
+    good = hand.ended(one, documents=(Put("x", b"new", expect=old), Put("y", b"")))
+    bad = hand.ended(two, documents=(Put("z", b""), Put("x", b"late", expect=old)))
     assert await hand.change(good, bad) == (True, False)
-    assert await hand.store.get_document("x") == (b"new", 2)
-    assert await hand.store.scan("") == ["x", "y"]
+    assert await hand.store.get_document("x") == (b"new", old + 1)
+    assert await hand.scan() == ["x", "y"]
     assert await hand.statuses("a", "b") == "completed running"
     assert await hand.change(hand.ended(two)) == (True,)
 
 
 async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None:
     claim = await hand.start("a")
-    assert await hand.store.put([Put("d", b"1")], claim.token)
+    wrote = await hand.store.put([Put("d", b"1")], claim.token)
+    assert wrote is not None
     await hand.retry(claim)
     assert not await hand.store.put([Put("d", b"late"), Put("e", b"late")], claim.token)
-    assert await hand.store.get_document("d") == (b"1", 1)
+    assert await hand.store.get_document("d") == (b"1", *wrote)
     assert await hand.store.get_document("e") is None
 
 

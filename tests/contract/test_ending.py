@@ -78,12 +78,12 @@ async def test_a_cancelled_turn_hands_its_session_on(hand: Hand) -> None:
 async def test_a_failed_job_is_dead_until_it_is_run_again(hand: Hand) -> None:
     await hand.finish(await hand.start("a"), status=Status.FAILED)
     assert (await hand.get("a")).dead
-    assert ids((await hand.store.find(Filter(dead=True))).jobs) == ["a"]
+    assert await hand.found(Filter(dead=True)) == ["a"]
     await hand.take_in("b", revives="a")
     assert not (await hand.get("a")).dead
     assert await hand.status("a") == "failed"
-    assert (await hand.store.find(Filter(dead=True))).jobs == ()
-    assert ids((await hand.store.find(Filter(dead=False))).jobs) == ["b", "a"]
+    assert await hand.found(Filter(dead=True)) == []
+    assert await hand.found(Filter(dead=False)) == ["b", "a"]
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.contract import Filter, Line, Put
+from poolhand.contract import Line, Put
 from poolhand.rules.job import SESSION_ERASED, Status
 from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.streams import journal_of, session_of, streams_of, streams_of_session
@@ -25,7 +25,7 @@ async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) 
     assert await erase(hand, "a", "a", "nobody", "x\ud800") == ["a"]
     assert await hand.store.get(["a", "b"]) == [None, await hand.get("b")]
     assert [await hand.store.read(stream) for stream in streams_of("a")] == [[], [], []]
-    assert await hand.store.count(Filter()) == {Status.COMPLETED: 1}
+    assert await hand.count() == {Status.COMPLETED: 1}
     # Its key stands for nobody, and is free.
     await hand.take_in("c", idempotency_key="k")
     assert await hand.status("c") == "queued"
@@ -42,7 +42,7 @@ async def test_what_is_not_over_stays(hand: Hand) -> None:
     await hand.finish(claim)
     await hand.store.release([stuck.token])
     assert await erase(hand, "running", "waiting", "stuck") == ["running", "stuck"]
-    assert await hand.store.count(Filter()) == {Status.SCHEDULED: 1}
+    assert await hand.count() == {Status.SCHEDULED: 1}
 
 
 async def test_other_streams_go_too(hand: Hand) -> None:
@@ -57,7 +57,7 @@ async def test_pruning_goes_on_beside_what_was_erased(hand: Hand) -> None:
         await hand.finish(await hand.start(id))
     assert await erase(hand, "b") == ["b"]
     assert await hand.store.prune(0.0) == 2
-    assert await hand.store.count(Filter()) == {}
+    assert await hand.count() == {}
 
 
 async def runs(hand: Hand) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Added, Batch, Filter
+from poolhand.contract import Added, Batch
 from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
 from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
@@ -42,8 +42,8 @@ async def test_a_parked_order_has_no_place_and_no_record_among_the_jobs(full: Ha
     assert await full.store.brief("a") == b"brief of a"
     row = await full.pool()
     assert (row.running, row.queued, row.parked) == (1, 1, 1)
-    assert await full.store.count(Filter()) == {Status.RUNNING: 1, Status.QUEUED: 1}
-    assert len((await full.store.find(Filter())).jobs) == 2
+    assert await full.count() == {Status.RUNNING: 1, Status.QUEUED: 1}
+    assert len(await full.found()) == 2
     assert await full.audited() == before
 
 

@@ -21,7 +21,7 @@ async def test_a_declared_pool_is_seen_as_it_was_declared(hand: Hand, another: A
     ]
     for one in rules:
         await hand.store.declare(one)
-    assert await (await another()).pools() == [PoolRow(one) for one in rules]
+    assert await Hand(await another(), hand.clock).pools() == [PoolRow(one) for one in rules]
 
 
 async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
@@ -29,7 +29,7 @@ async def test_pools_stand_in_the_order_they_first_appeared(hand: Hand) -> None:
     await hand.store.declare(spec("c"))
     await hand.store.declare(spec("a"))
     await hand.store.declare(spec("b"))
-    assert [row.spec.name for row in await hand.store.pools()] == ["b", "c", "a"]
+    assert [row.spec.name for row in await hand.pools()] == ["b", "c", "a"]
     some = await hand.store.pools(["a", "b", "x\ud800", "nowhere", "a"])
     assert [row.spec.name for row in some] == ["b", "a"]
     assert await hand.store.pools([]) == []
@@ -244,4 +244,4 @@ async def test_what_an_operator_does_to_an_unknown_pool_is_an_error(hand: Hand) 
         await hand.store.pause("unknown", True, "me")
     with pytest.raises(Conflict, match="'unknown'"):
         await hand.store.resize("unknown", 3, "me")
-    assert [row.spec.name for row in await hand.store.pools()] == ["known"]
+    assert [row.spec.name for row in await hand.pools()] == ["known"]

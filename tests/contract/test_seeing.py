@@ -8,17 +8,20 @@ from msgspec.structs import replace
 from poolhand.contract import Filter, Page, Wanted
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.job import Status
+from tests.conditions import WAITS
 from tests.contract.support import Another, Hand, ids, spec
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
+    """Return the ids of all pages, without the job of others, which is older than all."""
     found = []
     page = await hand.store.find(which, limit=limit)
     found.append(ids(page.jobs))
     while page.after is not None:
         page = await hand.store.find(which, page.after, limit)
         found.append(ids(page.jobs))
-    return found
+    ours = [[id for id in one if id != WAITS] for one in found]
+    return [one for one in ours if one] or [[]]
 
 
 async def test_a_page_shows_the_newest_first(hand: Hand) -> None:
@@ -42,7 +45,7 @@ async def test_jobs_that_change_meanwhile_move_no_page(hand: Hand) -> None:
     first = await hand.store.find(Filter(statuses=(Status.QUEUED,)), limit=2)
     await hand.store.cancel(["d", "b"], "me")
     second = await hand.store.find(Filter(statuses=(Status.QUEUED,)), first.after)
-    assert ids(second.jobs) == ["a"]
+    assert [id for id in ids(second.jobs) if id != WAITS] == ["a"]
 
 
 async def fill(hand: Hand) -> None:
@@ -76,7 +79,7 @@ async def test_a_filter_means_those_for_which_everything_holds(
 ) -> None:
     await fill(hand)
     assert await pages(hand, which, 100) == [found.split()]
-    counted = await hand.store.count(which)
+    counted = await hand.count(which)
     assert sum(counted.values()) == len(found.split())
     assert all(counted.values())
 
@@ -119,7 +122,7 @@ async def test_a_page_that_there_cannot_be_is_refused(hand: Hand, page: dict[str
 
 async def test_a_cursor_beyond_all_jobs_shows_the_newest(hand: Hand) -> None:
     await hand.take_in("a", "b")
-    assert ids((await hand.store.find(Filter(), 2**63 - 1)).jobs) == ["b", "a"]
+    assert ids((await hand.store.find(Filter(), 2**63 - 1, 2)).jobs) == ["b", "a"]
     assert await hand.store.find(Filter(), 0) == Page(())
     assert await hand.store.read("audit", 2**70) == []
 
@@ -127,7 +130,7 @@ async def test_a_cursor_beyond_all_jobs_shows_the_newest(hand: Hand) -> None:
 async def test_jobs_are_counted_by_status(hand: Hand) -> None:
     await fill(hand)
     one_each = (Status.FAILED, Status.QUEUED, Status.COMPLETED, Status.SCHEDULED)
-    assert await hand.store.count(Filter()) == dict.fromkeys(one_each, 1)
+    assert await hand.count() == dict.fromkeys(one_each, 1)
     assert await hand.store.count(Filter(pool="none")) == {}
 
 

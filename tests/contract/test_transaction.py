@@ -26,7 +26,7 @@ async def test_what_is_taken_back_leaves_no_trace(hand: Hand) -> None:
     await made.add(Batch((order("a", idempotency_key="k"), order("b", "new"))))
     await made.roll_back()
     assert await hand.store.get(["a", "b"]) == [None, None]
-    assert await hand.store.pools() == []
+    assert await hand.pools() == []
     assert await hand.audited() == []
     await hand.take_in("c", idempotency_key="k")
 

@@ -1,8 +1,10 @@
 """Every Python block of README.md and docs/ runs as it stands.
 
 A block fenced with ```python is a script: it runs in a new interpreter, in an empty folder, and any
-warning is an error. A block below the line `<!-- continues -->` is added to the block before it.
-One that reads DATABASE_URL finds the URL of an empty PostgreSQL database there.
+warning is an error. Then it runs once more where the first run has left its files and its database,
+as it does with those who try it twice. A block below the line `<!-- continues -->` is added to the
+block before it. One that reads DATABASE_URL finds the URL of a PostgreSQL database there, empty at
+first.
 Other blocks (console, text) are not run. Line numbers in a traceback are those of the page.
 """
 
@@ -80,9 +82,9 @@ def scripts(page: str, text: str) -> list[Script]:
 def run(
     script: Script, folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """Run it as the only file beside an empty working folder."""
+    """Run it as the only file beside a working folder, which is empty the first time."""
     working = folder / "empty"
-    working.mkdir()
+    working.mkdir(exist_ok=True)
     path = folder / f"{Path(script.page).stem}_line_{script.line}.py"
     path.write_text(script.text, encoding="utf-8")
     return subprocess.run(
@@ -118,6 +120,10 @@ def test_the_block_runs(script: Script, tmp_path: Path, request: pytest.FixtureR
     variables = {name: request.getfixturevalue(fixture) for name, fixture in server.items()}
     done = run(script, tmp_path, variables)
     assert done.returncode == 0, f"{script} failed:\n{done.stdout}{done.stderr}"
+    if not variables and not any((tmp_path / "empty").rglob("*")):
+        return  # It has left nothing: a second run would be the same.
+    done = run(script, tmp_path, variables)
+    assert done.returncode == 0, f"{script} failed the second time:\n{done.stdout}{done.stderr}"
 
 
 def test_the_readme_shows_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +29,15 @@ async def main() -> None:
 asyncio.run(main())
 """
 RESULT = "[['bees', 'bees'], ['ants'], ['wasps', 'wasps', 'wasps']] ['moths']\n"
+# What asyncio says in its development mode about a turn of the loop on a busy machine.
+SLOW_TURN = re.compile(r"^Executing <.*> took \d+\.\d+ seconds\n", re.MULTILINE)
 
 
-def run(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """Run the program over that store, as its users do."""
+def run(folder: Path, url: str) -> tuple[str, str, int]:
+    """Run the program over that store, as its users do; return what it printed and its end."""
     script = folder / "program.py"
     script.write_text(PROGRAM.replace("memory://", url), encoding="utf-8")
-    return subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", script.name],
         cwd=folder,
         capture_output=True,
@@ -42,6 +45,7 @@ def run(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
         timeout=50,
         check=False,
     )
+    return found.stdout, SLOW_TURN.sub("", found.stderr), found.returncode
 
 
 def test_the_program_is_no_more_than_a_dozen_lines() -> None:
@@ -59,13 +63,11 @@ def kept(request: pytest.FixtureRequest) -> str:
 
 
 def test_the_program_runs_over_memory(tmp_path: Path) -> None:
-    found = run(tmp_path, "memory://")
-    assert (found.stdout, found.stderr, found.returncode) == (RESULT, "", 0)
+    assert run(tmp_path, "memory://") == (RESULT, "", 0)
 
 
 def test_one_program_runs_over_every_store(tmp_path: Path, kept: str) -> None:
-    found = run(tmp_path, kept)
-    assert (found.stdout, found.stderr, found.returncode) == (RESULT, "", 0)
+    assert run(tmp_path, kept) == (RESULT, "", 0)
 
 
 def test_over_a_kept_store_it_runs_again_and_by_several_at_once(tmp_path: Path, kept: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conditions import use_url
 from tests.system.farmhouse import Yard
 
 
@@ -23,8 +24,8 @@ def server_yard(tmp_path: Path, schema: str) -> Yard:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def any_yard(request: pytest.FixtureRequest, tmp_path: Path) -> Yard:
-    """Give a place for farms over each kind of store that they can have."""
-    if request.param == "sqlite":
-        return Yard(tmp_path)
-    schema: str = request.getfixturevalue("schema")
-    return Yard(tmp_path, schema)
+    """Give a place for farms over each kind of store, which others have used before."""
+    url = None if request.param == "sqlite" else request.getfixturevalue("schema")
+    yard = Yard(tmp_path, url)
+    use_url(yard.url)
+    return yard

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from functools import partial
+
 import pytest
 
 from poolhand import Retry
@@ -70,13 +74,17 @@ def test_a_job_in_a_process_is_killed_alone(yard: Yard) -> None:
     with yard.running("-c", "2", "--max", "1") as farm:
         (pid,) = farm.until_ready()
         yard.submit("hold", str(yard.gate))
+        # One that ends at once: the next finds its process there, and has its whole time in it.
+        yard.submit("compute", str(yard.folder))
+        yard.until_done(1)
         yard.submit("compute", str(yard.gate), timeout=1.5)
-        ((_, child, *_),) = yard.until_told("begin", "compute")
+        (_, child, *_), again = yard.until_told("begin", "compute", count=2)
+        assert again[1] == child
         assert int(child) in children_of(pid)
         yard.until_done(1, Status.FAILED)
         until(lambda: all_gone([int(child)]), "end of it")
         yard.open_gate()
-        yard.until_done(1)
+        yard.until_done(2)
         assert farm.lines("process leaving") == []
         assert farm.stop() == 0
 
@@ -117,3 +125,20 @@ def test_a_bound_on_memory_that_no_worker_can_keep_is_reported(yard: Yard) -> No
     with yard.running("--max", "1", max_memory_mb_per_worker=1) as farm:
         farm.until_line("farm trouble", text="has run nothing: more than 1 MB of memory")
         assert farm.stop() == 0
+
+
+def test_memory_limits_process_jobs_and_kills_together_lose_nothing(yard: Yard) -> None:
+    flags = ("-c", "2", "--min", "2", "--max", "2")
+    with yard.running(*flags, max_memory_mb_per_worker=120) as farm:
+        farm.until_ready(2)
+        for round_ in range(3):
+            yard.submit("eat", 100)
+            yard.submit("compute", *[str(yard.folder)] * 4, retry=Retry(attempts=9, first=0.1))
+            yard.until_told("begin", "compute", count=4 * round_ + 1)
+            victim = [pid for pid in farm.pids if not all_gone([pid])][-1]
+            os.kill(victim, signal.SIGKILL)
+            until(partial(all_gone, [victim]), "end of a worker")
+        yard.until_done(15)
+        assert farm.stop() == 0
+    children = [int(words[1]) for words in yard.told("begin", "compute")]
+    until(lambda: all_gone(children), "end of the processes of their jobs")

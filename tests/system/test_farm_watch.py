@@ -23,7 +23,7 @@ def is_over(pid: int) -> bool:
 
 def test_a_stopped_worker_is_killed_and_its_jobs_run_again(any_yard: Yard) -> None:
     yard = any_yard
-    with yard.running("--max", "1") as farm:
+    with yard.running("--max", "1", heartbeat_interval_s=INTERVAL) as farm:
         (pid,) = farm.until_ready()
         (id,) = yard.submit("hold", str(yard.gate))
         yard.until_told("begin")
@@ -78,7 +78,7 @@ def test_a_worker_whose_loop_is_blocked_for_too_long_is_replaced(yard: Yard) -> 
 
 
 def test_a_worker_whose_interpreter_is_held_is_replaced(yard: Yard) -> None:
-    with yard.running("--max", "1") as farm:
+    with yard.running("--max", "1", heartbeat_interval_s=INTERVAL) as farm:
         farm.until_ready()
         yard.submit("hold_interpreter")
         farm.until_line("farm trouble", text="is replaced: silent for")
@@ -105,7 +105,7 @@ def test_workers_of_a_supervisor_that_stands_still_leave_and_are_replaced(
     server_yard: Yard,
 ) -> None:
     yard = server_yard
-    with yard.running("--min", "2", "--max", "2") as farm:
+    with yard.running("--min", "2", "--max", "2", heartbeat_interval_s=INTERVAL) as farm:
         pids = farm.until_ready(2)
         (id,) = yard.submit("nap", 0.5)
         yard.until_told("begin")

@@ -25,12 +25,20 @@ class Signature:
         self._fn = fn
         self._name = name
         try:
+            if _is_built_in(fn):
+                # Of some Python gives a signature from 3.13 on, which says nothing of their calls.
+                raise TypeError("it is a class of the interpreter")
             self._signature = inspect.signature(fn)
         except (TypeError, ValueError) as error:
             raise UsageError(f"task {name!r}: {fn!r} has no signature to check calls by") from error
         kinds = {one.kind for one in self._signature.parameters.values()}
         self._names = list(self._signature.parameters)
         self._is_plain = kinds <= {Parameter.POSITIONAL_OR_KEYWORD}
+        self._only_by_place = [
+            name
+            for name, one in self._signature.parameters.items()
+            if one.kind is Parameter.POSITIONAL_ONLY and one.default is Parameter.empty
+        ]
         self._types: Types | None = None
 
     @property
@@ -50,6 +58,10 @@ class Signature:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise self.misfit(error) from None
+        # Python 3.13.0 takes one that was given by name for one of the others' names.
+        missing = [name for name in self._only_by_place if name not in given]
+        if missing:
+            raise self.misfit(f"missing a required argument, given by its place: {missing[0]!r}")
         return self._name, list(given), given
 
     def misfit(self, why: object) -> UsageError:
@@ -105,9 +117,15 @@ class Signature:
         return self._types
 
 
+_HEAP_TYPE = 1 << 9  # what C calls Py_TPFLAGS_HEAPTYPE: of classes that are made while Python runs
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SIMPLE = (int, str, float, bool)
 _SURE = (*_SIMPLE, NoneType)
+
+
+def _is_built_in(fn: Callable[..., Any]) -> bool:
+    """Tell whether this is a class that no Python code has made."""
+    return isinstance(fn, type) and not fn.__flags__ & _HEAP_TYPE
 
 
 def _types_of(fn: Callable[..., Any], signature: inspect.Signature) -> Types:

@@ -11,10 +11,13 @@ from poolhand.stores.sql_log import Lines, StreamLog
 from poolhand.stores.sql_tables import Insert, Tables, Written
 
 AUDIT = Insert("poolhand_audit", {"at": "double precision", "count": "bigint", "lines": "bytea"})
-# What is not yet committed, and what was begun before it, has a number from xmin on.
+# What is not yet committed, and what was begun before it, has a number from xmin on. What we see
+# and have not written has one below xmax, unless it was restored here and another server gave it.
 UNNUMBERED = """
 DELETE FROM poolhand_audit WHERE no IN (
     SELECT no FROM poolhand_audit WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
+    OR xid >= pg_snapshot_xmax(pg_current_snapshot())
+        AND xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
     ORDER BY no LIMIT ?)
 RETURNING no, at, count, lines
 """

@@ -186,10 +186,17 @@ class Books:
 
     def row(self, seq: int) -> Row:
         """Return a job that is there, one row for one job."""
+        row = self.find(seq)
+        assert row is not None, f"job {seq} is missing"
+        return row
+
+    def find(self, seq: int) -> Row | None:
+        """Return a job that may be there."""
         row = self.rows.get(seq)
         if row is None:
             self.write()
-            row = self._keep(self.tables.execute(BY_SEQ, (seq,)).fetchone())
+            facts = self.tables.execute(BY_SEQ, (seq,)).fetchone()
+            row = None if facts is None else self._keep(facts)
         return row
 
     def load(self, seqs: Sequence[int]) -> list[Row]:

@@ -47,7 +47,8 @@ class StoredKeys(Keys[Row]):
             return None
         self._forget(now)
         found = self._books.tables.execute(FIND, self._own(job)).fetchone()
-        return None if found is None else self._books.row(found[0])
+        # One whose job is gone, as where only some tables were restored, stands for nothing.
+        return None if found is None else self._books.find(found[0])
 
     def reserve(self, entry: Row) -> None:
         if entry.job.idempotency_key is not None:

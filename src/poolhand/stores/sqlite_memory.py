@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from typing import TypeVar
+from weakref import finalize
 
 from poolhand.contract import Hint
 from poolhand.errors import Unavailable
@@ -58,6 +59,8 @@ class MemoryTables:
                 cached_statements=STATEMENTS,
                 check_same_thread=False,
             )
+            # One that is abandoned goes with its last user; from Python 3.13 on that is a warning.
+            finalize(self, self._connection.close).atexit = False
             migrations.migrate(self._connection, migrations.steps(), self.path, self._wall())
 
     async def close(self) -> None:

@@ -6,24 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.conditions import use_url
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite-used"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new store of each kind."""
-    match request.param:
-        case "memory":
-            return "memory://"
-        case "sqlite":
-            return f"sqlite:///{tmp_path / 'jobs.db'}"
-        case _:
-            schema: str = request.getfixturevalue("schema")
-            return schema
+    """The URL of a store of each kind, new or used by others before."""
+    return "memory://" if request.param == "memory" else shared(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "sqlite-used"])
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new store that several apps may have open."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'jobs.db'}"
-    schema: str = request.getfixturevalue("schema")
-    return schema
+    """The URL of a store that several apps may have open, new or used by others before."""
+    return shared(request, tmp_path)
+
+
+def shared(request: pytest.FixtureRequest, folder: Path) -> str:
+    """Return the URL of the store that a parameter names: its kind, and its condition."""
+    kind, _, condition = request.param.partition("-")
+    file = f"sqlite:///{folder / 'jobs.db'}"
+    url: str = file if kind == "sqlite" else request.getfixturevalue("schema")
+    if condition:
+        use_url(url)
+    return url

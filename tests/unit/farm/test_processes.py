@@ -194,7 +194,7 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_seconds(
             int(line.split()[1]) for line in after
         )
         station = await app.station()
-        counted = await station.keeper.ask(lambda: station.store.count(Filter()))
+        counted = await station.keeper.ask(lambda: station.store.count(Filter(name=hang.name)))
         assert sum(counted.values()) == 3
         jobs = [(await ticket.refresh()) for ticket in tickets]
         assert {job.crashes for job in jobs} <= {1, 2}

@@ -599,7 +599,9 @@ def test_a_task_for_a_process_must_be_one_that_a_process_can_find() -> None:
         def call() -> None: ...
 
 
-@pytest.mark.parametrize("fn", [5, "call", None.__class__], ids=["int", "str", "builtin"])
+@pytest.mark.parametrize(
+    "fn", [5, "call", None.__class__, complex], ids=["int", "str", "builtin", "builtin with names"]
+)
 def test_what_is_no_function_of_ours_is_no_task(fn: Any) -> None:
     with pytest.raises(UsageError):
         App("memory://").task(fn)

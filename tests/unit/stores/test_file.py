@@ -8,7 +8,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -324,7 +324,8 @@ async def test_a_file_whose_name_is_no_utf_8_is_a_file_like_others(tmp_path: Pat
         connection = await file.begin()
         assert noted(connection) == ["a"]
         file.end(connection)
-        assert faults.reader(file.path).execute("SELECT * FROM note").fetchall() == [("a",)]
+        with closing(faults.reader(file.path)) as reader:
+            assert reader.execute("SELECT * FROM note").fetchall() == [("a",)]
 
 
 async def test_a_write_that_came_before_the_end_is_made(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ async def work(hand: Hand, name: str, url: str) -> None:
 
 async def declare(hand: Hand) -> None:
     await hand.store.declare(spec("free"))
-    await hand.store.declare(spec("capped", slots=5, backpressure=bounded(100)))
+    await hand.store.declare(spec("capped", slots=5, backpressure=bounded(100_000)))
     await hand.store.declare(spec("fair", queue=fair_round_robin()))
 
 

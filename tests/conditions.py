@@ -1,0 +1,97 @@
+"""The conditions in which a test meets a store: new, or used by another app before.
+
+A used store was closed and opened again. Jobs, documents and streams of others have come and gone:
+versions, numbers and tokens do not begin at 1. A pool, a job and a document of others are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
+
+from poolhand.contract import Batch, Change, Claim, Line, Order, Owner, Put, Store, Wanted
+from poolhand.rules.job import Job, Status
+from poolhand.rules.spec import undeclared
+from poolhand.runtime import Runtime
+from poolhand.store_url import store_of
+from poolhand.stores.sqlite import SqliteStore
+
+STRANGER = "stranger"  # whose pool, job, document and stream are in a used store
+WAITS = "strange-job"  # the one that waits there, in a pool that is paused
+GONE = 1e-6  # seconds after which something is old
+MANY = 7
+
+
+def _order(id: str, **options: object) -> Order:
+    fields = {"name": "strange.task", "submitted_at": datetime.now(UTC), **options}
+    draft = Job(id=id, pool=STRANGER, pool_id="", status=Status.QUEUED, **fields)  # type: ignore[arg-type]
+    return Order(draft, b"")
+
+
+async def _run(store: Store, *orders: Order) -> None:
+    """Have jobs come in, run and end."""
+    await store.add([Batch(orders)])
+    claims = await store.claim(Wanted(STRANGER, tuple(range(100)), (STRANGER,)))
+    assert len(claims) == len(orders)
+    await store.replace([_ended(claim) for claim in claims])
+
+
+def _ended(claim: Claim) -> Change:
+    job = replace(claim.job, status=Status.COMPLETED, finished_at=claim.job.submitted_at, ran=1.0)
+    return Change(job, claim.token)
+
+
+async def use(store: Store) -> None:
+    """Do with a store, which is open, what another app does; leave it open."""
+    await store.enroll(Owner(STRANGER, "strange host", "strange boot", 1, "1", works=True))
+    await store.declare(undeclared(STRANGER))
+    await _run(store, *(_order(f"pruned-{number}") for number in range(MANY)))
+    await store.prune(0.0)
+    await _run(store, _order("erased", session="s", tenant="strange", idempotency_key="k"))
+    await store.erase(["erased"], ["strange/erased"], "ann")
+    await store.put([Put("strange/expired", b"old", ttl=GONE), Put("strange/kept", b"new")])
+    for number in range(MANY):
+        await store.put([Put("strange/deleted", b"%d" % number)])
+    await store.delete("strange/deleted")
+    await store.append([Line("strange/lines", "said", b"%d" % number) for number in range(MANY)])
+    await store.trim("strange/lines", MANY)
+    await store.pause(STRANGER, True, "ann")
+    await store.add([Batch((_order(WAITS),))])
+    (lease,) = [one for one in await store.leases() if one.owner.id == STRANGER]
+    await store.bury(STRANGER, lease.renewal)
+
+
+async def use_at(store: Store) -> None:
+    """Use a store that is not open, and close it again."""
+    await store.open()
+    try:
+        await use(store)
+    finally:
+        await store.close()
+
+
+_files: dict[str, bytes] = {}
+
+
+def used_file(path: Path, runtime: Runtime) -> None:
+    """Write a used file; made once for each boot that a runtime tells of, then copied."""
+    boot = runtime.identity()[1]
+    if boot not in _files:
+        with TemporaryDirectory() as folder:
+            made = Path(folder) / "jobs.db"
+            asyncio.run(use_at(SqliteStore(made, runtime)))
+            _files[boot] = made.read_bytes()
+    path.write_bytes(_files[boot])
+
+
+def use_url(url: str) -> None:
+    """Use the store of a URL, as a process of its own would."""
+    runtime = Runtime()
+    if url.startswith("sqlite:///"):
+        used_file(Path(url.removeprefix("sqlite:///")), runtime)
+    else:
+        asyncio.run(use_at(store_of(url, runtime)))

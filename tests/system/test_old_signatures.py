@@ -1,0 +1,61 @@
+"""Calls that an earlier version signed, before signatures named the job they belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poolhand import App, Filter, KeyRing, PoolhandError, Ticket
+from tests.old_store.agents import SECRET, Somewhere, World, make_signed_app
+from tests.old_store.load import load_postgres, load_sqlite
+
+pytestmark = pytest.mark.slow
+
+
+class Signed:
+    """The app that signs, on the old store, for a process of today."""
+
+    def __init__(self, url: str, runtime: Somewhere, folder: Path) -> None:
+        self.world = World(folder / "ledger.txt")
+        self._url = url
+        self._runtime = runtime
+
+    def app(self, ring: KeyRing) -> App:
+        return make_signed_app(self._url, self.world, self._runtime, ring)[0]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def old(request: pytest.FixtureRequest, tmp_path: Path) -> Signed:
+    """Give the store as an earlier version left it, with a signed call that waits."""
+    if request.param == "sqlite":
+        at = load_sqlite(tmp_path / "jobs.db")
+        url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    else:
+        url = request.getfixturevalue("schema")
+        at = await load_postgres(url)
+    return Signed(url, Somewhere("alpha", "second", at), tmp_path)
+
+
+async def waiting(app: App) -> Ticket[str]:
+    page = await app.operator().jobs(Filter(name="signs"))
+    ticket = await app.get(page.jobs[0].id)
+    assert ticket is not None
+    return ticket
+
+
+async def test_a_call_whose_signature_names_no_job_runs_where_that_is_accepted(old: Signed) -> None:
+    app = old.app(KeyRing(SECRET, current="k1", accept_unbound=True))
+    async with app, app.worker(pools=["signed"]):
+        assert await (await waiting(app)) == "signed"
+    assert old.world.lines() == ["signs signed"]
+
+
+async def test_a_call_whose_signature_names_no_job_is_refused_and_says_what_to_do(
+    old: Signed,
+) -> None:
+    app = old.app(KeyRing(SECRET, current="k1"))
+    async with app, app.worker(pools=["signed"]):
+        with pytest.raises(PoolhandError, match="accept_unbound"):
+            await (await waiting(app))
+    assert old.world.lines() == []

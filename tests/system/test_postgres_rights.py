@@ -1,0 +1,132 @@
+"""A server that does not let everything be done: missing rights are named, missing signals are not.
+
+Roles belong to the whole server, so each test has its own and drops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from poolhand import App, ReadOnly, Task
+from poolhand.testing import PostgresServer
+
+pytestmark = pytest.mark.slow
+
+TABLES = "ALL TABLES IN SCHEMA public"
+SEQUENCES = "ALL SEQUENCES IN SCHEMA public"
+_numbers = count(1)
+
+Say = Task[[str], Coroutine[Any, Any, str], str]
+
+
+class Guest:
+    """A user of a database that belongs to somebody else."""
+
+    def __init__(self, server: PostgresServer, database: str) -> None:
+        self.name = f"guest_{next(_numbers)}"
+        self.url = database.replace("//poolhand@", f"//{self.name}@")
+        self._server = server
+        self._database = database
+        self.do(f"CREATE ROLE {self.name} LOGIN")
+        self.do("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+
+    def do(self, sql: str) -> None:
+        """Run a statement as the owner of everything."""
+        self._server.query(sql, self._database)
+
+    def may(self, *rights: str) -> None:
+        """Get rights, such as "SELECT ON a table"."""
+        for right in rights:
+            self.do(f"GRANT {right} TO {self.name}")
+
+    def leave(self) -> None:
+        self.do(f"DROP OWNED BY {self.name}")
+        self.do(f"DROP ROLE {self.name}")
+
+
+@pytest.fixture
+def guest(postgres: PostgresServer, database: str) -> Iterator[Guest]:
+    one = Guest(postgres, database)
+    yield one
+    one.leave()
+
+
+def app_at(url: str) -> tuple[App, Say]:
+    app = App(url)
+
+    @app.task(name="say")
+    async def say(word: str) -> str:
+        return word
+
+    return app, say
+
+
+@asynccontextmanager
+async def at_work(url: str) -> AsyncIterator[Say]:
+    app, say = app_at(url)
+    async with app, app.worker():
+        yield say
+
+
+async def test_who_may_not_make_tables_is_told_so(guest: Guest, database: str) -> None:
+    app, say = app_at(guest.url)
+    with pytest.raises(ReadOnly, match=r"permission denied.*give this user the right"):
+        async with app:
+            pass
+    # Once somebody else has made them, the rights to use them are enough.
+    async with App(database):
+        pass
+    guest.may(f"SELECT, INSERT, UPDATE, DELETE ON {TABLES}", f"USAGE ON {SEQUENCES}")
+    async with app, app.worker():
+        assert await (await say.submit("hello")) == "hello"
+
+
+async def test_who_may_only_read_is_told_so_and_changes_nothing(
+    guest: Guest, database: str
+) -> None:
+    async with at_work(database) as say:
+        kept = await say.submit("before")
+        assert await kept == "before"
+    guest.may(f"SELECT ON {TABLES}")
+    app, say = app_at(guest.url)
+    with pytest.raises(ReadOnly, match=r"permission denied.*give this user the right"):
+        async with app:
+            await say.submit("after")
+    async with App(database) as owner:
+        assert sum((await owner.operator().count()).values()) == 1
+
+
+async def test_a_table_without_rights_is_named_and_what_does_not_need_it_goes_on(
+    guest: Guest, database: str
+) -> None:
+    async with App(database):
+        pass
+    guest.may(f"SELECT, INSERT, UPDATE, DELETE ON {TABLES}", f"USAGE ON {SEQUENCES}")
+    guest.do(f"REVOKE ALL ON poolhand_keys FROM {guest.name}")
+    async with at_work(guest.url) as say:
+        with pytest.raises(ReadOnly, match=r"poolhand_keys.*give this user the right"):
+            await say.with_options(idempotency_key="k").submit("keyed")
+        guest.may("ALL ON poolhand_keys")
+        assert await (await say.with_options(idempotency_key="k").submit("keyed")) == "keyed"
+
+
+async def test_while_no_signal_can_be_sent_everything_goes_on_by_polling(
+    guest: Guest, database: str
+) -> None:
+    """A queue of notifications that is full refuses each of them, as this server does."""
+    async with App(database):
+        pass
+    guest.may(f"SELECT, INSERT, UPDATE, DELETE ON {TABLES}", f"USAGE ON {SEQUENCES}")
+    guest.do("REVOKE EXECUTE ON FUNCTION pg_catalog.pg_notify(text, text) FROM PUBLIC")
+    app, say = app_at(guest.url)
+    async with app, at_work(guest.url):
+        tickets = [await say.submit(str(number)) for number in range(20)]
+        later = await say.with_options(delay=0.1).submit("later")
+        assert await asyncio.gather(*tickets) == [str(number) for number in range(20)]
+        assert await later == "later"

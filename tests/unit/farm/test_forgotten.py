@@ -1,0 +1,78 @@
+"""What is left of a job that is forgotten before its idempotency key is."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+
+import asyncpg
+
+from poolhand import Ticket
+from poolhand.app import App
+
+FORGET = (
+    "DELETE FROM poolhand_ends WHERE seq IN (SELECT seq FROM poolhand_jobs WHERE name = 'count')",
+    "DELETE FROM poolhand_jobs WHERE name = 'count'",
+)
+
+
+async def forget(url: str) -> None:
+    """Take the rows of jobs away, and leave their keys, as a restored table may."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            for statement in FORGET:
+                file.execute(statement)
+        return
+    database, _, schema = url.partition("?schema=")
+    connection = await asyncpg.connect(database)
+    await connection.execute(f"SET search_path = {schema}")
+    for statement in FORGET:
+        await connection.execute(statement)
+    await connection.close()
+
+
+async def test_a_key_that_outlives_its_job_keeps_no_other_from_running(shared_url: str) -> None:
+    app, ran = App(shared_url), []
+
+    @app.task(name="count")
+    async def run(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async def submit(number: int) -> Ticket[int]:
+        return await run.with_options(idempotency_key="k").submit(number)
+
+    async with app, app.worker():
+        assert await (await submit(1)) == 1
+        assert await (await submit(2)) == 1
+    await forget(shared_url)
+    async with app, app.worker():
+        assert await (await submit(3)) == 3
+        tickets = await asyncio.gather(*(submit(number) for number in range(4, 8)))
+        assert {await ticket for ticket in tickets} == {3}
+        assert (await app.operator().job(tickets[0].id)) is not None
+    assert ran == [1, 3]
+
+
+async def test_the_job_of_a_key_is_kept_for_as_long_as_the_key_stands_for_it(
+    shared_url: str,
+) -> None:
+    app, ran = App(shared_url), []
+    app.pool("kept", key_ttl=3600.0)
+
+    @app.task(pool="kept", name="count")
+    async def run(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async with app, app.worker():
+        first = await run.with_options(idempotency_key="k").submit(1)
+        other = await run.submit(2)
+        assert [await first, await other] == [1, 2]
+        station = await app.station()
+        await station.keeper.ask(lambda: station.store.prune(0.0))
+        assert await app.get(other.id) is None
+        again = await run.with_options(idempotency_key="k").submit(3)
+        assert (again.id, await again) == (first.id, 1)
+    assert ran == [1, 2]

@@ -1,0 +1,22 @@
+"""Tables in memory: they are there as long as their store is."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+
+import pytest
+
+from poolhand.runtime import Runtime
+from poolhand.stores.sqlite_memory import MemoryTables
+
+
+async def test_what_is_abandoned_without_a_close_goes_with_its_last_user() -> None:
+    tables = MemoryTables(Runtime())
+    await tables.open()
+    connection = tables.read(lambda connection: connection)
+    del tables
+    gc.collect()
+    # Closed, not forgotten: from Python 3.13 on that would be a warning, at any later moment.
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
