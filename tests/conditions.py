@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Batch, Change, Claim, Line, Order, Owner, Put, Store, Wanted
 from poolhand.rules.job import Job, Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import undeclared
 from poolhand.runtime import Runtime
 from poolhand.store_url import store_of
@@ -50,7 +51,7 @@ async def use(store: Store) -> None:
     await store.enroll(Owner(STRANGER, "strange host", "strange boot", 1, "1", works=True))
     await store.declare(undeclared(STRANGER))
     await _run(store, *(_order(f"pruned-{number}") for number in range(MANY)))
-    await store.prune(0.0)
+    await store.prune(Keep(results=0.0, dead=0.0))
     await _run(store, _order("erased", session="s", tenant="strange", idempotency_key="k"))
     await store.erase(["erased"], ["strange/erased"], "ann")
     await store.put([Put("strange/expired", b"old", ttl=GONE), Put("strange/kept", b"new")])

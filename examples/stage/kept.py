@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from poolhand import App, Task, bounded, fair_round_robin
+from poolhand import App, Keep, Task, bounded, fair_round_robin
 from stage.agents import Pace, call_tool, rank, think
 from stage.flags import Flags
 from stage.plan import Habit, Turn
@@ -28,7 +28,7 @@ class Kept:
 
     def __init__(self, flags: Flags) -> None:
         self.pace = pace = Pace(flags.speed)
-        self.app = App(flags.store, keep_results=KEEP_RESULTS)
+        self.app = App(flags.store, keep=Keep(results=KEEP_RESULTS))
         self.app.pool(
             POOL,
             max_concurrent=flags.slots,

@@ -71,6 +71,7 @@ from poolhand.rules.backpressure import (
 )
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
 from poolhand.rules.sizing import Autoscale, suggest_workers
 from poolhand.rules.streams import JobEvent
@@ -161,6 +162,7 @@ __all__ = [
     "JobLost",
     "JobRejected",
     "JobTimedOut",
+    "Keep",
     "KeyRing",
     "Limits",
     "NoFreeSlot",

@@ -21,7 +21,6 @@ from poolhand.farm.agent import Agent, message_of
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
-from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
@@ -41,12 +40,12 @@ from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import (
-    is_amount,
     is_writable,
     shown,
 )
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
+from poolhand.rules.keep import KEEP, Keep, check_keep
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
@@ -84,7 +83,7 @@ class App(Schedules):
         limits: Limits = LIMITS,
         ring: KeyRing | None = None,
         pickle: AllowPickle | None = None,
-        keep_results: float = KEEP_RESULTS,
+        keep: Keep = KEEP,
         runtime: Runtime | None = None,
         events: Events | None = None,
     ) -> None:
@@ -93,8 +92,8 @@ class App(Schedules):
         self.runtime = runtime or Runtime()
         self.events = EVENTS if events is None else events
         store_of(url, self.runtime)
-        _check_keep(keep_results)
-        self._keep = keep_results
+        check_keep(keep)
+        self._keep = keep
         self._parcels = Parcels(codec, limits, ring, pickle)
         self._declared = Declared()
         self._warm_ups = WarmUps()
@@ -344,11 +343,6 @@ class App(Schedules):
     def _station(self) -> Station:
         store = store_of(self.url, self.runtime)
         return Station(store, self.runtime, self.events, self._keep)
-
-
-def _check_keep(seconds: object) -> None:
-    if not is_amount(seconds):
-        raise UsageError(f"keep_results={shown(seconds)} is not allowed; give seconds above 0")
 
 
 def _configured_store() -> str | None:

@@ -28,6 +28,7 @@ from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import Policy, Unbounded
 from poolhand.rules.job import Job, Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.rank import Fifo, Strategy
 from poolhand.rules.spec import PoolSpec, undeclared
 from poolhand.runtime import Runtime
@@ -79,6 +80,11 @@ def spec(
     """Return rules like those of an undeclared pool, first come first served."""
     rules = {"queue": queue or Fifo(), "backpressure": backpressure or Unbounded(), **options}
     return replace(undeclared(name), **rules)
+
+
+def over(seconds: float) -> Keep:
+    """Keep for so long what is over, dead or not."""
+    return Keep(results=seconds, dead=seconds)
 
 
 def order(id: str, pool: str = "pool", **options: Any) -> Order:

@@ -8,7 +8,7 @@ import pytest
 
 from poolhand.contract import Line, Put
 from poolhand.rules.streams import streams_of_session
-from tests.contract.support import Another, Hand
+from tests.contract.support import Another, Hand, over
 
 
 async def test_a_document_is_read_as_it_was_written(hand: Hand, another: Another) -> None:
@@ -137,7 +137,7 @@ async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end
             assert await other.delete("a", found[1])
         hand.clock.wait(1)
         if end == "swept":
-            await other.prune(0.0)
+            await other.prune(over(0.0))
         assert not await store.put([Put("a", b"late", found[1])])
     assert await store.get_document("b") == (b"3", wrote[2])
 
@@ -156,7 +156,7 @@ async def test_every_write_sets_the_time_anew(hand: Hand) -> None:
 async def test_what_has_outlived_its_time_can_be_swept_and_written_again(hand: Hand) -> None:
     await hand.store.put([Put("a", b"", ttl=1.0), Put("b", b"", ttl=5.0)])
     hand.clock.wait(2)
-    await hand.store.prune(0.0)
+    await hand.store.prune(over(0.0))
     assert await hand.scan() == ["b"]
     assert await hand.store.put([Put("a", b"", expect=0)])
 
@@ -206,9 +206,9 @@ async def test_the_streams_of_a_session_go_with_its_document(hand: Hand) -> None
     key, *others = streams_of_session("acme", "s/1")
     await hand.store.put([Put(key, b"", ttl=10.0), Put("other", b"", ttl=10.0)])
     await hand.store.append([Line(name, "kind", b"") for name in (key, *others, "other", "s")])
-    await hand.store.prune(0.0)
+    await hand.store.prune(over(0.0))
     assert len(await hand.store.read(key)) == 1
     hand.clock.wait(11.0)
-    await hand.store.prune(0.0)
+    await hand.store.prune(over(0.0))
     assert [await hand.store.read(name) for name in (key, *others)] == [[], [], []]
     assert [len(await hand.store.read(name)) for name in ("other", "s")] == [1, 1]

@@ -7,9 +7,11 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, Page, Wanted
 from poolhand.errors import Conflict, UsageError
+from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
+from poolhand.rules.keep import Keep
 from tests.conditions import WAITS
-from tests.contract.support import Another, Hand, ids, spec
+from tests.contract.support import Another, Hand, ids, over, spec
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
@@ -141,29 +143,29 @@ async def test_what_has_been_over_for_long_is_forgotten(hand: Hand) -> None:
     await hand.finish(await hand.start("new"))
     await hand.take_in("waiting")
     hand.clock.wait(5)
-    assert await hand.store.prune(10.5) == 0
-    assert await hand.store.prune(10.0) == 2
+    assert await hand.store.prune(over(10.5)) == 0
+    assert await hand.store.prune(over(10.0)) == 2
     assert await pages(hand, Filter(), 100) == [["waiting", "new"]]
     assert await hand.store.get(["old", "dead"]) == [None, None]
     assert await hand.store.brief("old") is None
-    assert await hand.store.prune(0.0) == 1
+    assert await hand.store.prune(over(0.0)) == 1
 
 
 async def test_only_so_many_are_forgotten_at_a_time_the_oldest_first(hand: Hand) -> None:
     for name in "abc":
         await hand.finish(await hand.start(name))
         hand.clock.wait(1)
-    assert await hand.store.prune(0.0, limit=2) == 2
+    assert await hand.store.prune(over(0.0), limit=2) == 2
     assert await pages(hand, Filter(), 100) == [["c"]]
 
 
 async def test_the_age_of_a_job_does_not_follow_the_calendar(hand: Hand) -> None:
     await hand.finish(await hand.start("a"))
     hand.clock.set_date(3600)
-    assert await hand.store.prune(10.0) == 0
+    assert await hand.store.prune(over(10.0)) == 0
     hand.clock.set_date(-7200)
     hand.clock.wait(10)
-    assert await hand.store.prune(10.0) == 1
+    assert await hand.store.prune(over(10.0)) == 1
 
 
 async def test_a_stuck_job_is_kept_until_its_slot_is_released(hand: Hand) -> None:
@@ -171,18 +173,18 @@ async def test_a_stuck_job_is_kept_until_its_slot_is_released(hand: Hand) -> Non
     await hand.change(hand.ended(claim, stuck=True))
     await hand.finish(await hand.start("b"))
     hand.clock.wait(10)
-    assert await hand.store.prune(1.0) == 1
+    assert await hand.store.prune(over(1.0)) == 1
     await hand.store.release([claim.token])
-    assert await hand.store.prune(1.0) == 1
+    assert await hand.store.prune(over(1.0)) == 1
 
 
 async def test_a_job_is_kept_as_long_as_its_key_stands_for_it(hand: Hand) -> None:
     await hand.store.declare(spec(key_ttl=10.0))
     await hand.finish(await hand.start("a", idempotency_key="k"))
     hand.clock.wait(9)
-    assert await hand.store.prune(1.0) == 0
+    assert await hand.store.prune(over(1.0)) == 0
     hand.clock.wait(1)
-    assert await hand.store.prune(1.0) == 1
+    assert await hand.store.prune(over(1.0)) == 1
     await hand.take_in("b", idempotency_key="k")
 
 
@@ -190,6 +192,34 @@ async def test_a_forgotten_job_is_not_in_any_ones_way(hand: Hand) -> None:
     claim = await hand.start("a", session="s")
     await hand.take_in("b", session="s")
     await hand.finish(claim)
-    assert await hand.store.prune(0.0) == 1
+    assert await hand.store.prune(over(0.0)) == 1
     assert await hand.serve() == ["b"]
     assert await hand.store.cancel(["a"], "me") == [None]
+
+
+async def kept(hand: Hand) -> list[str]:
+    return sorted(id for page in await pages(hand, Filter(), 100) for id in page)
+
+
+async def test_dead_letters_are_not_forgotten_with_results(hand: Hand) -> None:
+    await hand.finish(await hand.start("done"))
+    await hand.finish(await hand.start("dead"), status=Status.FAILED)
+    hand.clock.wait(10)
+    assert await hand.store.prune(Keep(results=5.0, dead=20.0)) == 1
+    assert await kept(hand) == ["dead"]
+    hand.clock.wait(10)
+    assert await hand.store.prune(Keep(results=5.0, dead=20.0)) == 1
+    assert await kept(hand) == []
+
+
+async def test_the_oldest_go_where_there_are_too_many_and_dropped_letters_leave_a_record(
+    hand: Hand,
+) -> None:
+    for number in range(4):
+        await hand.finish(await hand.start(f"done-{number}"))
+        await hand.finish(await hand.start(f"dead-{number}"), status=Status.FAILED)
+    assert await hand.store.prune(Keep(max_results=3, max_dead=2)) == 3
+    assert await kept(hand) == ["dead-2", "dead-3", "done-1", "done-2", "done-3"]
+    (line,) = [one for one in await hand.store.read(STREAM) if one.kind == DROP_DEAD]
+    assert b"2 dead letters beyond max_dead=2" in line.body
+    assert await hand.store.prune(Keep(max_results=3, max_dead=2)) == 0

@@ -12,7 +12,7 @@ from poolhand.rules.backpressure import OnFull, bounded
 from poolhand.rules.streams import session_of, streams_of_session
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
-from tests.contract.support import Another, Clock, Hand, entries, order, owner, refused, spec
+from tests.contract.support import Another, Clock, Hand, entries, order, over, owner, refused, spec
 
 S = session_of(None, "s")
 LIMIT = 30
@@ -107,9 +107,9 @@ async def test_a_session_without_a_state_is_forgotten_with_its_last_job(
     for id in "ab":
         await hand.finish(await hand.start(id, session="s", user="ana"))
         clock.wait(10.0)
-    assert await hand.store.prune(15.0) == 1
+    assert await hand.store.prune(over(15.0)) == 1
     assert await users(hand) == {S: "ana"}
-    assert await hand.store.prune(5.0) == 1
+    assert await hand.store.prune(over(5.0)) == 1
     assert await users(hand) == {}
 
 
@@ -117,11 +117,11 @@ async def test_a_session_is_forgotten_when_its_state_expires(hand: Hand, clock: 
     await hand.store.put([Put(S, b"{}", ttl=100.0)])
     await hand.finish(await hand.start("a", session="s", user="ana"))
     clock.wait(50.0)
-    assert await hand.store.prune(5.0) == 1
+    assert await hand.store.prune(over(5.0)) == 1
     assert await users(hand) == {S: "ana"}
     assert refused(await hand.submit("b", session="s", user="bob")).reason == "user"
     clock.wait(60.0)
-    await hand.store.prune(5.0)
+    await hand.store.prune(over(5.0))
     assert await users(hand) == {}
 
 
@@ -173,7 +173,7 @@ async def test_a_session_is_not_forgotten_while_a_turn_comes_in(schema: str) -> 
     try:
         transaction = await store.begin()
         await transaction.add(Batch((order("b", session="s", user="ana"),)))
-        pruned = asyncio.create_task(store.prune(0.0))
+        pruned = asyncio.create_task(store.prune(over(0.0)))
         async with asyncio.timeout(LIMIT):
             while not await looker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 assert not pruned.done()

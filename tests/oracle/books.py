@@ -9,6 +9,7 @@ from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.streams import events_of, inbox_of, journal_of
 from poolhand.rules.terms import EPOCH, seconds
@@ -260,18 +261,17 @@ class Books:
             row.wished = True
             self.topics.add("wish")
 
-    def prune(self, keep: float, limit: int) -> int:
+    def prune(self, keep: Keep, limit: int) -> int:
         """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
         count = 0
-        kept: list[Row] = []
-        while count < limit and self._over and self._over[0].over_at + keep <= self.now:
-            row = self._over.popleft()
-            if row.stuck or row.pool.keys.stands_for(row, self.now):
-                kept.append(row)
-            else:
-                self._forget(row)
-                count += 1
-        self._over.extendleft(reversed(kept))
+        for dead, age in ((False, keep.results), (True, keep.dead)):
+            for row in [row for row in self._over if row.dead is dead]:
+                if count >= limit or row.over_at + age > self.now:
+                    break
+                if not (row.stuck or row.pool.keys.stands_for(row, self.now)):
+                    self._over.remove(row)
+                    self._forget(row)
+                    count += 1
         return count
 
     def erase(self, ids: Sequence[str], by: str) -> list[str]:

@@ -33,6 +33,7 @@ from poolhand.contract import (
 from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
 from poolhand.rules.job import Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.spec import PoolSpec
 from poolhand.rules.streams import streams_of_document
@@ -237,7 +238,7 @@ class OracleStore:
         self._commit()
         return Promoted(moved, expired, books.next_in())
 
-    async def prune(self, keep: float, limit: int = 1000) -> int:
+    async def prune(self, keep: Keep, limit: int = 1000) -> int:
         self._books.begin()
         for key in self._documents.sweep(self._books.now):
             self._books.log.forget(streams_of_document(key))

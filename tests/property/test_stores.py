@@ -44,7 +44,7 @@ from poolhand.rules.streams import inbox_of
 from poolhand.stores import sql_steps
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.testing import PostgresServer
-from tests.contract.support import Clock, order, owner, spec
+from tests.contract.support import Clock, order, over, owner, spec
 from tests.oracle import books as oracle_books
 from tests.oracle.store import OracleStore
 from tests.property.renumbered import Renumbered
@@ -441,7 +441,7 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: store.put(puts))
         self.both(lambda store: store.delete(gone, version))
         if keep is not None:
-            self.both(lambda store: store.prune(keep, limit))
+            self.both(lambda store: store.prune(over(keep), limit))
 
     @rule(
         token=st.sampled_from([None, 0]),

@@ -401,3 +401,26 @@ def test_acts_are_kept_in_the_file(desk: Desk) -> None:
     }
     (pool,) = desk.ask(lambda operator: operator.pools())
     assert (pool.slots, pool.resized) == (4, True)
+
+
+def test_dead_letters_are_exported_with_their_calls_and_dropped(desk: Desk) -> None:
+    one, two = desk.dead("fetch"), desk.dead("other")
+    lines = desk.run("dead", "export", "--name", "fetch").stdout.splitlines()
+    (letter,) = [json.loads(line) for line in lines]
+    assert (letter["job"]["id"], letter["job"]["error"]["type"]) == (one, "ValueError")
+    assert set(letter) == {"job", "call", "payload"}
+    assert desk.run("dead", "drop", one).exit_code == 0
+    assert [job["id"] for job in desk.json("dead", "list")["jobs"]] == [two]
+    again = desk.run("dead", "drop", one, code=3)
+    assert "there is no such job" in again.stderr
+    refused = desk.run("dead", "drop", "--all", code=2)
+    assert "--all --yes" in refused.stderr
+    assert "1 dropped, 0 not" in desk.run("dead", "drop", "--all", "--yes").stdout
+    assert desk.json("dead", "list")["jobs"] == []
+
+
+def test_what_is_no_dead_letter_is_not_dropped(desk: Desk) -> None:
+    waiting = desk.add()
+    result = desk.run("dead", "drop", waiting, code=4)
+    assert "it is no dead letter: queued" in result.stderr
+    assert desk.json("jobs", "show", waiting)["status"] == "queued"

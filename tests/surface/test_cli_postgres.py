@@ -21,6 +21,7 @@ from poolhand.runtime import Runtime
 from poolhand.store_url import store_of
 from poolhand.stores import postgres_link
 from poolhand.testing import PostgresServer
+from tests.contract.support import over
 from tests.surface.test_cli import Desk, run
 
 COMMANDS = [
@@ -244,7 +245,7 @@ def test_the_rights_of_the_page_on_postgresql_are_enough(
     clerk.dead(session="s", key="k")
     clerk.run("dead", "retry", "--all")
     clerk.run("pools", "pause", "chat")
-    clerk.do(lambda world: world.store.prune(0.0))
+    clerk.do(lambda world: world.store.prune(over(0.0)))
     assert clerk.json("audit")["lines"]
     assert found(clerk)["rights"]["level"] == "ok"
     clerk.run("migrate")

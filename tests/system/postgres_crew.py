@@ -21,7 +21,7 @@ from poolhand.rules.rank import fair_round_robin
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
-from tests.contract.support import order, spec
+from tests.contract.support import order, over, spec
 
 POOLS = ("free", "capped", "fair", "tight")
 SLOTS = 6  # of the pool "capped"
@@ -137,7 +137,7 @@ class Hand:
 
     async def keep_house(self, name: str) -> None:
         await self.store.promote()
-        await self.store.prune(3600.0)
+        await self.store.prune(over(3600.0))
         pool = self.random.choice(POOLS)
         await self.store.pause(pool, True, self.name)
         await self.store.pause(pool, False, self.name)

@@ -17,7 +17,7 @@ from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.testing import PostgresServer
-from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.contract.support import Clock, Hand, order, over, owner, spec
 from tests.unit.stores.tables import postgres_faults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -68,7 +68,7 @@ async def churn(hand: Hand, first: int, last: int) -> None:
         assert all((await store.replace([hand.ended(claim) for claim in claims])).made)
         if start // BATCH % 10 == 9:
             await store.extend("hand", [])
-            await store.prune(0.0, limit=10 * BATCH)
+            await store.prune(over(0.0), limit=10 * BATCH)
             lines = await store.read(STREAM, limit=1)
             await store.trim(STREAM, lines[0].number + 100_000)
 

@@ -19,7 +19,7 @@ from poolhand.rules.rank import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.testing import PostgresServer
-from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
+from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy, Trap
 from tests.system.test_postgres_patience import impatient
 from tests.unit.stores.tables import postgres_faults
@@ -209,7 +209,7 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
             case "unpark":
                 assert await store.unpark([f"{number % 3}-free"]) == [f"{number % 3}-free"]
             case "prune":
-                assert await store.prune(1000.0) == 0
+                assert await store.prune(over(1000.0)) == 0
             case _:
                 assert await store.read(STREAM) == await store.read(STREAM)
                 assert await store.count(Filter(pool="fair")) == {Status.QUEUED: 3}

@@ -25,7 +25,7 @@ from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_tables import Dialect
 from poolhand.testing import PostgresServer, ServerMissing
-from tests.contract.support import Clock, Hand, ids, order, owner, spec
+from tests.contract.support import Clock, Hand, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy
 from tests.preload import preload
 from tests.servers import do_without
@@ -69,7 +69,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "find": lambda: store.find(Filter()),
         "count": lambda: store.count(Filter()),
         "promote": store.promote,
-        "prune": lambda: store.prune(0.0),
+        "prune": lambda: store.prune(over(0.0)),
         "get_document": lambda: store.get_document("d"),
         "put": lambda: store.put([Put("d", b"")]),
         "delete": lambda: store.delete("d"),

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from poolhand import Autoscale, Status, Unsupported, UsageError, wait
 from poolhand.app import App
 from poolhand.execute.brief import read_brief, write_brief
+from poolhand.rules.keep import Keep
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 
@@ -73,10 +74,24 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("keep", [0, -1, "week", float("nan"), None], ids=str)
-def test_results_are_kept_for_some_seconds(keep: Any) -> None:
-    with pytest.raises(UsageError, match="keep_results"):
-        App("memory://", keep_results=keep)
+@pytest.mark.parametrize("seconds", [0, -1, "week", float("nan"), None], ids=str)
+@pytest.mark.parametrize("name", ["results", "dead", "audit"])
+def test_what_is_over_is_kept_for_some_seconds(name: str, seconds: Any) -> None:
+    with pytest.raises(UsageError, match=f"Keep: {name}=.* give seconds above 0"):
+        App("memory://", keep=Keep(**{name: seconds}))
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "many"], ids=str)
+@pytest.mark.parametrize("name", ["max_results", "max_dead", "max_audit"])
+def test_a_number_is_kept_or_any(name: str, most: Any) -> None:
+    App("memory://", keep=replace(Keep(), **{name: None}))
+    with pytest.raises(UsageError, match=f"Keep: {name}=.* give a number above 0, or None"):
+        App("memory://", keep=Keep(**{name: most}))
+
+
+def test_what_is_kept_is_said_by_a_keep() -> None:
+    with pytest.raises(UsageError, match=r"give Keep\(results=…, dead=…\)"):
+        App("memory://", keep=7 * 86_400)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

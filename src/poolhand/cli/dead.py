@@ -12,10 +12,13 @@ from poolhand.cli.door import fail, operate
 from poolhand.cli.jobs import show_answers, show_page
 from poolhand.cli.pools import of_pool
 from poolhand.operate.actions import Operator
+from poolhand.operate.retry import AT_ONCE
 from poolhand.operate.views import JobsView, Summary
 from poolhand.runtime import Runtime
 
-commands = typer.Typer(no_args_is_help=True, help="Dead letters: see them and run them again.")
+commands = typer.Typer(
+    no_args_is_help=True, help="Dead letters: see them, run them again, export and drop them."
+)
 
 
 @commands.command("list", epilog=options.examples("poolhand dead list --pool research"))
@@ -73,11 +76,74 @@ def retry(
         _show(summary, json)
 
 
-def _show(summary: Summary, json: bool) -> None:
+@commands.command(
+    epilog=options.examples(
+        f"poolhand dead drop {options.AN_ID}",
+        "poolhand dead export --pool research > dead.jsonl",
+        "poolhand dead drop --all --yes --pool research",
+    )
+)
+def drop(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    *,
+    all: Annotated[bool, typer.Option("--all", help="All that the filters mean.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    pool: options.Pool = None,
+    tenant: options.Tenant = None,
+    session: options.Session = None,
+    key: options.Key = None,
+    name: options.Name = None,
+    by: options.By,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Forget dead letters that are not to run again; `dead export` keeps a copy."""
+    which = options.chosen(pool, tenant, session, key, name)
+    filtered = which != options.chosen(None, None, None, None, None)
+    if bool(ids) == all or (ids and filtered) or (all and not yes):
+        raise fail("give the ids of jobs, or --all --yes with or without filters", exits.USAGE)
+    if ids:
+        show_answers(operate(store, app, lambda operator: operator.drop(ids, by)), json)
+    else:
+        with screen.progress("dropping", Runtime().monotonic) as tell:
+            summary = operate(store, app, lambda o: of_pool(o, pool, o.drop_all(which, by, tell)))
+        _show(summary, json, "dropped")
+
+
+@commands.command(epilog=options.examples("poolhand dead export --pool research > dead.jsonl"))
+def export(
+    pool: options.Pool = None,
+    tenant: options.Tenant = None,
+    session: options.Session = None,
+    key: options.Key = None,
+    name: options.Name = None,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Write dead letters as JSON lines, newest first: the job, its call and its payload."""
+    which = options.chosen(pool, tenant, session, key, name)
+
+    async def pages(operator: Operator) -> int:
+        page = await of_pool(operator, pool, operator.export_dead(which, None, AT_ONCE))
+        count = 0
+        while True:
+            for letter in page.letters:
+                screen.json_line(letter)
+            count += len(page.letters)
+            if page.after is None:
+                return count
+            page = await operator.export_dead(which, page.after, AT_ONCE)
+
+    count = operate(store, app, pages)
+    screen.aside(f"poolhand: {count} dead letter{'' if count == 1 else 's'} exported")
+
+
+def _show(summary: Summary, json: bool, done: str = "retried") -> None:
     if json:
         screen.as_json(summary)
     else:
-        screen.line(f"{summary.done} retried, {summary.not_done} not")
+        screen.line(f"{summary.done} {done}, {summary.not_done} not")
         for answer in summary.answers:
             screen.aside(f"poolhand: {screen.safe(answer.id)}: {screen.safe(answer.text)}")
         if summary.not_done > len(summary.answers):

@@ -24,6 +24,7 @@ from poolhand.contract.records import (
     Wanted,
 )
 from poolhand.rules.job import Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import PoolSpec
 
 
@@ -138,8 +139,8 @@ class Jobs(Protocol):
     async def promote(self, limit: int = 1000) -> Promoted:
         """Place what is due, end what has expired."""
 
-    async def prune(self, keep: float, limit: int = 1000) -> int:
-        """Forget up to `limit` jobs over for `keep` seconds, with their streams, and old keys.
+    async def prune(self, keep: Keep, limit: int = 1000) -> int:
+        """Forget up to `limit` jobs that are over, as `keep` says, with their streams; and keys.
 
         With the last job of a run go its journal and its receipts.
         """

@@ -26,7 +26,6 @@ from poolhand.farm.durable_sight import DurableSight
 from poolhand.farm.durable_submitter import DurableSubmitter
 from poolhand.farm.homes import HOUSEHOLDS
 from poolhand.farm.lookout import Lookout, note, unheard
-from poolhand.farm.maintenance import KEEP_RESULTS
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Call, Orders
 from poolhand.farm.shift import Hooks, Shift
@@ -46,6 +45,7 @@ from poolhand.pool.work import name_of, where_to_run
 from poolhand.rules import audit
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.job import Job, Status
+from poolhand.rules.keep import KEEP
 from poolhand.rules.sizing import Autoscale
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
@@ -310,7 +310,7 @@ class DurablePool(DurableSubmitter, DurableSight):
 
     def _make_station(self) -> Station:
         store = self.make_store(self._url, self.runtime)
-        return Station(store, self.runtime, self._events, KEEP_RESULTS)
+        return Station(store, self.runtime, self._events, KEEP)
 
     def _on_shift(self) -> Shift:
         shift = self._started()

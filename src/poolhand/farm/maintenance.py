@@ -17,8 +17,10 @@ from poolhand.execute.execution import Tried, logged
 from poolhand.execute.executor import crashed, stopped
 from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
 from poolhand.farm.keeper import Keeper
+from poolhand.farm.numbers import last_number
 from poolhand.observe.events import OwnerReaped, SessionFreed
 from poolhand.rules.audit import STREAM
+from poolhand.rules.keep import Keep
 from poolhand.runtime import Identity, is_running
 
 LOOK_EVERY = 1.0
@@ -31,8 +33,6 @@ PRUNE_EVERY = 60.0
 PRUNE_AT_ONCE = 1000
 TRIM_AT_ONCE = 10_000
 SWEEPS_APART = 0.05  # so that others get on with their work while much is forgotten
-KEEP_RESULTS = 7 * 86_400.0
-KEEP_AUDIT = timedelta(days=90)
 
 
 class Heirs(Protocol):
@@ -130,7 +130,7 @@ def is_gone(owner: Owner, here: Identity) -> bool:
 class Leader:
     """Promotes and prunes while it leads; whoever leads is written down, for a while at a time."""
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, keep: float) -> None:
+    def __init__(self, keeper: Keeper, heart: Heartbeat, keep: Keep) -> None:
         self._keeper = keeper
         self._heart = heart
         self._keep = keep
@@ -201,15 +201,19 @@ class Leader:
         for pool, session in await store.unheld(free=True):
             self._keeper.news.tell(SessionFreed(pool, session))
         jobs = await store.prune(self._keep, PRUNE_AT_ONCE)
-        lines = await trim_audit(store, self._keeper.runtime.wall() - KEEP_AUDIT)
+        before = self._keeper.runtime.wall() - timedelta(seconds=self._keep.audit)
+        lines = await trim_audit(store, before, self._keep.max_audit)
         if jobs >= PRUNE_AT_ONCE or lines >= TRIM_AT_ONCE:
             return True
         self._prunes_at = now + PRUNE_EVERY
         return False
 
 
-async def trim_audit(store: Log, before: datetime) -> int:
-    """Forget up to a sweep of audit records from before a moment; return how many."""
+async def trim_audit(store: Log, before: datetime, most: int | None = None) -> int:
+    """Forget up to a sweep of audit records from before a moment, or too many; return how many."""
     lines = await store.read(STREAM, limit=TRIM_AT_ONCE)
-    old = [line.number for line in lines if line.at < before]
+    surplus = 0
+    if most is not None and lines:
+        surplus = await last_number(store, STREAM, lines[-1].number) - most
+    old = [line.number for line in lines if line.at < before or line.number <= surplus]
     return await store.trim(STREAM, old[-1] + 1) if old else 0

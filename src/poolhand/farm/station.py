@@ -21,6 +21,7 @@ from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
 from poolhand.rules import streams
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
@@ -52,7 +53,7 @@ class Station:
         store: Store,
         runtime: Runtime,
         events: Events,
-        keep: float,
+        keep: Keep,
         keep_events: int = KEEP_EVENTS,
     ) -> None:
         self.keeper = Keeper(store, runtime, events)

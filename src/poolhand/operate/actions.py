@@ -16,6 +16,8 @@ from poolhand.farm.listening import look
 from poolhand.farm.numbers import last_number
 from poolhand.farm.roster import FarmRecord, WishAnswer
 from poolhand.farm.why import at_a_glance, explained, pool_named
+from poolhand.operate import dead
+from poolhand.operate.dead import ExportPage
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
@@ -116,6 +118,25 @@ class Operator:
         _check_who(by)
         _check_filter(which)
         return await self._reruns.all(which, by, tell)
+
+    async def drop(self, ids: Iterable[str], by: str) -> list[Answer]:
+        """Forget dead letters that are not to run again."""
+        _check_who(by)
+        return await dead.drop(self._store, _listed(ids), by)
+
+    async def drop_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
+        """Forget all dead letters that are meant; `tell` hears how far it is."""
+        _check_who(by)
+        _check_filter(which)
+        return await dead.drop_all(self._store, which, by, tell)
+
+    async def export_dead(
+        self, which: Filter = ALL, after: int | None = None, limit: int = 100
+    ) -> ExportPage:
+        """Return a page of dead letters with the calls they were to make."""
+        _check_filter(which)
+        _check_page(0 if after is None else after, limit)
+        return await dead.export(self._store, which, after, limit)
 
     async def pools(self) -> list[PoolView]:
         """Return all pools, in the order they first appeared."""

@@ -36,6 +36,7 @@ from poolhand.errors import ReadOnly
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores import (
@@ -395,7 +396,7 @@ class PostgresStore:
             postgres_needs.promoting(limit, self._turns.clock),
         )
 
-    async def prune(self, keep: float, limit: int = 1000) -> int:
+    async def prune(self, keep: Keep, limit: int = 1000) -> int:
         async with self._wall_between():
             await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
             await self._change(postgres_upkeep.fold_tallies, True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from poolhand.contract import Promoted
 from poolhand.rules import audit
+from poolhand.rules.keep import Keep
 from poolhand.stores import sql_documents
 from poolhand.stores.sql_forget import forget_jobs
 from poolhand.stores.sql_intake import Intake
+from poolhand.stores.sql_pools import spec_of
 from poolhand.stores.sql_rows import END_OF, sought
 from poolhand.stores.sql_sessions import session_of
 from poolhand.stores.sql_steps import Steps
@@ -34,12 +37,22 @@ SELECT pool, seq FROM (
 WITH_PARKED = "SELECT no FROM poolhand_pools WHERE parked > 0 ORDER BY no"
 NEXT_DUE = "SELECT min(due_at) FROM poolhand_waits WHERE place = 1 AND by_wall = ?"
 NEXT_CLOSING = "SELECT min(closes_at) FROM poolhand_waits WHERE closes_at IS NOT NULL"
-OVER = """
+# By a constant, so that each has an index of its own: results, then dead letters.
+OVER, OVER_DEAD = (
+    f"""
 SELECT e.no, e.seq, e.pool, e.status, e.over_at,
     EXISTS (SELECT 1 FROM poolhand_keys WHERE seq = e.seq AND newcomer = 0)
     OR EXISTS (SELECT 1 FROM poolhand_claims WHERE seq = e.seq)
-FROM poolhand_ends e WHERE e.no > ? ORDER BY e.no LIMIT ? /*pg FOR UPDATE OF e SKIP LOCKED */
-"""
+FROM poolhand_ends e WHERE e.dead = {dead} AND e.no > ? ORDER BY e.no LIMIT ?
+/*pg FOR UPDATE OF e SKIP LOCKED */
+"""  # noqa: S608
+    for dead in (0, 1)
+)
+SURPLUS, SURPLUS_DEAD = (
+    f"SELECT no FROM poolhand_ends WHERE dead = {dead} ORDER BY no DESC LIMIT 1 OFFSET ?"  # noqa: S608
+    for dead in (0, 1)
+)
+SPECS = "SELECT spec FROM poolhand_pools WHERE no IN (?*)"
 # A job that is stuck was told to be over, and has left its session.
 UNHELD = """
 SELECT s.pool, p.name, s.line FROM poolhand_sessions s JOIN poolhand_pools p ON p.no = s.pool
@@ -113,7 +126,7 @@ def _next_in(steps: Steps) -> float | None:
     return min((max(0.0, at - now) for at, now in found if at is not None), default=None)
 
 
-def prune(steps: Steps, keep: float, limit: int) -> int:
+def prune(steps: Steps, keep: Keep, limit: int) -> int:
     """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
     sql_documents.sweep(steps.books.tables, steps.books.now)
     for no in steps.pools.names():
@@ -129,26 +142,70 @@ def sweep(steps: Steps, no: int) -> None:
         pool.queue.lanes.sweep()
 
 
-def forget(steps: Steps, keep: float, limit: int) -> int:
-    """Forget jobs that have been over for long."""
-    tables, until = steps.books.tables, steps.books.now - keep
-    gone: list[tuple[int, int]] = []
+def forget(steps: Steps, keep: Keep, limit: int) -> int:
+    """Forget jobs that have been over for long, or are too many: results, then dead letters."""
+    bound = Bound(OVER, SURPLUS, keep.results, keep.max_results)
+    results = _forgettable(steps, bound, limit)
+    bound = Bound(OVER_DEAD, SURPLUS_DEAD, keep.dead, keep.max_dead)
+    dead = _forgettable(steps, bound, limit - len(results))
+    gone = results + dead
+    for one in gone:
+        steps.pools.tally(one.pool, one.status, -1)
+    _note_dropped(steps, keep, Counter(one.pool for one in dead if one.surplus))
+    tables = steps.books.tables
+    tables.delete(FORGET_END, [one.no for one in gone])
+    forget_jobs(tables, steps.books.log, [one.seq for one in gone])
+    return len(gone)
+
+
+class Bound(NamedTuple):
+    """How long, and how many, jobs of one kind are kept, and by which statements they are found."""
+
+    over: str
+    surplus: str
+    seconds: float
+    most: int | None
+
+
+class Forgettable(NamedTuple):
+    """A job that is over and need not be kept; `surplus`: only because there are too many."""
+
+    no: int
+    seq: int
+    pool: int
+    status: int
+    surplus: bool
+
+
+def _forgettable(steps: Steps, bound: Bound, limit: int) -> list[Forgettable]:
+    """Return the oldest jobs beyond a bound; what is stuck, or what a key stands for, stays."""
+    tables, until = steps.books.tables, steps.books.now - bound.seconds
+    surplus = None
+    if bound.most is not None:
+        surplus = tables.execute(bound.surplus, (bound.most,)).fetchone()
+    last_surplus = 0 if surplus is None else surplus[0]
+    gone: list[Forgettable] = []
     last = 0
     while len(gone) < limit:
-        rows = tables.execute(OVER, (last, limit)).fetchall()
-        for last, seq, of, status, over_at, kept in rows:
-            if over_at > until or len(gone) >= limit:
-                break
+        rows = tables.execute(bound.over, (last, limit)).fetchall()
+        for last, seq, pool, status, over_at, kept in rows:
+            if (over_at > until and last > last_surplus) or len(gone) >= limit:
+                return gone
             if not kept:
-                gone.append((last, seq))
-                steps.pools.tally(of, status, -1)
-        else:
-            if len(rows) == limit:
-                continue
-        break
-    tables.delete(FORGET_END, [no for no, _ in gone])
-    forget_jobs(tables, steps.books.log, [seq for _, seq in gone])
-    return len(gone)
+                gone.append(Forgettable(last, seq, pool, status, over_at > until))
+        if len(rows) < limit:
+            break
+    return gone
+
+
+def _note_dropped(steps: Steps, keep: Keep, counts: Mapping[int, int]) -> None:
+    """Leave a record of dead letters that were dropped for their number alone."""
+    for (blob,) in steps.books.tables.among(SPECS, list(counts)):
+        spec = spec_of(blob)
+        number = next(no for no, name in steps.pools.names().items() if name == spec.name)
+        text = f"{counts[number]} dead letters beyond max_dead={keep.max_dead}"
+        of = (spec.id, spec.name)
+        steps.books.note(audit.acted(audit.DROP_DEAD, of, "poolhand", text, steps.books.at))
 
 
 class Unheld(NamedTuple):

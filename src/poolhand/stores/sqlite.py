@@ -33,6 +33,7 @@ from poolhand.contract import (
 )
 from poolhand.errors import Unsupported
 from poolhand.rules.job import Status
+from poolhand.rules.keep import Keep
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 from poolhand.stores import (
@@ -195,7 +196,7 @@ class SqliteVerbs:
     async def promote(self, limit: int = 1000) -> Promoted:
         return await self._steps(lambda steps: sql_upkeep.promote(steps, limit))
 
-    async def prune(self, keep: float, limit: int = 1000) -> int:
+    async def prune(self, keep: Keep, limit: int = 1000) -> int:
         return await self._steps(lambda steps: sql_upkeep.prune(steps, keep, limit))
 
     async def unheld(self, free: bool = False) -> list[tuple[str, str]]:

@@ -34,3 +34,14 @@ async def test_a_sweep_is_bounded_and_the_last_record_stays() -> None:
     assert await trim_audit(store, clock.wall()) == TRIM_AT_ONCE
     assert await trim_audit(store, clock.wall()) == 9
     assert await trim_audit(store, clock.wall()) == 0
+
+
+async def test_the_oldest_records_go_where_there_are_too_many() -> None:
+    clock = Clock()
+    store = MemoryStore(clock)
+    await store.open()
+    await store.append([Line(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
+    assert await trim_audit(store, clock.wall(), most=TRIM_AT_ONCE + 10) == 0
+    assert await trim_audit(store, clock.wall(), most=7) == TRIM_AT_ONCE
+    assert await trim_audit(store, clock.wall(), most=7) == 3
+    assert len(await store.read(STREAM)) == 7

@@ -20,7 +20,9 @@ from poolhand import (
 from poolhand.app import App
 from poolhand.farm.station import Station
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.keep import Keep
 from poolhand.testing import SeededRuntime
+from tests.contract.support import over
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
 
 LIMIT = 30
@@ -223,7 +225,7 @@ async def test_what_cannot_be_told_is_refused(url: str) -> None:
 
 
 async def test_events_go_with_their_job(url: str) -> None:
-    app = App(url, keep_results=0.001)
+    app = App(url, keep=Keep(results=0.001))
 
     @app.task
     async def answer() -> None:
@@ -233,7 +235,7 @@ async def test_events_go_with_their_job(url: str) -> None:
         ticket = await answer.submit()
         assert len(await told(ticket)) == 2
         station = await app.station()
-        await station.keeper.ask(lambda: station.store.prune(0.0))
+        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
         assert await station.keeper.ask(lambda: station.store.read(f"job/{ticket.id}")) == []
         with pytest.raises(JobLost, match="not kept any more"):
             await told(ticket)

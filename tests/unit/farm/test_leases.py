@@ -14,6 +14,7 @@ from poolhand.execute.executor import crashed
 from poolhand.farm.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
 from poolhand.farm.maintenance import LEADER
 from poolhand.observe.events import JobEnded, LeaseLost, OwnerReaped, StoreTrouble
+from poolhand.rules.keep import Keep
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
     Gate,
@@ -536,7 +537,7 @@ async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRu
 
         sweeps = 0
 
-        async def prune(self, keep: float, limit: int = 1000) -> int:
+        async def prune(self, keep: Keep, limit: int = 1000) -> int:
             self.sweeps += 1
             return limit if self.sweeps < 10 else 0
 

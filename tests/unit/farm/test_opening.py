@@ -17,6 +17,7 @@ from poolhand.app import App
 from poolhand.farm.opening import Opening
 from poolhand.farm.station import Station
 from poolhand.observe.events import Events
+from poolhand.rules.keep import KEEP
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
@@ -207,7 +208,7 @@ def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Excepti
             return super().loop_beside(name)
 
     runtime = Threadless()
-    opening = Opening(lambda: Station(MemoryStore(runtime), runtime, Events(), 60.0))
+    opening = Opening(lambda: Station(MemoryStore(runtime), runtime, Events(), KEEP))
     with pytest.raises(Unavailable, match="no thread or event loop is to be had"):
         opening.station_sync()
     assert opening.station_sync() is opening.current
@@ -224,7 +225,7 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
             await asyncio.to_thread(proceed.wait)
             await super().open()
 
-    opening = Opening(lambda: Station(Slow(runtime), runtime, Events(), 60.0))
+    opening = Opening(lambda: Station(Slow(runtime), runtime, Events(), KEEP))
     with pytest.raises(Unavailable, match="could not be opened in time"):
         opening.station_sync()
     proceed.set()
@@ -243,7 +244,7 @@ def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
             await super().open()
 
     def make() -> Station:
-        station = Station(Slow(runtime), runtime, Events(), 60.0)
+        station = Station(Slow(runtime), runtime, Events(), KEEP)
         stations.set_result(station)
         return station
 

@@ -12,6 +12,7 @@ import pytest
 from poolhand import JobLost, Retry, Status, Unavailable, Undecodable, UsageError, wait
 from poolhand.app import App
 from poolhand.contract import Stored
+from poolhand.rules.keep import Keep
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, SharedStore, StoreApp, seeded, until
 
@@ -139,7 +140,7 @@ async def test_a_job_is_found_again_by_its_id(runtime: SeededRuntime) -> None:
 
 @seeded
 async def test_a_job_that_was_over_for_long_is_forgotten(runtime: SeededRuntime) -> None:
-    app = App("memory://", runtime=runtime, keep_results=300.0)
+    app = App("memory://", runtime=runtime, keep=Keep(results=300.0))
 
     @app.task
     async def call() -> int:

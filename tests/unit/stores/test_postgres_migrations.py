@@ -27,7 +27,7 @@ from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_link import Link
 from poolhand.stores.postgres_migrations import migrate
 from poolhand.testing import PostgresServer
-from tests.contract.support import Clock, Hand, order, owner, spec
+from tests.contract.support import Clock, Hand, order, over, owner, spec
 from tests.unit.stores.tables import postgres_faults
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -192,7 +192,7 @@ async def work(hand: Hand, name: str, url: str) -> None:
     replaced = await store.replace([hand.ended(one) for one in claims[1:]], Wanted("hand", (0,)))
     await hand.finish(*replaced.claims)
     await store.promote()
-    await store.prune(0.0)
+    await store.prune(over(0.0))
     await store.read(STREAM)
     assert await postgres_faults(url) == []
 

@@ -19,7 +19,7 @@ from poolhand.rules.ready import MOST_RESTING
 from poolhand.stores.migrations import steps
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.stores.sqlite_tables import MANY as LOT
-from tests.contract.support import Clock, Hand, entries, ids, order, owner, spec
+from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
 from tests.unit.stores.tables import faults
 
 MANY = 2 * LOT + 7
@@ -155,7 +155,7 @@ async def test_lanes_of_keys_that_never_come_again_do_not_fill_the_file(
     lanes = [(f"old-{number}", number, number) for number in range(1, MOST_RESTING + 10)]
     with connection:
         connection.executemany("INSERT INTO poolhand_lanes VALUES (1, ?, 1000000 + ?, ?, 0)", lanes)
-    await hand.store.prune(0.0)
+    await hand.store.prune(over(0.0))
     (count,) = connection.execute("SELECT count(*) FROM poolhand_lanes").fetchone()
     assert count == MOST_RESTING
     connection.close()

@@ -15,6 +15,7 @@ from poolhand import KeyRing, Retry, Session, Snooze, Task, Ticket, step, tool, 
 from poolhand.app import App
 from poolhand.contract import Put
 from poolhand.farm.kept_store import KeptStore
+from tests.contract.support import over
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
 LIMIT = 30
@@ -382,6 +383,6 @@ async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
         assert await store.erase([job.id], (), "anna") == [job.id]
         # The one that went on for it is still kept.
         assert len(await store.scan(f"receipt/run/{job.id}/")) == 1
-        await station.keeper.ask(lambda: station.store.prune(0.0))
+        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
         assert await app.get(ticket.id) is None
         assert await store.scan("receipt/") == []

@@ -18,6 +18,7 @@ WHERE key LIKE 'session/%';
 
 -- Dead letters are kept longer than results: what is pruned is found without passing over them.
 CREATE INDEX poolhand_ends_prunable ON poolhand_ends (no) WHERE dead = 0;
+CREATE INDEX poolhand_ends_dead_in_order ON poolhand_ends (no) WHERE dead = 1;
 
 -- Jobs that go on with the run of another: what a run keeps stays while one of its jobs is kept.
 -- Which run that is ends how a job was ordered, as an id of 28 letters; 192 is none.
