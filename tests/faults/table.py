@@ -19,6 +19,7 @@ from tests.faults.row_poison import poison
 from tests.faults.row_pytest import disk, flush, one_file
 from tests.faults.row_schedules import schedules
 from tests.faults.row_server import connections, outages, paused, timed_absent
+from tests.faults.row_services import services
 from tests.faults.row_stop import stop, stop_locked, stop_writing
 from tests.faults.row_tools import tools
 from tests.faults.rows import Row
@@ -33,6 +34,7 @@ ROWS: dict[str, Row] = {
     "drain": Row(timed_drain),
     "fence": Row(fence),
     "tools": Row(tools),
+    "services": Row(services),
     "stop": Row(stop),
     "stop-locked": Row(stop_locked, (SQLITE,)),
     "stop-writing": Row(stop_writing, (POSTGRES,)),

@@ -33,6 +33,7 @@ from tests.faults.row_planted import SHORT as SHORT_ROWS
 from tests.faults.row_planted import find
 from tests.faults.row_poison import poison
 from tests.faults.row_server import absent, outages
+from tests.faults.row_services import services
 from tests.faults.row_tools import tools
 from tests.faults.rows import Settings
 
@@ -216,3 +217,11 @@ def test_a_process_that_ends_by_itself_before_anybody_looks_is_told(ground: Grou
 
 def test_every_planted_bug_has_a_row_that_is_played_short() -> None:
     assert {bug.row for bug in PLANTED.values()} <= SHORT_ROWS.keys()
+
+
+@on_both
+def test_two_services_share_a_store_and_no_job_is_dead(ground: Ground) -> None:
+    verdict = services(ground, replace(SHORT, jobs=40))
+    assert verdict.faults == []
+    assert (verdict.figures["accepted_one"], verdict.figures["dead_one"]) == (400, 0)
+    assert (verdict.figures["accepted_two"], verdict.figures["dead_two"]) == (400, 0)
