@@ -19,7 +19,7 @@ from poolhand.cli.door import opened
 from poolhand.operate import server_findings
 from poolhand.runtime import Runtime
 from poolhand.store_url import store_of
-from poolhand.stores import postgres_link
+from poolhand.stores import migrations, postgres_link
 from poolhand.testing import PostgresServer
 from tests.contract.support import over
 from tests.surface.test_cli import Desk, run
@@ -40,6 +40,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "postgres.md"
 
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+NEWEST = len(migrations.steps("postgres"))
 
 
 @pytest.fixture
@@ -120,15 +123,16 @@ def test_looking_makes_nothing_in_a_database_of_others(
 
 def test_nor_do_the_doctor_and_a_check(postgres: PostgresServer, schema: str) -> None:
     result = run("migrate", "--check", "--store", schema, code=1)
-    assert result.stdout == "the schema is number 0; `poolhand migrate` brings it to 1\n"
+    assert result.stdout == f"the schema is number 0; `poolhand migrate` brings it to {NEWEST}\n"
     assert wrong(found(Desk(schema), code=1)) == {"schema"}
     assert name_of(schema) not in postgres.query("SELECT nspname FROM pg_namespace", schema)
 
 
 def test_a_new_store_is_made_by_migrate_alone(schema: str) -> None:
-    assert run("migrate", "--store", schema).stdout == "the schema is number 1 now, from 0\n"
+    made = run("migrate", "--store", schema).stdout
+    assert made == f"the schema is number {NEWEST} now, from 0\n"
     told = json.loads(run("migrate", "--store", schema, "--json").stdout)
-    assert told == {"from": 1, "to": 1, "newest": 1}
+    assert told == {"from": NEWEST, "to": NEWEST, "newest": NEWEST}
     assert "nothing to do" in run("migrate", "--check", "--store", schema).stdout
 
 
@@ -163,7 +167,7 @@ def test_a_newer_schema_is_refused_and_found(postgres: PostgresServer, desk: Des
     assert wrong(findings) == {"schema"}
     assert "store" not in findings
     checked = desk.run("migrate", "--check", code=1).stdout
-    assert checked == "the schema is number 9999, newer than this poolhand, which knows 1\n"
+    assert checked == f"the schema is number 9999, newer than this poolhand, which knows {NEWEST}\n"
     assert "[PH-STO-004]" in desk.run("migrate", code=5).stderr
 
 
@@ -171,11 +175,13 @@ def test_a_newer_schema_that_older_code_can_go_on_with_is_fine(
     postgres: PostgresServer, desk: Desk
 ) -> None:
     table = f"{name_of(desk.url)}.poolhand_schema"
-    postgres.query(f"INSERT INTO {table} VALUES (2, 'more', '', '', 1)", desk.url)  # noqa: S608
+    postgres.query(f"INSERT INTO {table} VALUES ({NEWEST + 1}, 'more', '', '', {NEWEST})", desk.url)  # noqa: S608
     desk.run("jobs", "cancel", desk.add())
     finding = found(desk)["schema"]
-    assert finding["text"] == "the schema is number 2; this poolhand knows 1, and can go on with it"
-    assert "number 2, newer than" in desk.run("migrate").stdout
+    assert finding["text"] == (
+        f"the schema is number {NEWEST + 1}; this poolhand knows {NEWEST}, and can go on with it"
+    )
+    assert f"number {NEWEST + 1}, newer than" in desk.run("migrate").stdout
 
 
 def test_a_server_that_is_too_old_is_refused_and_found(

@@ -443,8 +443,8 @@ def test_the_live_view_shows_tenants_processes_a_death_and_news(tmp_path: Path) 
     died = next(n for n, picture in enumerate(pictures) if re.search(r"─ killed ─", picture))
     # Not the line that tells of it: that may have scrolled away between two pictures.
     taken_back = re.compile(r"[1-9]\d* jobs? recovered")
-    back = next(n for n, picture in enumerate(pictures) if taken_back.search(picture))
-    assert died <= back
+    # One job kills a process of its own, perhaps before: what counts is what is seen after it.
+    assert any(taken_back.search(picture) for picture in pictures[died:])
     assert "worker 3, pid" in pictures[-1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from poolhand import App, Pool
+from poolhand import App, Pool, Retry
 
 app = App("memory://")
 began = asyncio.Semaphore(0)
@@ -19,7 +19,7 @@ async def hold() -> None:
 
 async def main() -> None:
     options = {"scope": "pipeline", "scope_id": "night", "dir": sys.argv[1]}
-    async with Pool("kept", max_concurrent=4, **options) as pool:  # type: ignore[arg-type]
+    async with Pool("kept", max_concurrent=4, retry=Retry(attempts=3), **options) as pool:  # type: ignore[arg-type]
         for _ in range(4):
             await pool.submit(hold)
         for _ in range(4):

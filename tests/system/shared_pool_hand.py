@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from poolhand import App, Pool, Status, current_job, fencing_token, wait
+from poolhand import App, Pool, Retry, Status, current_job, fencing_token, wait
 
 URL, FOLDER, PIPE, CAP = sys.argv[1:]
 STORY, GATE = Path(FOLDER) / "story", Path(FOLDER) / "gate"
@@ -72,8 +72,10 @@ def answer(value: Any) -> None:
 
 
 async def main() -> None:
-    options: dict[str, Any] = {"scope": "tenant", "scope_id": "acme", "store": URL}
-    async with Pool("research", max_concurrent=int(CAP), drain_timeout=0, **options) as pool:
+    place = {"scope": "tenant", "scope_id": "acme", "store": URL}
+    # With one attempt, what a crash interrupts would run again in a child, which has no pipe.
+    rules: dict[str, Any] = {**place, "retry": Retry(attempts=3)}
+    async with Pool("research", max_concurrent=int(CAP), drain_timeout=0, **rules) as pool:
         answer("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
             answer(await obey(pool, *json.loads(line)))

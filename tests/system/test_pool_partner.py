@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand import App, Pool, PoolSnapshot
+from poolhand import App, Pool, PoolSnapshot, Retry
 from tests.unit.pool.support import until
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ async def test_jobs_of_a_killed_process_count_once_all_the_way(tmp_path: Path) -
             partner.kill()
     totals: set[tuple[int, int]] = set()
     place = {"scope": "pipeline", "scope_id": "night", "dir": tmp_path}
-    async with Pool("kept", max_concurrent=4, **place) as pool:  # type: ignore[arg-type]
+    async with Pool("kept", max_concurrent=4, retry=Retry(attempts=3), **place) as pool:  # type: ignore[arg-type]
 
         def look() -> PoolSnapshot:
             seen = pool.snapshot()

@@ -252,7 +252,7 @@ async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) ->
 
 
 async def test_who_cannot_know_whether_a_document_was_written_is_told_so(cut: Cut) -> None:
-    cut.proxy.cut_after("COMMIT")
+    cut.proxy.cut_after("^COMMIT")
     with pytest.raises(Unavailable, match="whether it was done is not known"):
         await cut.store.put([Put("d", b"value", expect=0)])
     assert await cut.store.get_document("d") == (b"value", 1)
@@ -275,7 +275,7 @@ class Then(Event):
 
 def lose_word(cut: Cut, then: Callable[[], None]) -> Trap:
     """Let the next commit be done and its answer be lost, and then something happen."""
-    trap = cut.proxy.cut_after("COMMIT")
+    trap = cut.proxy.cut_after("^COMMIT")
     # On the thread of the proxy, which forwards nothing until it is done.
     trap.sprung = Then(then)
     return trap
@@ -337,7 +337,7 @@ async def test_jobs_are_not_taken_from_who_is_still_finding_out_that_it_has_them
     cut: Cut, schema: str
 ) -> None:
     await cut.store.add([batch(0)])
-    trap = cut.proxy.cut_after("COMMIT")
+    trap = cut.proxy.cut_after("^COMMIT")
     # What is asked about the transaction is held up for a moment, in which others ask too.
     claiming = asyncio.create_task(cut.hand.claim(4))
     await sprung(trap)

@@ -16,7 +16,8 @@ from poolhand.rules.job import Fault, Status
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """A job as an operator sees it; `reason` and `why` say what it waits for, if it does.
+    """A job as an operator sees it; `reason` and `why` say what it waits for, if it does,
+    and `waits_for` the cause that is neither a time nor a slot.
 
     `result_bytes` is the size of its result: what is in it belongs to the code that asked for it.
     """
@@ -27,6 +28,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     status: Status
     reason: str | None
     why: str | None
+    waits_for: str | None
     parked: bool
     dead: bool
     cancel_wished: bool

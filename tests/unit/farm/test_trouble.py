@@ -40,7 +40,7 @@ async def test_what_ended_while_the_store_was_away_is_written_when_it_is_back(
         store.down = True
         gate.opened.set()
         await asyncio.sleep(15)
-        assert [ticket.status for ticket in tickets] == [Status.QUEUED] * 5
+        assert [ticket.status for ticket in tickets] == [Status.RUNNING] * 5
         store.down = False
         jobs = await wait(tickets, timeout=5)
         assert [job.result for job in jobs] == [0, 1, 2, None, 4]
