@@ -105,8 +105,7 @@ def changing(
     for change in changes:
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
-            aside = change.job.waits_for is not None
-            pools[no] = pools.get(no, False) or not free or aside or not is_plain(change.job)
+            pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
     return lambda tables: Need(pools, 0, True, wanted)
 
 

@@ -23,12 +23,12 @@ from poolhand.stores.sql_tables import Insert
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
-    set_aside
+    0
 FROM poolhand_pools
 """
 SAVE = """
 UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
-    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, set_aside = ?
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
 WHERE no = ?
 """
 # The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
@@ -51,10 +51,12 @@ FROM poolhand_counters LEFT JOIN (
         SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
     FROM (
         SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes,
-            keys, set_aside, xmin::text AS version,
+            keys, coalesce((SELECT 1 FROM poolhand_waits w WHERE w.pool = poolhand_pools.no
+                AND w.waits_for IS NOT NULL AND w.due_at IS NULL LIMIT 1), 0) AS aside,
+            xmin::text AS version,
             ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
         FROM poolhand_pools) p
-    WHERE p.no = ANY(?3::int[]) OR (served AND (set_aside > 0 OR (
+    WHERE p.no = ANY(?3::int[]) OR (served AND (aside > 0 OR (
         SELECT true FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT 1)))
 ) found ON true
 """
@@ -136,7 +138,8 @@ class PostgresPool(StoredPool):
         super().give_back(entry, opens_at, now)
 
     def set_aside(self, entry: Row, now: float) -> None:
-        self.own()
+        if entry.job.session is not None:
+            self.own()
         super().set_aside(entry, now)
 
     def free_session(self, line: str, now: float) -> None:
@@ -159,7 +162,7 @@ class PostgresPool(StoredPool):
         self.running, self.waiting, self.queue.size, self.schedule.size = counts
 
     def _state(self) -> tuple[Any, ...]:
-        spec, paused, resized, *counts = super()._state()[:12]
+        spec, paused, resized, *counts = super()._state()[:11]
         if self.free:
             counts = [0] * 7 + counts[7:]
         return (spec, int(paused), resized, *counts)

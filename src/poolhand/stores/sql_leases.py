@@ -269,7 +269,6 @@ class _Starter:
         wanted = causes.intersection(pool.causes())
         if not wanted:
             return claims
-        pool.own()
         lots = (pool.waiting_for(cause, len(slots)) for cause in sorted(wanted))
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
         briefs = dict(books.tables.among(BRIEFS, seqs))

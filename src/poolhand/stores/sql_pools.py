@@ -76,6 +76,7 @@ SELECT cause FROM found WHERE cause IS NOT NULL
 WAITING_FOR = """
 SELECT seq FROM poolhand_waits
 WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
+/*pg FOR UPDATE SKIP LOCKED */
 """
 
 Columns = tuple[Any, ...]  # a row of ALL
@@ -117,7 +118,8 @@ class StoredPool(KeptDesk[Row]):
     """A pool: a desk whose places are tables, and the counts of its row.
 
     `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
-    priority says where. `aside` counts the jobs that are set aside, `tally` ENDS.
+    priority says where. `aside` counts the jobs that are set aside, or tells whether
+    there are any; `tally` counts ENDS.
     """
 
     SAVE = SAVE
@@ -226,7 +228,6 @@ class StoredPool(KeptDesk[Row]):
         found = [cause for (cause,) in self.books.query_waits(CAUSES, (self.no, self.no))]
         if not found:
             # A process of an older version removed such a job and did not count it.
-            self.own()
             self.aside = 0
         return found
 

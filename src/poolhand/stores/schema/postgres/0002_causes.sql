@@ -1,11 +1,9 @@
 -- A job that waits for something other than a time or a slot says what: `waits_for` is its cause.
--- `set_aside` counts the jobs of a pool whose task, or closure, the worker that claimed it did not have;
--- it is true for all pools.
+-- One that has no time either was set aside: the worker that claimed it did not have its task.
 ALTER TABLE poolhand_waits ADD COLUMN waits_for text COLLATE "C";
 CREATE INDEX poolhand_waits_causes ON poolhand_waits (waits_for, seq) WHERE waits_for IS NOT NULL;
 CREATE INDEX poolhand_waits_aside ON poolhand_waits (pool, waits_for, seq)
     WHERE waits_for IS NOT NULL AND due_at IS NULL;
-ALTER TABLE poolhand_pools ADD COLUMN set_aside bigint NOT NULL DEFAULT 0;
 
 -- A session, by the key of its document, belongs to the user of its first accepted turn.
 CREATE TABLE poolhand_session_users (

@@ -1,5 +1,6 @@
 -- A job that waits for something other than a time or a slot says what: `waits_for` is its cause.
--- `set_aside` counts the jobs of a pool whose task, or closure, the worker that claimed it did not have.
+-- One that has no time either was set aside: the worker that claimed it did not have its task.
+-- `set_aside` counts those of a pool.
 ALTER TABLE poolhand_waits ADD COLUMN waits_for TEXT;
 CREATE INDEX poolhand_waits_causes ON poolhand_waits (waits_for, seq) WHERE waits_for IS NOT NULL;
 CREATE INDEX poolhand_waits_aside ON poolhand_waits (pool, waits_for, seq)
