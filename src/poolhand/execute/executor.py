@@ -122,7 +122,7 @@ class Executor:
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
-        # Nearly no job has a crash behind it, and to read a retry rule costs as much as all the rest.
+        # Nearly no job has crashed, and reading a retry rule costs as much as all the rest.
         alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
         if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
             return Hopeless(claim, Failed(_never_alone(claim.job, code), permanent=True))
