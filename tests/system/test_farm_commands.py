@@ -22,6 +22,19 @@ from tests.system.farmhouse import Farm, Yard, all_gone, children_of, state_of, 
 pytestmark = pytest.mark.slow
 
 
+def until_shown(farm: Farm, id: str) -> dict[str, Any]:
+    """Return a snapshot that shows a running job: workers tell of theirs with their next beat."""
+    words = ("workers", "snapshot", id, "--limit", "3", "--json")
+    pages: list[dict[str, Any]] = []
+
+    def shows() -> bool:
+        pages.append(json.loads(told(farm, *words))["snapshot"])
+        return bool(pages[-1]["running"])
+
+    until(shows, "a job that runs is shown")
+    return pages[-1]
+
+
 def told(farm: Farm, *words: str) -> str:
     """Run a command that must do what it was asked for; return what it says."""
     by = () if words[1] == "snapshot" else ("--by", "ann")
@@ -119,8 +132,7 @@ def test_a_snapshot_tells_what_runs_and_what_has_ended_page_by_page(yard: Yard) 
         (runs,) = yard.submit("hold", str(yard.gate))
         yard.until_told("begin", "hold", count=2)
         for id in (farm.id, f"{farm.id}.1"):
-            found = json.loads(told(farm, "workers", "snapshot", id, "--limit", "3", "--json"))
-            page = found["snapshot"]
+            page = until_shown(farm, id)
             assert [job["id"] for job in page["running"]] == [runs]
             assert [job["status"] for job in page["finished"]] == ["failed", *["completed"] * 2]
             assert page["finished"][0]["error"]["type"].endswith("JobTimedOut")

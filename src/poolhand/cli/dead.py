@@ -98,7 +98,7 @@ def drop(
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
-    """Forget dead letters that are not to run again; `dead export` keeps a copy."""
+    """Forget dead letters that are not to run again."""
     which = options.chosen(pool, tenant, session, key, name)
     filtered = which != options.chosen(None, None, None, None, None)
     if bool(ids) == all or (ids and filtered) or (all and not yes):
@@ -121,7 +121,7 @@ def export(
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
-    """Write dead letters as JSON lines, newest first: the job, its call and its payload."""
+    """Write dead letters, with their calls, as JSON lines."""
     which = options.chosen(pool, tenant, session, key, name)
 
     async def pages(operator: Operator) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Task
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -25,6 +26,8 @@ from poolhand.pool.vitals import Examined
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
+
+_log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
@@ -109,6 +112,11 @@ class Shift:
         if self._terms.captures:
             begin_capture()
         worker.begin()
+        if self._terms.pools is None and self._executor.pools() == ():
+            _log.warning(
+                "this worker serves no pool: its app has no tasks and declares no pools; import "
+                "the modules that register them, or give the worker pools=[…]"
+            )
         if self._hooks.begun is not None:
             self._hooks.begun(station)
         return self

@@ -107,3 +107,17 @@ async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
         await until(lambda: shift.running == len(softs))
         assert shift.needs(15.0) == needs
         go_on.set()
+
+
+async def test_a_worker_that_serves_no_pool_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("memory://")
+    async with app, app.worker():
+        (line,) = [one.getMessage() for one in caplog.records if one.name == "poolhand"]
+    assert "serves no pool" in line
+    caplog.clear()
+
+    @app.task
+    async def call() -> None: ...
+
+    async with app, app.worker(), app.worker(pools=["other"]):
+        assert not [one for one in caplog.records if one.name == "poolhand"]
