@@ -129,7 +129,7 @@ def test_two_farms_share_a_load_and_the_end_of_one_leaves_the_other(any_yard: Ya
         assert {int(pid) for _, pid, *_ in yard.told("begin")} == {*one.pids, *other.pids}
         assert {record.id for record in yard.farms()} == {one.id, other.id}
         yard.open_gate()
-        assert one.stop() == 0
+        assert one.stop() == 0, one.log.read_text(errors="replace")[-4000:]
         yard.submit("note", 1)
         yard.until_done(21)
         assert other.lines("process leaving") == []

@@ -128,7 +128,7 @@ def test_after_a_drain_the_first_signal_still_gives_the_grace(yard: Yard) -> Non
         farm.signal(signal.SIGTERM)
         farm.until_line("farm stopping", grace="60")
         yard.open_gate()
-        assert farm.ended() == 0
+        assert farm.ended() == 0, farm.text
         assert yard.counts() == {Status.COMPLETED: 1}
 
 

@@ -79,9 +79,13 @@ class Relay:
         """Show what has been written up to now, and end."""
         self._closing = True
         if self._thread is not None:
-            os.write(self._waker, b".")
+            # The thread may have seen that it is to end, and closed the other end of this pipe.
+            with suppress(OSError):
+                os.write(self._waker, b".")
             # Not for ever: a terminal may stand still.
             self._thread.join(CLOSE_WITHIN)
+            if not self._thread.is_alive():
+                _close(self._waker)
 
     def _begin(self, stream: Stream) -> None:
         with self._changed:
@@ -110,7 +114,7 @@ class Relay:
                 break
         files = [key.fd for key in self._selector.get_map().values()]
         self._selector.close()
-        _close(*files, self._waker)
+        _close(*files)
 
     def _read(self, stream: Stream) -> None:
         try:

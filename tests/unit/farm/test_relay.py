@@ -93,3 +93,15 @@ def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
     relay.close()
     os.close(errors)
     assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_relay_whose_thread_ends_before_it_is_woken_is_closed_without_an_error() -> None:
+    relay = Relay(shows=False)
+    output, errors = relay.open("w.1")
+    # As if the thread had seen the wish to end between that and the call that wakes it.
+    relay._closing = True
+    say(output)
+    say(errors)
+    assert relay._thread is not None
+    relay._thread.join(30.0)
+    relay.close()
