@@ -70,7 +70,6 @@ class Hopeless(Struct, frozen=True):
 
     claim: Claim
     outcome: Failed
-    policy: Retry | None = None
 
 
 class Closure(Struct, frozen=True):

@@ -271,7 +271,7 @@ class Worker:
     def _despair(self, hopeless: Hopeless) -> None:
         outcome = hopeless.outcome
         end = End(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
-        change = self._executor.settle(hopeless.claim, outcome, hopeless.policy, end)
+        change = self._executor.settle(hopeless.claim, outcome, None, end)
         self.tray.put(Done(change, error_of(change.job, outcome)))
 
     # Steps.

@@ -275,12 +275,8 @@ class _Starter:
         free = iter(slots)
         for row in books.load(seqs):
             if pool.take_aside(row, books.now):
-                self.last = pool.no
-                job = lifecycle.start(row.job, books.at, books.now - row.since)
-                kept = (books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
-                claims.append(self._claim(job, briefs[row.seq], next(free), kept))
-                books.put(row, RUNNING)
-                self._steps.welcome(pool)
+                row.brief = briefs[row.seq]
+                claims.append(self._start(pool, row, next(free)))
         return claims
 
     def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
@@ -311,13 +307,19 @@ class _Starter:
         """Take one after the other: each may open a gate, or let somebody in."""
         claims = []
         for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
-            self.last = pool.no
-            job = lifecycle.start(row.job, self._books.at, self._books.now - row.since)
-            kept = (self._books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
-            claims.append(self._claim(job, row.brief, slot, kept))
-            self._books.put(row, RUNNING)
-            self._steps.welcome(pool)
+            claims.append(self._start(pool, row, slot))
         return claims
+
+    def _start(self, pool: StoredPool, row: Row, slot: int) -> Claim:
+        """Start one job that has left its place; those that it made room for get in."""
+        books = self._books
+        self.last = pool.no
+        job = lifecycle.start(row.job, books.at, books.now - row.since)
+        kept = (books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
+        claim = self._claim(job, row.brief, slot, kept)
+        books.put(row, RUNNING)
+        self._steps.welcome(pool)
+        return claim
 
     def _next(self, pool: StoredPool) -> Row | None:
         return None if pool.no in self._steps.overdue() else pool.next(self._books.now)

@@ -144,7 +144,7 @@ def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_
 @pytest.mark.parametrize("brief", [b"", Brief("add", b"junk")], ids=["no brief", "no call"])
 def test_a_claim_that_cannot_be_read_has_failed_for_good(brief: Brief | bytes) -> None:
     found = hopeless(brief)
-    change = Executor(CODES).settle(found.claim, found.outcome, found.policy, END)
+    change = Executor(CODES).settle(found.claim, found.outcome, None, END)
     assert change.job.status is Status.FAILED
 
 
