@@ -99,11 +99,13 @@ class Place:
     def _compare(self, connection: sqlite3.Connection | None) -> None:
         """Look whether the file was written by a checkpoint, which makes nothing older."""
         before, now = self._base, self._read()
-        if before is not None and now is None:
-            raise Replaced(self._other("it is none of this store"))
-        if before is not None and now is not None and now[0] < max(before[0], self._noted()):
+        if now is None:
+            # Unreadable without its log: a process may have been killed in the middle of a
+            # checkpoint. SQLite repairs that, so it must not be taken for another content.
+            return
+        if before is not None and now[0] < max(before[0], self._noted()):
             raise Replaced(self._other(OLDER))
-        if now is not None and connection is not None and now[1] > _version(connection):
+        if connection is not None and now[1] > _version(connection):
             raise Replaced(self._other("its pages are in another order"))
         self._base = now
         self._note()
