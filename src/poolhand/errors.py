@@ -252,9 +252,16 @@ class Undecodable(WireError):
 
 
 class BadSignature(WireError):
-    """Bytes are not signed by a key that is known here, or not any more."""
+    """Bytes are not signed by a key that is known here, or not any more.
+
+    `missing_key` is the id of that key, where it is the one thing missing.
+    """
 
     code = "PH-WIR-003"
+
+    def __init__(self, message: str, *, missing_key: str | None = None) -> None:
+        super().__init__(message)
+        self.missing_key = missing_key
 
 
 class UnknownVersion(WireError):

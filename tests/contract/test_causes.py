@@ -85,6 +85,20 @@ async def test_the_permit_of_its_key_goes_to_another_and_is_needed_again(hand: H
     assert ids(await claim(hand, "task:a")) == ["a"]
 
 
+async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(hand: Hand) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    await hand.take_in("a1", "a2", "a3", "a4", key="noisy")
+    await hand.take_in("b1", "b2", key="quiet")
+    await hand.take_in("c1")
+    for _ in range(4):
+        await set_aside(hand, await hand.claim())
+    assert (await hand.store.causes()) == {"pool": {"task:a": 7}}
+    assert ids(await claim(hand, "task:a", count=1)) == ["a1"]
+    # The three that are older than b1 have no permit.
+    assert ids(await claim(hand, "task:a", count=2)) == ["b1", "c1"]
+    assert await claim(hand, "task:a", count=2) == []
+
+
 async def test_its_session_stays_held(hand: Hand) -> None:
     await hand.take_in("a", "b", session="s")
     await set_aside(hand, await hand.claim())

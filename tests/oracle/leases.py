@@ -60,13 +60,11 @@ class Leases:
         """Start rows that were set aside under causes that are wanted."""
         claims: list[Claim] = []
         for pool in pools:
-            slots = wanted.slots[len(claims) :]
-            rows = [row for row in self._books.aside(pool) if row.job.waits_for in wanted.causes]
-            free = iter(slots)
-            for row in rows[: len(slots)]:
-                if self._books.take_aside(row):
+            for row in self._books.aside(pool):
+                left = wanted.slots[len(claims) :]
+                if left and row.job.waits_for in wanted.causes and self._books.take_aside(row):
                     self._last = pool
-                    claims.append(self._start(row, holder, next(free)))
+                    claims.append(self._start(row, holder, left[0]))
         return claims
 
     def _start(self, row: Row, holder: Holder, slot: int) -> Claim:

@@ -18,7 +18,7 @@ from poolhand.rules.streams import OF_SESSIONS
 class Owner(Struct, frozen=True):
     """A process that holds leases: who it is, and how to tell on its host whether it lives.
 
-    One that `works` runs jobs; others only submit them.
+    One that `works` runs jobs of the `pools` it serves, None for any; others only submit them.
     """
 
     id: str
@@ -27,6 +27,11 @@ class Owner(Struct, frozen=True):
     pid: int
     started: str
     works: bool = False
+    pools: tuple[str, ...] | None = None
+
+    def serves(self, pool: str) -> bool:
+        """Tell whether this process runs jobs of a pool."""
+        return self.works and (self.pools is None or pool in self.pools)
 
 
 class Lease(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -18,7 +18,7 @@ from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
-from poolhand.rules.causes import task_cause
+from poolhand.rules.causes import key_cause, task_cause
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
@@ -40,6 +40,13 @@ class Code:
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
+
+    def causes(self) -> Iterator[str]:
+        """Return the causes of jobs that wait for this task, or for a key that it reads with."""
+        yield task_cause(self.name)
+        ring = self.parcels.ring
+        for key_id in () if ring is None else ring.names:
+            yield key_cause(key_id, self.name)
 
     def pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
@@ -135,11 +142,12 @@ class Codes:
         self._causes = None
 
     def causes(self) -> frozenset[str]:
-        """Return the causes of jobs that wait for one of these tasks."""
+        """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""
         causes = self._causes
         if causes is None:
             # A list first: tasks may be registered while this thread looks.
-            causes = self._causes = frozenset(map(task_cause, list(self._codes)))
+            codes = list(self._codes.values())
+            causes = self._causes = frozenset(cause for code in codes for cause in code.causes())
         return causes if self._others is None else causes | self._others.causes()
 
     def find(self, name: str) -> Code | None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
-from poolhand.errors import JobLost, PoolhandError, UsageError
+from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError
 from poolhand.execute.brief import (
     CALL,
     CONTEXT,
@@ -30,14 +30,13 @@ from poolhand.execute.code import Code, Codes
 from poolhand.execute.returned import Returned, pack_returned
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.causes import task_cause
+from poolhand.rules.causes import home_cause, key_cause, task_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
 from poolhand.runtime import Identity
 
-# How long to pass on a closure that lives elsewhere; None: its home is gone.
-Patience = Callable[[Identity, str], float | None]
-
+# Whether a closure may still run at its home, which is elsewhere.
+Held = Callable[[Identity, str], bool]
 
 NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
@@ -97,27 +96,35 @@ def call_of(code: Code, brief: Brief, job: Job) -> tuple[Callable[[], Any], dict
 class Executor:
     """Knows the code of an app, and the closures that this process has handed in.
 
-    `pools` returns those that its jobs are in, None where they may be in any.
+    `pools` returns those that its jobs are in, None where they may be in any. `is_home`: closures
+    are handed in here.
     """
 
     def __init__(
-        self, codes: Codes, pools: Callable[[], tuple[str, ...] | None] = lambda: None
+        self,
+        codes: Codes,
+        pools: Callable[[], tuple[str, ...] | None] = lambda: None,
+        *,
+        is_home: bool = False,
     ) -> None:
         self.codes = codes
         self.pools = pools
+        self.is_home = is_home
         self.closures: dict[str, Closure] = {}
 
-    def prepare(self, claim: Claim, patience: Patience) -> Errand | Hopeless | Change:
+    def prepare(self, claim: Claim, held: Held) -> Errand | Hopeless | Change:
         """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
         job_id = claim.job.id
         try:
             brief = read_brief(claim.brief, job_id)
             if brief.closure:
-                return self._closure(claim, brief, patience)
+                return self._closure(claim, brief, held)
             code = self.codes.find(brief.task)
             if code is None:
                 return set_aside(claim, task_cause(brief.task))
             call, brought = call_of(code, brief, claim.job)
+        except BadSignature as error:
+            return _unverified(claim, error)
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
@@ -169,14 +176,11 @@ class Executor:
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
 
-    def _closure(
-        self, claim: Claim, brief: Brief, patience: Patience
-    ) -> Errand | Hopeless | Change:
+    def _closure(self, claim: Claim, brief: Brief, held: Held) -> Errand | Hopeless | Change:
         closure = self.closures.get(claim.job.id)
         if closure is None:
-            wait = None if brief.home is None else patience(brief.home, claim.job.id)
-            if wait is not None:
-                return hand_back(claim, wait)
+            if brief.home is not None and held(brief.home, claim.job.id):
+                return set_aside(claim, home_cause(brief.home))
             text = (
                 f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
                 "process that submitted it, and that is gone; register it as a task, or submit it "
@@ -196,14 +200,21 @@ class End(Struct, frozen=True):
     stuck: bool = False
 
 
-def hand_back(claim: Claim, wait: float = 0.0) -> Change:
+def hand_back(claim: Claim) -> Change:
     """Return a job that was stopped in good order, or not begun, to where it came from."""
-    return Change(lifecycle.hand_back(claim.job), claim.token, wait=wait)
+    return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
 
 
 def set_aside(claim: Claim, cause: str) -> Change:
     """Let a job that cannot run in this process wait for one where it can."""
     return Change(lifecycle.set_aside(claim.job, cause), claim.token)
+
+
+def _unverified(claim: Claim, error: BadSignature) -> Hopeless | Change:
+    if error.missing_key is None:
+        return Hopeless(claim, Failed(error, permanent=True))
+    # Another worker may have it: a new key does not reach all of them at once.
+    return set_aside(claim, key_cause(error.missing_key, claim.job.name))
 
 
 def unwritable(change: Change, error: Exception) -> Change:

@@ -9,6 +9,7 @@ from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
 from poolhand.observe import events
 from poolhand.pool.config import PoolConfig
+from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
 
 
@@ -45,7 +46,7 @@ class Announcing:
         cause = job.waits_for
         if begun:
             self._tell(events.JobRetried(job.pool, job))
-        elif cause is not None and cause not in self._causes:
-            # Once: the next jobs under this cause say nothing new.
+        elif cause is not None and cause not in self._causes and home_of(cause) is None:
+            # Once: the next jobs under this cause say nothing new. A closure goes on at its home.
             self._causes.add(cause)
             self._tell(events.JobSetAside(job.pool, job, cause))

@@ -83,7 +83,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         self.serial = registry.next_serial()
         self._opening = Opening(self._make_station)
         self._orders = Orders(self.runtime)
-        self._executor = Executor(Codes(KNOWN))
+        self._executor = Executor(Codes(KNOWN), is_home=True)
         self._submissions = Submissions(self, self._events)
         self._shift: Shift | None = None
         self._loop: AbstractEventLoop | None = None

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from poolhand.contract import Jobs as JobStore
 from poolhand.contract import Stored
+from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
 
 LOT = 500
@@ -129,4 +130,7 @@ class Expected:
 
 
 def _is_open(job: Job) -> bool:
-    return not job.status.terminal and job.status is not Status.SCHEDULED
+    if job.status is Status.SCHEDULED:
+        # Somebody else has met a closure of ours: only we can run it.
+        return home_of(job.waits_for) is not None
+    return not job.status.terminal

@@ -30,6 +30,9 @@ class Holder(Protocol):
 
     def tokens(self) -> Sequence[int]: ...
 
+    def pools(self) -> tuple[str, ...] | None:
+        """Return those whose jobs it runs, None for any."""
+
     def lose(self, tokens: Sequence[int]) -> None:
         """Stop what is not ours any more."""
 
@@ -140,7 +143,10 @@ class Heartbeat:
             self._each(lambda holder: holder.cancel(news.cancel))
 
     def _described(self) -> Owner:
-        return replace(self.owner, works=bool(self.holders))
+        served = [holder.pools() for holder in self.holders]
+        named = {name for names in served if names is not None for name in names}
+        pools = None if None in served else tuple(sorted(named))
+        return replace(self.owner, works=bool(self.holders), pools=pools)
 
     def _each(self, tell: Callable[[Holder], None]) -> None:
         for holder in list(self.holders):

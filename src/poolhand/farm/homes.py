@@ -1,7 +1,7 @@
 """Homes: the processes that closures live in, and whether they still do.
 
-A closure can run only where it was submitted. Whoever else claims it passes it on, for as long as
-that process may come to claim it itself.
+A closure can run only where it was submitted. Whoever else claims it sets it aside for that
+process, which claims it from there.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from poolhand.contract import Lease, Owner
-from poolhand.farm.maintenance import is_gone
-from poolhand.runtime import Identity
+from poolhand.contract import Jobs, Lease, Owner
+from poolhand.rules.causes import home_cause, home_of
+from poolhand.runtime import Identity, is_running
 
-AT_ONCE = 3  # so often it is passed on at once: most times its home has a free slot
-PASS_ON_FOR = 1.0  # then so that it does not spin between those who cannot run it
-REST_FOR = 30.0  # its home lives on this host, but has let go of the store
-MOST_MET = 1000
+WOKEN_BY = "poolhand"
+LOOKS_WITHOUT = 2  # the next look may be on its way already, from before a home came in
+MOST_MISSED = 1000
 
 
 class Household(Protocol):
@@ -29,68 +28,66 @@ class Household(Protocol):
 HOUSEHOLDS: list[Household] = []
 
 
-class Met:
-    """How often a closure was met here, and how many looks there were when its home was missed."""
-
-    __slots__ = ("missed_at", "times")
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.missed_at: int | None = None
-
-
 class Homes:
     """Judges whether the process a closure lives in is gone, by what can be seen from here.
 
-    Fed on the keeper's loop with every look at the leases, asked by workers on theirs.
+    Fed on the keeper's loop with every look at the leases, asked by workers on theirs. `cause` is
+    what closures wait for that live here.
     """
 
     def __init__(self, here: Identity) -> None:
+        self.cause = home_cause(here)
         self._here = here
         self._looks = 0
         self._owners: frozenset[Identity] = frozenset()
-        self._met: dict[str, Met] = {}
+        self._missed: dict[Identity, int] = {}
 
     def look(self, leases: Sequence[Lease]) -> None:
         """Note who holds leases now."""
         owners = (lease.owner for lease in leases if not lease.buried)
         self._owners = frozenset((one.host, one.boot, one.pid, one.started) for one in owners)
+        for found in self._owners.intersection(list(self._missed)):
+            self._missed.pop(found, None)
         self._looks += 1
 
-    def wait(self, home: Identity, id: str) -> float | None:
-        """Return for how long to pass on a closure that is not held here; None: it is lost."""
-        met = self._meet(id)
+    def hold(self, home: Identity, id: str) -> bool:
+        """Tell whether a closure that is not held by who asks may still run at its home."""
         if home == self._here:
-            is_lost, is_away = not any(one.holds(id) for one in list(HOUSEHOLDS)), False
-        else:
-            is_lost, is_away = is_gone(Owner("", *home), self._here), self._is_missing(home, met)
-        if is_lost or (is_away and not _is_near(home, self._here)):
-            self._met.pop(id, None)
-            return None
-        if is_away:
-            # It may only be stopped for a while, and come back to what it holds.
-            return REST_FOR
-        return 0.0 if met.times <= AT_ONCE else PASS_ON_FOR
+            return any(one.holds(id) for one in list(HOUSEHOLDS))
+        return not self.is_gone(home)
 
-    def _meet(self, id: str) -> Met:
-        met = self._met.setdefault(id, Met())
-        met.times += 1
-        if len(self._met) > MOST_MET:
-            # It was run where it lives, most likely; met again, it is new.
-            self._met.pop(next(iter(self._met)), None)
-        return met
+    def is_gone(self, home: Identity) -> bool:
+        """Tell whether a process will not come back for its closures.
 
-    def _is_missing(self, home: Identity, met: Met) -> bool:
-        """Tell whether a look that began after the job was met did not find its home."""
-        if home in self._owners:
-            met.missed_at = None
-            return False
-        if met.missed_at is None:
-            met.missed_at = self._looks
-        # The next look may be on its way already, from before the home came in.
-        return self._looks >= met.missed_at + 2
+        One of this host that has only let go of the store may come back to it. Of another host
+        only the leases tell.
+        """
+        if is_gone(Owner("", *home), self._here):
+            return True
+        return home not in self._owners and not self._is_near(home) and self._is_missing(home)
+
+    async def recall(self, store: Jobs) -> None:
+        """Wake the closures whose home is gone: whoever claims them next says that."""
+        causes = {cause for counts in (await store.causes()).values() for cause in counts}
+        for cause in sorted(causes):
+            home = home_of(cause)
+            if home is not None and home != self._here and self.is_gone(home):
+                await store.wake(cause, WOKEN_BY)
+
+    def _is_missing(self, home: Identity) -> bool:
+        """Tell whether looks that began after a home was first asked for did not find it."""
+        if home not in self._missed and len(self._missed) >= MOST_MISSED:
+            self._missed.pop(next(iter(self._missed)), None)
+        return self._looks >= self._missed.setdefault(home, self._looks) + LOOKS_WITHOUT
+
+    def _is_near(self, home: Identity) -> bool:
+        """Tell whether a process can be looked for from here."""
+        return home[0] == self._here[0] and bool(home[1] and self._here[1])
 
 
-def _is_near(home: Identity, here: Identity) -> bool:
-    """Tell whether a process can be looked for from here."""
-    return home[0] == here[0] and bool(home[1] and here[1])
+def is_gone(owner: Owner, here: Identity) -> bool:
+    """Tell whether an owner was a process of this host that has ended; of others that is False."""
+    host, boot, _, _ = here
+    if owner.host != host or not (owner.boot and boot):
+        return False
+    return owner.boot != boot or not is_running(owner.pid, owner.started)

@@ -55,6 +55,7 @@ class Line:
         self.claims: deque[Claim] = deque()
         self.news: deque[Delivery] = deque()
         self._station = station
+        self._choose = choose
         self._crew = crew
         self.hand = Hand(
             station.keeper,
@@ -108,6 +109,9 @@ class Line:
 
     def tokens(self) -> Sequence[int]:
         return list(self._crew.running)
+
+    def pools(self) -> tuple[str, ...] | None:
+        return self._choose()[0]
 
     def hint(self) -> None:
         self.hand.hint()

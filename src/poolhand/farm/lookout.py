@@ -102,9 +102,12 @@ class Lookout:
         if row.paused:
             # Nothing will be claimed.
             return row.running > 0 and not self._shared
-        if row.queued + row.blocked + row.running == 0:
-            return False
-        return not self._shared or await self.expected.are_open(station.store)
+        if self._shared:
+            return await self.expected.are_open(station.store)
+        if row.queued + row.blocked + row.running:
+            return True
+        causes = await station.store.causes()
+        return station.homes.cause in causes.get(self._name, ())
 
     async def look_at_all(self, station: Station) -> list[Gone]:
         """Look for the last time after all jobs whose end is not known."""

@@ -1,7 +1,8 @@
 """Maintenance: leases of the dead are taken back, what is due is promoted, what is old forgotten.
 
 Every process does the first: a compare-and-swap in the store makes it safe. The rest is done by
-one at a time, the leader, which also frees sessions that are closed though no job holds them.
+one at a time, the leader, which also frees sessions that are closed though no job holds them, and
+wakes closures whose process is gone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from poolhand.contract import Change, Lease, Log, Owner, Put
 from poolhand.execute.execution import Tried, logged
 from poolhand.execute.executor import crashed, stopped
 from poolhand.farm.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
+from poolhand.farm.homes import Homes, is_gone
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.numbers import last_number
 from poolhand.observe.events import OwnerReaped, SessionFreed
 from poolhand.rules.audit import STREAM
 from poolhand.rules.keep import Keep
-from poolhand.runtime import Identity, is_running
 
 LOOK_EVERY = 1.0
 LOOKS_APART = 5.0  # what is longer between two looks was not seen
@@ -29,6 +30,7 @@ LOOK_FIRST = 0.01  # what is due now and cannot move must not make it spin
 LEADER = "leader"
 LEAD_FOR = 15.0
 LEAD_AGAIN = 5.0
+RECALL_EVERY = 5.0
 PRUNE_EVERY = 60.0
 PRUNE_AT_ONCE = 1000
 TRIM_AT_ONCE = 10_000
@@ -119,23 +121,16 @@ class Reaper:
         self._heirs.inherit(made)
 
 
-def is_gone(owner: Owner, here: Identity) -> bool:
-    """Tell whether an owner was a process of this host that has ended; of others that is False."""
-    host, boot, _, _ = here
-    if owner.host != host or not (owner.boot and boot):
-        return False
-    return owner.boot != boot or not is_running(owner.pid, owner.started)
-
-
 class Leader:
     """Promotes and prunes while it leads; whoever leads is written down, for a while at a time."""
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, keep: Keep) -> None:
+    def __init__(self, keeper: Keeper, heart: Heartbeat, homes: Homes, keep: Keep) -> None:
         self._keeper = keeper
         self._heart = heart
+        self._homes = homes
         self._keep = keep
         self._now = keeper.runtime.monotonic
-        self._leads_until = self._asks_at = self._prunes_at = 0.0
+        self._leads_until = self._asks_at = self._recalls_at = self._prunes_at = 0.0
         self._due = asyncio.Event()
 
     def hint(self) -> None:
@@ -146,6 +141,7 @@ class Leader:
         while True:
             pause = LOOK_EVERY
             if await self._leads():
+                await self._recall()
                 pause = await self._promote()
                 if await self._prune():
                     pause = min(pause, SWEEPS_APART)
@@ -184,6 +180,13 @@ class Leader:
                 return False
         version = 0 if found is None else found[1]
         return await store.put([Put(LEADER, me, version, LEAD_FOR)]) is not None
+
+    async def _recall(self) -> None:
+        """Wake what waits for processes that are gone, if the time has come."""
+        now = self._now()
+        if now >= self._recalls_at:
+            self._recalls_at = now + RECALL_EVERY
+            await self._homes.recall(self._keeper.store)
 
     async def _promote(self) -> float:
         """Promote what is due; return how long nothing else will be."""

@@ -68,7 +68,7 @@ class Station:
         self.homes = Homes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
         self._reaper = Reaper(self.keeper, self.heart, self)
-        self._leader = Leader(self.keeper, self.heart, keep)
+        self._leader = Leader(self.keeper, self.heart, self.homes, keep)
 
     @property
     def store(self) -> Store:

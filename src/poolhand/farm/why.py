@@ -96,8 +96,9 @@ async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
 
 
 async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
-    if not any(lease.owner.works and not lease.buried for lease in await store.leases()):
-        return Explanation("no_worker", "no worker is connected to this store; start one")
+    workers = [one.owner for one in await store.leases() if one.owner.works and not one.buried]
+    if not any(one.serves(job.pool) for one in workers):
+        return Explanation("no_worker", unserved(job.pool, bool(workers)))
     if pool.slots is None or pool.running < pool.slots:
         return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
     which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
@@ -108,6 +109,16 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     ahead = sum(_goes_before(one, job, pool) for one in rivals)
     average = await _average(store, job.pool)
     return explain(Standing(job, pool.slots, ahead=ahead, average=average))
+
+
+def unserved(pool: str, others: bool) -> str:
+    """Say that no worker serves a pool, and what to do; `others` serve other pools."""
+    if not others:
+        return "no worker is connected to this store; start one"
+    return (
+        f"no worker that is connected serves pool {pool!r}; start one whose app has a task in it "
+        f"or declares it, or give a worker pools=[{pool!r}]"
+    )
 
 
 async def _rivals(store: Viewable, which: Filter, job: Job) -> list[Job] | None:

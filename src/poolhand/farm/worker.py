@@ -103,7 +103,10 @@ class Worker:
     def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
         """Return what to claim: of which pools, and by which causes; on the keeper's loop."""
         pools = self._terms.pools
-        return self._executor.pools() if pools is None else pools, self._executor.causes()
+        causes = self._executor.causes()
+        if self._executor.is_home:
+            causes |= {self.station.homes.cause}
+        return self._executor.pools() if pools is None else pools, causes
 
     def now(self) -> float:
         return self._clock.now()
@@ -244,8 +247,8 @@ class Worker:
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:
-        patience = self.station.homes.wait
-        errand = hand_back(claim) if self._refusing else self._executor.prepare(claim, patience)
+        held = self.station.homes.hold
+        errand = hand_back(claim) if self._refusing else self._executor.prepare(claim, held)
         if isinstance(errand, Change):
             self.tray.free(claim.slot)
             self.tray.put(Done(errand, begun=False))

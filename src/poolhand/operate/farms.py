@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from poolhand.contract import Lease, Line, Put
 from poolhand.errors import Unavailable, UsageError
-from poolhand.farm.maintenance import is_gone
+from poolhand.farm.homes import is_gone
 from poolhand.farm.roster import (
     ANSWERS,
     FARMS,

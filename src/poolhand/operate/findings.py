@@ -6,14 +6,14 @@ import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from poolhand.contract import Filter, Lease, PoolRow, Store
+from poolhand.contract import Filter, Lease, Owner, PoolRow, Store
 from poolhand.errors import StoreError
-from poolhand.farm.maintenance import is_gone
+from poolhand.farm.homes import is_gone
 from poolhand.operate import file_findings, server_findings
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.finding import Finding, Level, many
 from poolhand.operate.server_findings import OnServer
-from poolhand.rules.causes import task_of
+from poolhand.rules.causes import key_of, task_of
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
@@ -110,7 +110,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     return [
         *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
-        *_unserved(pools, any(one.owner.works for one in leases if one not in dead)),
+        *_unserved(pools, [one.owner for one in leases if one.owner.works and one not in dead]),
         *_causes(await store.causes()),
         await _due(store, now),
         _sessions(await store.unheld()),
@@ -141,25 +141,42 @@ def _owners(leases: Sequence[Lease], dead: Sequence[Lease]) -> Finding:
     return Finding("leases", Level.WRONG, text, fix)
 
 
-def _unserved(pools: Sequence[PoolRow], served: bool) -> Iterator[Finding]:
+def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> Iterator[Finding]:
     """Tell of jobs that nobody will run as things are."""
     waiting = [pool for pool in pools if pool.queued]
-    paused = [pool for pool in waiting if pool.paused]
-    for pool in paused:
-        name = pool.spec.name
-        text = f"{_waiting(pool.queued)} in pool {name!r}, which is paused"
-        fix = f"`poolhand pools resume {shlex.quote(name)}` lets them run"
-        yield Finding("jobs", Level.WARN, text, fix)
-    queued = sum(pool.queued for pool in waiting if not pool.paused)
-    if queued and not served:
-        text = f"{_waiting(queued)} and no worker is connected"
-        yield Finding("jobs", Level.WRONG, text, "start a worker of the app")
-    elif not paused:
-        yield Finding("jobs", Level.OK, "no job waits without anybody to run it")
+    found = [_paused(pool) for pool in waiting if pool.paused]
+    open_pools = [pool for pool in waiting if not pool.paused]
+    if workers:
+        found += [
+            _without_worker(pool)
+            for pool in open_pools
+            if not any(worker.serves(pool.spec.name) for worker in workers)
+        ]
+    elif open_pools:
+        text = f"{_waiting(sum(pool.queued for pool in open_pools))} and no worker is connected"
+        found.append(Finding("jobs", Level.WRONG, text, "start a worker of the app"))
+    yield from found or [Finding("jobs", Level.OK, "no job waits without anybody to run it")]
+
+
+def _paused(pool: PoolRow) -> Finding:
+    name = pool.spec.name
+    text = f"{_waiting(pool.queued)} in pool {name!r}, which is paused"
+    fix = f"`poolhand pools resume {shlex.quote(name)}` lets them run"
+    return Finding("jobs", Level.WARN, text, fix)
+
+
+def _without_worker(pool: PoolRow) -> Finding:
+    name = pool.spec.name
+    text = f"{_waiting(pool.queued)} in pool {name!r}, which no worker that is connected serves"
+    fix = (
+        "start a worker whose app has a task in that pool or declares it, or give one "
+        f"pools=[{name!r}]"
+    )
+    return Finding("jobs", Level.WRONG, text, fix)
 
 
 def _causes(causes: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Name the tasks that jobs wait for because no worker that claimed them has them."""
+    """Name the tasks and keys that jobs wait for, as no worker that claimed them has them."""
     for pool, counts in causes.items():
         for cause, count in counts.items():
             task = task_of(cause)
@@ -167,6 +184,11 @@ def _causes(causes: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
                 text = f"{_waiting(count)} in pool {pool!r} for a worker that has the task {task!r}"
                 fix = "start a worker whose code registers it, or cancel them"
                 yield Finding("tasks", Level.WARN, text, fix)
+            key = key_of(cause)
+            if key is not None:
+                text = f"{_waiting(count)} in pool {pool!r} for a worker that has the key {key!r}"
+                fix = "add the key to the key ring of the workers, or cancel them"
+                yield Finding("keys", Level.WARN, text, fix)
 
 
 async def _due(store: Store, now: datetime) -> Finding:

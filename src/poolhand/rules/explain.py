@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from poolhand.rules.causes import task_of
+from poolhand.rules.causes import home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
 
 
@@ -113,6 +113,18 @@ def _caused(cause: str, due_in: float | None) -> Explanation:
             "unknown_task",
             f"it waits for a worker that has the task {task!r}: start one whose code registers it",
         )
+    key = key_of(cause)
+    if key is not None:
+        return Explanation(
+            "unknown_key",
+            f"it waits for a worker that has the key {key!r}, which signed it: add it to the key "
+            "ring of the workers",
+        )
+    home = home_of(cause)
+    if home is not None:
+        host, _, pid, _ = home
+        text = f"it is a closure, and waits for a free slot of its process, {pid} on {host}"
+        return Explanation("at_home", text)
     when = "" if due_in is None else f", for {max(0.0, due_in):.1f} s more at most"
     return Explanation("cause", f"it waits for {cause}{when}", None, due_in)
 

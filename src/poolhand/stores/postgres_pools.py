@@ -17,7 +17,15 @@ from poolhand.rules.job import Job
 from poolhand.rules.rank import Fifo, Priority
 from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sql_books import Books
-from poolhand.stores.sql_pools import NEW, Columns, Pools, StoredPool, encode_spec, spec_of
+from poolhand.stores.sql_pools import (
+    NEW,
+    WAITING_UNDER_OTHER_KEYS,
+    Columns,
+    Pools,
+    StoredPool,
+    encode_spec,
+    spec_of,
+)
 from poolhand.stores.sql_rows import ENDS, Row
 from poolhand.stores.sql_tables import Insert
 
@@ -97,6 +105,9 @@ class PostgresPool(StoredPool):
     """
 
     SAVE = SAVE
+    WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
+        keys="SELECT jsonb_array_elements_text(?::jsonb)"
+    )
 
     def __init__(self, books: Books, columns: Columns) -> None:
         self.alone = True

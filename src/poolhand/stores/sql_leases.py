@@ -68,6 +68,7 @@ FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
 WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
 BRIEFS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
+LOOKS = 10  # for jobs whose key has a permit left, in one claim
 RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
 _encode_owner = msgspec.msgpack.Encoder().encode
@@ -265,18 +266,30 @@ class _Starter:
     def _of_causes(
         self, pool: StoredPool, causes: frozenset[str], slots: Sequence[int]
     ) -> list[Claim]:
-        books, claims = self._books, list[Claim]()
+        """Take the oldest; those whose key has no permit left hold up nobody else."""
+        claims, full = list[Claim](), set[str]()
         wanted = causes.intersection(pool.causes())
-        if not wanted:
-            return claims
-        lots = (pool.waiting_for(cause, len(slots)) for cause in sorted(wanted))
+        for _ in range(LOOKS):
+            known = len(full)
+            claims += self._oldest(pool, wanted, slots[len(claims) :], full)
+            if len(full) == known or len(claims) == len(slots) or not pool.has_slot:
+                break
+        return claims
+
+    def _oldest(
+        self, pool: StoredPool, causes: frozenset[str], slots: Sequence[int], full: set[str]
+    ) -> list[Claim]:
+        """Start the oldest jobs of causes; `full` are keys to pass over, and gains those met."""
+        books, claims, free = self._books, list[Claim](), iter(slots)
+        lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(causes)]
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
         briefs = dict(books.tables.among(BRIEFS, seqs))
-        free = iter(slots)
         for row in books.load(seqs):
             if pool.take_aside(row, books.now):
                 row.brief = briefs[row.seq]
                 claims.append(self._start(pool, row, next(free)))
+            elif row.job.key is not None:
+                full.add(row.job.key)
         return claims
 
     def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.kept import KeptDesk
 from poolhand.rules.rank import Priority
 from poolhand.rules.spec import PoolSpec
-from poolhand.stores.sql_books import Books
+from poolhand.stores.sql_books import Books, json
 from poolhand.stores.sql_keys import StoredKeys
 from poolhand.stores.sql_places import (
     Parking,
@@ -78,6 +78,12 @@ SELECT seq FROM poolhand_waits
 WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
 /*pg FOR UPDATE SKIP LOCKED */
 """
+WAITING_UNDER_OTHER_KEYS = """
+SELECT w.seq FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
+WHERE w.pool = ? AND w.waits_for = ? AND w.due_at IS NULL
+    AND coalesce(j.key, '') NOT IN ({keys}) ORDER BY w.seq LIMIT ?
+/*pg FOR UPDATE OF w SKIP LOCKED */
+"""
 
 Columns = tuple[Any, ...]  # a row of ALL
 
@@ -123,6 +129,9 @@ class StoredPool(KeptDesk[Row]):
     """
 
     SAVE = SAVE
+    WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
+        keys="SELECT value FROM json_each(?)"
+    )
 
     def __init__(self, books: Books, columns: Columns) -> None:
         no, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
@@ -231,9 +240,14 @@ class StoredPool(KeptDesk[Row]):
             self.aside = 0
         return found
 
-    def waiting_for(self, cause: str, limit: int) -> list[int]:
-        """Return the numbers of the oldest jobs that are set aside under a cause."""
-        return [seq for (seq,) in self.books.query_waits(WAITING_FOR, (self.no, cause, limit))]
+    def waiting_for(self, cause: str, limit: int, but: Collection[str] = ()) -> list[int]:
+        """Return the numbers of the oldest jobs set aside under a cause, but those of some keys."""
+        if not but:
+            rows = self.books.query_waits(WAITING_FOR, (self.no, cause, limit))
+        else:
+            values = (self.no, cause, json(sorted(but)).decode(), limit)
+            rows = self.books.query_waits(self.WAITING_UNDER_OTHER_KEYS, values)
+        return [seq for (seq,) in rows]
 
     def free_session(self, line: str, now: float) -> None:
         """Let the next turn of a session go on that no job holds."""

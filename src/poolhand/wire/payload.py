@@ -181,7 +181,8 @@ def _verify(
     if ring is None:
         raise BadSignature(
             f"{what} is signed with the key {envelope.key_id!a}, and there is no key ring here "
-            "to verify it with; configure the ring that its writer has"
+            "to verify it with; configure the ring that its writer has",
+            missing_key=envelope.key_id,
         )
     if not envelope.is_bound:
         if bound is not None and not ring.accept_unbound:

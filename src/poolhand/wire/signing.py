@@ -79,7 +79,8 @@ class KeyRing:
         if key_id not in self._keys:
             raise BadSignature(
                 f"{what} is signed with the key {key_id!a}, which is not in the key ring "
-                f"({self._names()}); add that key, or do not trust the data"
+                f"({self._names()}); add that key, or do not trust the data",
+                missing_key=key_id,
             )
         if not hmac.compare_digest(self._signature(key_id, data, bound), signature):
             also = f", or the {BOUND} that it is bound to," if bound else ""

@@ -10,8 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
-from poolhand.errors import JobLost, RetryLater, Undecodable, UsageError
-from poolhand.execute.brief import Brief, read_brief, record_of, write_brief
+from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
+from poolhand.execute.brief import (
+    CALL,
+    Brief,
+    bound,
+    bound_to,
+    read_brief,
+    record_of,
+    write_brief,
+)
 from poolhand.execute.code import Code, Codes
 from poolhand.execute.executor import (
     Closure,
@@ -27,17 +35,20 @@ from poolhand.execute.executor import (
 )
 from poolhand.execute.parcel import Parcels
 from poolhand.rules.backoff import Retry
+from poolhand.rules.causes import home_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Snoozed
 from poolhand.runtime import Identity
+from poolhand.wire.signing import KeyRing
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 END = End(AT, 2.0, 0.0)
 HOME = ("host", "boot", 7, "1")
 
 
-def gone(home: Identity, id: str) -> None:
+def gone(home: Identity, id: str) -> bool:
     """Say of every home that it is gone."""
+    return False
 
 
 def add(number: int) -> int:
@@ -178,24 +189,58 @@ def test_a_closure_is_made_again_only_where_it_lives() -> None:
     assert errand.code is None
 
 
-def test_a_closure_is_passed_on_while_its_home_may_come_for_it() -> None:
+def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
     asked: list[object] = []
 
-    def alive(home: Identity, id: str) -> float:
+    def alive(home: Identity, id: str) -> bool:
         asked.append((home, id))
-        return 1.5
+        return True
 
     brief = Brief("<lambda>", b"", closure=True, home=HOME)
     change = Executor(CODES).prepare(claim(brief, attempts=2), alive)
     assert isinstance(change, Change)
-    assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 1, 1.5)
+    assert (change.job.status, change.job.attempts, change.wait) == (Status.SCHEDULED, 1, None)
+    assert change.job.waits_for == home_cause(HOME)
     assert (change.token, asked) == (7, [(HOME, "job-1")])
+
+
+def signing(*key_ids: str) -> Code:
+    secrets = {key_id: key_id.encode() * 16 for key_id in key_ids}
+    return Code("add", add, Parcels(ring=KeyRing(secrets, current=key_ids[-1])))
+
+
+@pytest.mark.parametrize("reader", [signing("old"), Code("add", add, Parcels())])
+def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(reader: Code) -> None:
+    writer, codes, others = signing("old", "new"), Codes(), Codes()
+    codes.add(reader)
+    others.add(writer)
+    draft = claim().job
+    brief = Brief("add", b"", run=draft.run)
+    payload = writer.pack((4,), {}, bound(CALL, bound_to(draft, brief, draft.run)))
+    claimed = claim(replace(brief, payload=payload))
+    change = Executor(codes).prepare(claimed, gone)
+    assert isinstance(change, Change)
+    assert (change.job.waits_for, change.job.attempts) == ("key:new/add", 0)
+    assert change.job.waits_for not in Executor(codes).causes()
+    assert change.job.waits_for in Executor(others).causes()
+    errand = Executor(others).prepare(claimed, gone)
+    assert isinstance(errand, Errand)
+    assert errand.call() == 5
+
+
+def test_a_call_that_was_altered_fails_whoever_reads_it() -> None:
+    codes = Codes()
+    codes.add(signing("old"))
+    payload = signing("old").pack((4,), {}, b"something else")
+    found = Executor(codes).prepare(claim(Brief("add", payload, run="job-1")), gone)
+    assert isinstance(found, Hopeless)
+    assert isinstance(found.outcome.error, BadSignature)
 
 
 def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:
     old = msgspec.msgpack.encode(["<lambda>", b"", None, None, None, None, True, True])
     assert read_brief(old, "job-1") == Brief("<lambda>", b"", closure=True)
-    found = Executor(CODES).prepare(claim(old), lambda home, id: 1.0)
+    found = Executor(CODES).prepare(claim(old), lambda home, id: True)
     assert isinstance(found, Hopeless)
 
 
@@ -257,7 +302,6 @@ def test_an_end_says_when_a_job_runs_again(
 def test_what_is_given_back_costs_nothing() -> None:
     change = hand_back(claim())
     assert (change.job.status, change.job.attempts, change.wait) == (Status.QUEUED, 0, 0.0)
-    assert hand_back(claim(), 2.0).wait == 2.0
 
 
 def test_texts_that_are_no_texts_are_made_some() -> None:

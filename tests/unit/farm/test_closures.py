@@ -17,8 +17,11 @@ from poolhand import App, JobLost, Pool, Status, Unavailable, wait
 from poolhand.contract import Lease, Owner, PoolRow
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
-from poolhand.farm.homes import AT_ONCE, HOUSEHOLDS, MOST_MET, PASS_ON_FOR, REST_FOR, Homes
-from poolhand.observe.events import JobEnded, JobRetried
+from poolhand.farm.homes import HOUSEHOLDS, MOST_MISSED, Homes
+from poolhand.observe.events import JobEnded, JobRetried, JobSetAside
+from poolhand.rules.audit import STREAM
+from poolhand.rules.causes import home_cause
+from poolhand.rules.explain import Standing, explain
 from poolhand.runtime import Identity, Runtime, process_started
 from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
@@ -90,6 +93,10 @@ def another_process(tmp_path: Path, paused: bool) -> Iterator[tuple[subprocess.P
             process.kill()
 
 
+async def audited(store: SharedStore) -> list[int]:
+    return [line.number for line in await store.read(STREAM)]
+
+
 def lease(identity: Identity, *, buried: bool = False) -> Lease:
     return Lease(Owner("owner-1", *identity), 1, 0, buried)
 
@@ -156,13 +163,21 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
         held = await pool.submit(hold)
         await began.wait()
         # Its home has no slot free and cannot see that it should have; others may have it: it is
-        # passed on, and no attempt counts.
+        # set aside, and no attempt counts.
         store.unseen = True
         await store.resize("kept", 5, "user")
         waiting = await pool.submit(lambda: 2)
         await asyncio.sleep(10)
         job = await waiting.refresh()
-        assert (job.status.waiting, job.attempts) == (True, 0)
+        assert (job.status, job.attempts) == (Status.SCHEDULED, 0)
+        assert job.waits_for == home_cause(home.identity())
+        explained = explain(Standing(job, None))
+        assert explained.reason == "at_home"
+        assert "its process, 1 on home" in str(explained)
+        # Nobody looks at it in vain again.
+        lines = await audited(store)
+        await asyncio.sleep(60)
+        assert await audited(store) == lines
         store.unseen = False
         await pool.drain(0)
         for left in (held, waiting):
@@ -170,6 +185,35 @@ async def test_a_closure_is_lost_with_its_host_and_not_before(
             assert lost is not None
             with pytest.raises(JobLost, match="that is gone"):
                 await lost
+
+
+@seeded
+async def test_a_drain_finishes_closures_that_others_have_set_aside(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = Unseen(runtime)
+    app = StoreApp(store, runtime)
+    home = Machine(runtime, "home")
+    heard = Heard()
+    async with app, app.worker(slots=5, pools=["kept"]):
+        pool = await kept_in(
+            store, tmp_path, runtime=home, max_concurrent=1, events=heard.events
+        ).start()
+        release = asyncio.Event()
+        held = await pool.submit(release.wait)
+        await until_later(lambda: held.status is Status.RUNNING, runtime)
+        store.unseen = True
+        await store.resize("kept", 5, "user")
+        waiting = await pool.submit(lambda: 2)
+        await asyncio.sleep(10)
+        assert (await waiting.refresh()).waits_for == home_cause(home.identity())
+        store.unseen = False
+        release.set()
+        report = await pool.drain(60)
+    assert await waiting == 2
+    assert (report.completed, report.failed) == (2, 0)
+    # What goes on at its home is nothing to warn of.
+    assert heard.of(JobSetAside) == []
 
 
 def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
@@ -181,22 +225,11 @@ def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
     homes, holder = Homes(here), Holder()
     HOUSEHOLDS.append(holder)
     try:
-        assert homes.wait(here, "job-1") == 0.0
-        assert homes.wait(here, "job-2") is None
+        assert homes.hold(here, "job-1")
+        assert not homes.hold(here, "job-2")
     finally:
         HOUSEHOLDS.remove(holder)
-    assert homes.wait(here, "job-1") is None
-
-
-def test_a_closure_is_passed_on_at_once_some_times_and_then_with_a_pause() -> None:
-    homes = Homes(Runtime().identity())
-    homes.look([lease(OTHER)])
-    waits = [homes.wait(OTHER, "job-1") for _ in range(AT_ONCE + 2)]
-    assert waits == [0.0] * AT_ONCE + [PASS_ON_FOR] * 2
-    assert homes.wait(OTHER, "job-2") == 0.0
-    for number in range(MOST_MET):
-        homes.wait(OTHER, f"more-{number}")
-    assert homes.wait(OTHER, "job-1") == 0.0
+    assert not homes.hold(here, "job-1")
 
 
 def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
@@ -204,18 +237,31 @@ def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
     homes.look([])
     for _ in range(2):
         # One look may have begun before the home came in.
-        assert homes.wait(OTHER, "job-1") is not None
-        assert homes.wait(OTHER, "job-1") is not None
+        assert homes.hold(OTHER, "job-1")
+        assert homes.hold(OTHER, "job-1")
         homes.look([])
-        assert homes.wait(OTHER, "job-1") is not None
+        assert homes.hold(OTHER, "job-1")
         homes.look([lease(OTHER)])
-        assert homes.wait(OTHER, "job-1") is not None
+        assert homes.hold(OTHER, "job-1")
         homes.look([lease(OTHER, buried=True)])
-    assert homes.wait(OTHER, "job-1") is not None
+    assert homes.hold(OTHER, "job-1")
     homes.look([])
-    assert homes.wait(OTHER, "job-1") is not None
+    assert homes.hold(OTHER, "job-1")
     homes.look([])
-    assert homes.wait(OTHER, "job-1") is None
+    assert not homes.hold(OTHER, "job-1")
+    homes.look([lease(OTHER)])
+    assert homes.hold(OTHER, "job-1")
+
+
+def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
+    homes = Homes(Runtime().identity())
+    assert homes.hold(OTHER, "job-1")
+    for number in range(MOST_MISSED):
+        homes.hold(("elsewhere", "boot", number + 100, "1"), "job-2")
+    homes.look([])
+    homes.look([])
+    # It was forgotten, and is missed anew.
+    assert homes.hold(OTHER, "job-1")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -225,14 +271,13 @@ def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
     parent = os.getppid()
     started = process_started(parent)
     assert started
-    assert homes.wait((host, boot, parent, "another"), "job-1") is None
-    assert homes.wait((host, "another boot", parent, started), "job-1") is None
+    assert not homes.hold((host, boot, parent, "another"), "job-1")
+    assert not homes.hold((host, "another boot", parent, started), "job-1")
     alive = (host, boot, parent, started)
-    for _ in range(3):
-        assert homes.wait(alive, "job-1") is not None
+    for _ in range(4):
+        # It lives, but not with this store: it may come back to it, or not.
+        assert homes.hold(alive, "job-1")
         homes.look([])
-    # It lives, but not with this store: it may come back to it, or not.
-    assert homes.wait(alive, "job-1") == REST_FOR
 
 
 async def test_a_submit_that_is_cancelled_leaves_no_dead_letter(tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ async def test_jobs_that_run_in_another_process_are_active(runtime: SeededRuntim
         tickets = [await two.submit(gate.pass_through) for _ in range(3)]
         await until_later(lambda: gate.entered == 2, runtime)
         seen = await one.refresh()
-        assert (seen.active, seen.queued, seen.total, seen.jobs) == (2, 1, 3, ())
+        # The third is queued, or set aside for its own process by the other one.
+        assert (seen.active, seen.queued + seen.scheduled) == (2, 1)
+        assert (seen.total, seen.jobs) == (3, ())
         assert one.health().utilization == 0.0
         assert two.health().utilization == 1.0
         gate.opened.set()

@@ -531,6 +531,29 @@ async def test_a_process_is_known_to_work_while_it_has_a_worker(runtime: SeededR
 
 
 @seeded
+async def test_a_process_says_which_pools_its_workers_serve(runtime: SeededRuntime) -> None:
+    farm = Farm(runtime)
+    one, _ = farm.apps
+
+    async def served(pool: str) -> bool:
+        (lease,) = await farm.store.leases()
+        return lease.owner.serves(pool)
+
+    async with one:
+        async with one.worker():
+            await asyncio.sleep(6)
+            assert [await served("default"), await served("later")] == [True, False]
+            one.pool("later")
+            await asyncio.sleep(6)
+            assert await served("later")
+            async with one.worker(pools=["more"]):
+                await asyncio.sleep(6)
+                assert [await served("more"), await served("default")] == [True, True]
+        await asyncio.sleep(6)
+        assert not await served("default")
+
+
+@seeded
 async def test_while_much_is_old_the_leader_goes_on_forgetting(runtime: SeededRuntime) -> None:
     class Old(SharedStore):
         """Has ten sweeps of jobs to forget."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from poolhand import Fault, Job, Retry, Status, wait
+from poolhand import Fault, Job, KeyRing, Retry, Status, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import CallbackFailed, JobEnded, JobRetried, JobSetAside, JobStarted
@@ -221,6 +221,37 @@ async def test_two_services_share_a_pool_and_no_job_is_dead(runtime: SeededRunti
     jobs = [(await stored(one, ticket.id)).job for ticket in tickets]
     await one.close()
     assert {job.attempts for job in jobs} == {1}
+
+
+@seeded
+async def test_a_job_signed_with_a_key_that_a_worker_lacks_waits_for_one_that_has_it(
+    runtime: SeededRuntime,
+) -> None:
+    store, heard = SharedStore(runtime), Heard()
+    secrets = {"old": b"o" * 32, "new": b"n" * 32}
+    behind = StoreApp(
+        store, runtime, ring=KeyRing({"old": b"o" * 32}, current="old"), events=heard.events
+    )
+    ahead = StoreApp(store, runtime, ring=KeyRing(secrets, current="new"))
+
+    async def call(number: int) -> int:
+        return number
+
+    behind.task(name="call")(call)
+    task = ahead.task(name="call")(call)
+    async with behind, ahead:
+        async with behind.worker():
+            tickets = [await task.submit(number) for number in range(3)]
+            await asyncio.sleep(100)
+            jobs = [(await stored(ahead, one.id)).job for one in tickets]
+            assert [(job.status, job.attempts) for job in jobs] == [(Status.SCHEDULED, 0)] * 3
+            assert {job.waits_for for job in jobs} == {"key:new/call"}
+            explained = await tickets[0].explain()
+            assert explained.reason == "unknown_key"
+            assert "add it to the key ring of the workers" in str(explained)
+            assert len(heard.of(JobSetAside)) == 1
+        async with ahead.worker():
+            assert [await one for one in tickets] == [0, 1, 2]
 
 
 @seeded

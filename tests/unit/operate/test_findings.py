@@ -73,6 +73,20 @@ async def test_jobs_that_nobody_runs_are_found(world: World) -> None:
     assert finding.fix == "start a worker of the app"
 
 
+async def test_jobs_in_a_pool_that_no_worker_serves_are_found(world: World) -> None:
+    await world.add()
+    await world.add(pool="other")
+    await world.enroll(replace(world.worker, pools=("chat", "more")))
+    finding = (await look(world))["jobs"]
+    assert (finding.level, finding.text) == (
+        Level.WRONG,
+        "1 job waits in pool 'other', which no worker that is connected serves",
+    )
+    assert "give one pools=['other']" in str(finding.fix)
+    await world.enroll(replace(world.worker, id="w-2"))
+    assert (await look(world))["jobs"].level is Level.OK
+
+
 async def test_a_paused_pool_with_jobs_is_told_with_the_command_that_resumes_it(
     world: World,
 ) -> None:
@@ -165,6 +179,17 @@ async def test_tasks_that_no_worker_has_are_named(world: World) -> None:
         finding.text
     )
     assert "start a worker whose code registers it" in str(finding.fix)
+
+
+async def test_keys_that_no_worker_has_are_named(world: World) -> None:
+    await world.add()
+    (claim,) = await world.claim()
+    aside = Change(lifecycle.set_aside(claim.job, "key:2031/billing.charge"), claim.token)
+    await world.store.replace([aside])
+    finding = (await look(world))["keys"]
+    assert finding.level is Level.WARN
+    assert finding.text == "1 job waits in pool 'chat' for a worker that has the key '2031'"
+    assert "add the key to the key ring of the workers" in str(finding.fix)
 
 
 class Closed(MemoryStore):

@@ -33,6 +33,17 @@ async def test_who_only_submits_is_no_worker(world: World) -> None:
     assert (await told(world, await world.add()))[0] == "queued"
 
 
+async def test_a_worker_of_other_pools_is_none(world: World) -> None:
+    others = Owner("web", *world.runtime.identity(), works=True, pools=("other",))
+    await world.store.enroll(others)
+    reason, text = await told(world, await world.add())
+    assert reason == "no_worker"
+    assert text == (
+        "no worker that is connected serves pool 'chat'; start one whose app has a task in it or "
+        "declares it, or give a worker pools=['chat']"
+    )
+
+
 async def test_a_worker_that_is_buried_is_none(world: World) -> None:
     await world.add()
     await world.claim()
