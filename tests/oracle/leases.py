@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
-from poolhand.rules import audit, causes, lifecycle
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
 from tests.oracle.books import Books
@@ -62,7 +63,7 @@ class Leases:
         for pool in pools:
             rows = self._books.aside(pool)
             found = {row.job.waits_for or "" for row in rows}
-            chosen = causes.wanted(found, wanted.causes, wanted.refused)
+            chosen = claimable(wanted.causes, found, wanted.refused)
             for row in rows:
                 left = wanted.slots[len(claims) :]
                 if left and row.job.waits_for in chosen and self._books.take_aside(row):

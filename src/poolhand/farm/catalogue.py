@@ -21,6 +21,7 @@ from poolhand.execute.brief import record_of
 from poolhand.execute.code import Code
 from poolhand.pool.options import Options
 from poolhand.rules.backoff import RetryRecord
+from poolhand.rules.causes import is_same_task
 
 PREFIX = "catalogue/"
 KEEP_FOR = 30 * 24 * 3600.0
@@ -113,7 +114,7 @@ async def workers_with(store: Readable, task: str, leases: Sequence[Lease]) -> l
     having = {
         digest
         for digest in digests
-        if any(record.name == task for record in await _records(store, digest))
+        if any(is_same_task(record.name, task) for record in await _records(store, digest))
     }
     return [one for one in workers if one.catalogue in having]
 

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
-from poolhand.rules import audit, causes, lifecycle
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.job import Job
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import deal
@@ -266,7 +267,7 @@ class _Starter:
     def _of_causes(self, pool: StoredPool, wanted: Wanted, slots: Sequence[int]) -> list[Claim]:
         """Take the oldest; those whose key has no permit left hold up nobody else."""
         claims, full = list[Claim](), set[str]()
-        found = causes.wanted(pool.causes(), wanted.causes, wanted.refused)
+        found = claimable(wanted.causes, pool.causes(), wanted.refused)
         for _ in range(LOOKS):
             known = len(full)
             claims += self._oldest(pool, found, slots[len(claims) :], full)
@@ -275,7 +276,7 @@ class _Starter:
         return claims
 
     def _oldest(
-        self, pool: StoredPool, found: set[str], slots: Sequence[int], full: set[str]
+        self, pool: StoredPool, found: frozenset[str], slots: Sequence[int], full: set[str]
     ) -> list[Claim]:
         """Start the oldest jobs of causes; `full` are keys to pass over, and gains those met."""
         books, claims, free = self._books, list[Claim](), iter(slots)
