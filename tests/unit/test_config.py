@@ -297,7 +297,7 @@ def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: 
     with pytest.raises(UsageError) as raised:
         read({}, {variable: text}, tmp_path)
     (allowed,) = (setting.kind.allowed for setting in SETTINGS if setting.name == name)
-    assert str(raised.value) == (
+    assert raised.value.message == (
         f"{name}={text!r} (environment {variable}) is not allowed; it must be {allowed}"
     )
 

@@ -168,6 +168,11 @@ class Codes:
         self._codes[code.name] = code
         self._causes = None
 
+    def check(self) -> None:
+        """Raise if a task has types that can never be stored; by now all have to be defined."""
+        for code in list(self._codes.values()):
+            code.signature.check()
+
     def causes(self) -> frozenset[str]:
         """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""
         causes = self._causes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, NamedTuple, TypedDict, Union, get_args, get_origin, get_type_hints
 
-from poolhand.errors import Undecodable, UsageError
+from poolhand.errors import PoolhandError, Undecodable, UsageError
 from poolhand.execute.unfit import changed_argument, changed_result, lost_part
 from poolhand.rules.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
 from poolhand.wire.choice import Lower
@@ -112,7 +113,7 @@ class Signature:
             if name == RETURN:
                 if not of_result:
                     continue
-                shown = inspect.formatannotation(types.returns)
+                shown = _shown(types.returns)
                 raise UsageError(
                     f"task {self._name!r} returns {shown}, which cannot work: {why}; or run it in "
                     "a pool in memory, which stores nothing"
@@ -121,7 +122,7 @@ class Signature:
                 raise self._never(name, why, types)
 
     def _never(self, name: str, why: str, types: Types) -> UsageError:
-        shown = inspect.formatannotation(types.fields[name])
+        shown = _shown(types.fields[name])
         return UsageError(
             f"task {self._name!r}: parameter {name!r} is annotated {shown}, which cannot work: "
             f"{why}"
@@ -143,7 +144,9 @@ class Signature:
 
     def misfit(self, why: object) -> UsageError:
         """Return what is raised for a call that this function does not take."""
-        return UsageError(f"{self._name}{self._signature} cannot be called so: {why}")
+        # Where msgspec says in which part of the kept call: of an argument.
+        text = _AT.sub(r"argument '\1'\2", _text(why))
+        return UsageError(f"{self._name}{self._signature} cannot be called so: {text}")
 
     def check_call(self, call: Call, codec: str = "json") -> bool:
         """Raise if an argument without a type would change; tell whether all will surely be read.
@@ -217,7 +220,7 @@ class Signature:
         else:
             return False
         if changed is not None:
-            shown = None if hint is Any else inspect.formatannotation(hint)
+            shown = None if hint is Any else _shown(hint)
             unknown = types.unknown.get(RETURN)
             raise UsageError(changed_result(self._name, value, changed, shown, unknown))
         return hint is Any or types.plain.get(RETURN) is kind
@@ -236,9 +239,9 @@ class Signature:
     def misreturned(self, value: Any, why: object) -> UsageError:
         """Return what is raised for a result that nobody could read as what is annotated."""
         return UsageError(
-            f"{self._name} is to return {inspect.formatannotation(self.returns)}, and returned "
-            f"{type(value).__name__}: {str(why)[:LONGEST_REASON]}; correct the annotation, or what "
-            "is returned"
+            f"{self._name} is to return {_shown(self.returns)}, and returned "
+            f"{type(value).__name__}: {_text(why)[:LONGEST_REASON]}; correct the annotation, or "
+            "what is returned"
         )
 
     def _check_untyped(self, name: str, value: Any, keeps: Keeps, types: Types) -> None:
@@ -248,7 +251,7 @@ class Signature:
         else:
             changed = find_untyped_change(types.read[name].node, value, keeps)
         if changed is not None:
-            shown = None if hint is Any else inspect.formatannotation(hint)
+            shown = None if hint is Any else _shown(hint)
             unknown = types.unknown.get(name)
             raise UsageError(changed_argument(self._name, name, value, changed, shown, unknown))
 
@@ -280,6 +283,7 @@ class Signature:
 
 
 _HEAP_TYPE = 1 << 9  # what C calls Py_TPFLAGS_HEAPTYPE: of classes that are made while Python runs
+_AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SIMPLE = (int, str, float, bool)
 _SURE = (*_SIMPLE, NoneType)
@@ -338,6 +342,14 @@ def _sure_of(hint: Any) -> frozenset[type]:
     """Return the types whose values are surely read back as what a hint says."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return frozenset(kinds) if all(kind in _SURE for kind in kinds) else frozenset()
+
+
+def _shown(hint: Any) -> str:
+    return inspect.formatannotation(hint).replace("typing.", "")
+
+
+def _text(why: object) -> str:
+    return why.message if isinstance(why, PoolhandError) else str(why)
 
 
 def _listed(value: Any, hint: Any) -> Any:

@@ -56,24 +56,23 @@ def changed_result(
 
 
 def lost_part(what: str, lost: Lost) -> str:
-    """Return the text for a part that came back as something else."""
+    """Return the text for a part that came back as something else; `what` names the whole."""
     given, back = type(lost.given).__name__, type(lost.back).__name__
-    where = f", at {lost.place.lstrip('. ')}," if lost.place else ""
+    part = f"is {article(given)}"
+    if lost.place:
+        part = f"holds {article(given)} at {lost.place.strip('. ')}"
     if hasattr(lost.back, "get_secret_value"):
         return (
-            f"{what} holds a {given}{where} which is masked when it is stored; pass where the "
-            "secret is kept, such as the name of a variable of the environment"
+            f"{what} {part}, which is masked when it is stored; pass where the secret is kept, "
+            "such as the name of a variable of the environment"
         )
-    if given == back:
-        advice = "annotate it with a class that keeps it"
-    elif back in ("str", "bytes"):
-        advice = f"annotate it {given}, or pass {article(back)}"
-    else:
-        advice = (
-            f"annotate it {given}; where a union cannot tell its members apart, give it a "
-            "discriminator: Annotated[A | B, Field(discriminator=…)]"
-        )
-    return f"{what} is {article(given)}{where} and would come back as {article(back)}; {advice}"
+    text = f"{what} {part}, which would come back as {article(back)}"
+    if back in ("str", "bytes", "list", "dict"):
+        return f"{text}; annotate it {given}, or pass {article(back)}"
+    return (
+        f"{text}; annotate it {given}, or, if it is one of a union, give that a discriminator: "
+        "Annotated[A | B, Field(discriminator=…)]"
+    )
 
 
 def _cannot_be_stored(changed: Changed) -> bool:

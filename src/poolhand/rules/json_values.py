@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum
+from math import isfinite
 from pathlib import PurePath
 from types import NoneType
 from typing import Any, NamedTuple
@@ -45,6 +46,20 @@ def find_change(value: Any, keeps: Keeps = JSON, place: str = "") -> Changed | N
     """
     # Nearly all are kept, and are not worth the paths to their parts.
     return None if _is_kept(value, keeps, 0) else _find(value, keeps, place)
+
+
+def find_not_finite(value: Any, place: str = "") -> Changed | None:
+    """Return the first NaN or infinity in plain data: JSON has no such numbers."""
+    if isinstance(value, float):
+        return None if isfinite(value) else Changed(place, value)
+    if isinstance(value, dict):
+        items = [(f"{place}[{short(key)}]", item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        return None
+    found = (find_not_finite(item, where) for where, item in items)
+    return next((one for one in found if one is not None), None)
 
 
 def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
@@ -144,7 +159,8 @@ def annotation_for(value: Any) -> str | None:
             return "None"
         case dict() if value:
             keys, items = _common(value), _common(value.values())
-            return None if keys is None or items is None else f"dict[{keys}, {items}]"
+            is_usable = keys is not None and items is not None and all(map(_may_be_key, value))
+            return f"dict[{keys}, {items}]" if is_usable else None
         case tuple() if hasattr(value, "_fields"):
             return type(value).__name__
         case tuple():
@@ -156,6 +172,11 @@ def annotation_for(value: Any) -> str | None:
             return "Path" if hasattr(value, "exists") else type(value).__name__
         case _:
             return type(value).__name__
+
+
+def _may_be_key(key: Any) -> bool:
+    """Return whether JSON can have a key as text that is read back as what it was."""
+    return not isinstance(key, bool | NoneType | tuple | frozenset | PurePath)
 
 
 def _base(value: Any) -> str:
@@ -181,7 +202,9 @@ def _common(values: Iterable[Any]) -> str | None:
 
 def article(name: str) -> str:
     """Return a name with its article."""
-    return f"an {name}" if name[:1] in "AEIOUaeio" else f"a {name}"
+    if name in ("bytes", "NoneType"):
+        return name.removesuffix("Type")
+    return f"an {name}" if name[:1] in "AEIOaeio" else f"a {name}"
 
 
 def told(changed: Changed, root: str) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import CustomType, DictType, Field, Type, type_info
 
+from poolhand.rules.json_values import article
 from poolhand.wire.choice import Lower, choice_of, lower_dict, lower_items, lower_places
 from poolhand.wire.typed import Marker, adapter_of, build_from_json, is_readable, validate
 
@@ -41,6 +42,8 @@ class Readable(NamedTuple):
 
 def readable(hint: Any) -> Readable:
     """Return what an annotation is read as, or raise Unreadable; NameError: not defined yet."""
+    if get_origin(hint) is Iterable:
+        hint = list[get_args(hint)]  # type: ignore[misc]
     brought = set(_brought(hint, set()))
     if "metadata" in brought:
         try:
@@ -75,7 +78,7 @@ def _by_msgspec(hint: Any, lower: Lower | None) -> Readable:
             name = part.key_type.cls.__name__
             raise Unreadable(f"{name} cannot be a key of a dict; keys are text, numbers or enums")
         if isinstance(part, CustomType) and not is_readable(part.cls):
-            raise Unreadable(f"a {part.cls.__name__} cannot be stored: {STORABLE}")
+            raise Unreadable(f"{article(part.cls.__name__)} cannot be stored: {STORABLE}")
     return Readable(hint, node, lower)
 
 

@@ -133,4 +133,8 @@ def _text(error: ValueError) -> str:
     if not hasattr(error, "errors"):
         return str(error)
     faults = error.errors()
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
+    return "; ".join(": ".join((*_place(one["loc"]), one["msg"])) for one in faults)
+
+
+def _place(loc: tuple[Any, ...]) -> list[str]:
+    return [".".join(map(str, loc))] if loc else []
