@@ -7,7 +7,17 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, NamedTuple, TypedDict, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    NamedTuple,
+    Never,
+    NoReturn,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from poolhand.errors import PoolhandError, Undecodable, UsageError
 from poolhand.execute.unfit import changed_argument, changed_result, lost_part
@@ -335,7 +345,9 @@ def _plain_of(hints: dict[str, Any]) -> dict[str, type]:
 
 def _awaited(hint: Any) -> Any:
     """Return what comes of an awaitable that a plain function returns: a pool awaits it."""
-    return get_args(hint)[-1] if get_origin(hint) in (Awaitable, Coroutine) else hint
+    found = get_args(hint)[-1] if get_origin(hint) in (Awaitable, Coroutine) else hint
+    # What never returns has nothing to be read.
+    return NoneType if found in (NoReturn, Never) else found
 
 
 def _sure_of(hint: Any) -> frozenset[type]:

@@ -110,7 +110,7 @@ def _dump(value: Any, mode: str) -> Any:
     if hasattr(kind, "get_secret_value"):
         raise TypeError(f"{name} is masked when it is written; pass where the secret is kept")
     if hasattr(kind, "__get_pydantic_core_schema__") and "pydantic" in sys.modules:
-        return adapter_of(kind).dump_python(value, mode=mode)
+        return adapter_of(kind).dump_python(value, mode="json")
     raise TypeError(f"{name} cannot be written here; give {ALLOWED}, as keys text or numbers")
 
 
