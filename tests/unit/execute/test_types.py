@@ -30,12 +30,12 @@ UNANNOTATED: Any = object()
 
 
 class Cat(BaseModel):
-    kind: Literal["cat"] = Field("cat", alias="petKind")
+    kind: Literal["cat"] = Field(default="cat", validation_alias="petKind")
     name: str
 
 
 class Dog(BaseModel):
-    kind: Literal["dog"] = Field("dog", alias="petKind")
+    kind: Literal["dog"] = Field(default="dog", validation_alias="petKind")
     name: str
 
 
@@ -300,10 +300,12 @@ def test_the_parts_that_an_annotation_leaves_open_are_held_to_the_same(
 def test_an_annotated_value_that_would_come_back_as_something_else_is_refused(
     hint: Any, value: Any, said: str
 ) -> None:
-    for act in (lambda: code(hint).pack((value,), {}), lambda: code(hint).pack_result(value)):
-        with pytest.raises(UsageError) as caught:
-            act()
-        assert said in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        code(hint).pack((value,), {})
+    assert said in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        code(hint).pack_result(value)
+    assert said in str(caught.value)
 
 
 def test_what_an_annotation_makes_of_a_value_is_no_change() -> None:
@@ -341,6 +343,7 @@ def test_an_int_of_any_length_comes_back_or_is_refused() -> None:
 
 def test_a_codec_that_keeps_more_refuses_less() -> None:
     packed, pickled = code(codec="msgpack"), code(codec="pickle", ring=RING, pickle=AllowPickle())
+    value: Any
     for value in (b"x", NOON, {1: 2}, [nan]):
         assert repr(there_and_back(packed, value)) == repr((value, value))
     for value in ((1,), {1}, NOON.replace(tzinfo=None), Walk(1)):
@@ -391,7 +394,7 @@ def test_a_result_that_can_never_work_is_refused_when_its_task_is_made() -> None
     ):
         Code("make", make, Parcels()).signature.check_early()
 
-    def never() -> Never: ...  # type: ignore[misc, empty-body]
+    def never() -> Never: ...  # type: ignore[empty-body]
 
     Code("never", never, Parcels()).signature.check_early()
 

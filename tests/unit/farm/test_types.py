@@ -50,9 +50,10 @@ async def test_unions_and_paths_arrive_as_what_they_were_and_come_back(url: str)
         seen.extend([shape, more, folder, where])
         return {"first": shape, "none": None}
 
+    more: list[Circle | Square | str] = [Circle(radius=1.0), "none"]
     given = (
         Square(side=2.0),
-        [Circle(radius=1.0), "none"],
+        more,
         Folder(Path("a"), timedelta(days=1)),
         Path("b"),
     )

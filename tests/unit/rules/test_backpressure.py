@@ -104,7 +104,7 @@ def test_every_policy_is_in_the_namespace() -> None:
     assert Backpressure.queue(5, None, 2.0) == bounded(5, wait_timeout=2.0)
     for wrong in ((0,), (5, "drop"), (None, "drop")):
         with pytest.raises(UsageError, match="is not allowed"):
-            Backpressure.queue(*wrong)  # type: ignore[arg-type]
+            Backpressure.queue(*wrong)
     assert Backpressure.bounded(3, "drop_newest") == Bounded(3, OnFull.DROP_NEWEST)
     assert Backpressure.ring_buffer(3) == ring_buffer(3)
     assert Backpressure.fail_fast() == fail_fast()
