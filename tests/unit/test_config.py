@@ -345,7 +345,7 @@ def test_all_faults_of_a_farm_are_told_at_once(tmp_path: Path) -> None:
     variables |= {"HARD_TIMEOUT_S": "30"}
     with pytest.raises(UsageError) as raised:
         read({"prefetch_per_worker": 0}, variables, folder)
-    assert str(raised.value).split("; ") == [
+    assert raised.value.message.split("; ") == [
         "prefetch_per_worker='0' (flag --concurrency) is not allowed",
         "it must be a whole number from 1 to 10,000",
         "timezone='local' (environment TIMEZONE) is not allowed",

@@ -24,7 +24,7 @@ from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, occupied, seeded
 
-NOWHERE = Fault("other.Error", "of its own kind [PH-JOB-001]", "  File there, in that")
+NOWHERE = Fault("other.Error", "of its own kind", "  File there, in that")
 
 
 class Packed:
