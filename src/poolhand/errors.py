@@ -52,6 +52,16 @@ class PoolhandError(Exception):
 
     code: ClassVar[str] = "PH-000"
 
+    @property
+    def message(self) -> str:
+        """The text without the code."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        # The one place where a code is written: texts that quote another error use its `message`.
+        text = self.message
+        return f"{text} [{self.code}]" if text else f"[{self.code}]"
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call the constructor with the message alone.
         return _restore, (type(self), self.args, self.__dict__)

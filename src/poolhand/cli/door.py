@@ -164,7 +164,7 @@ def told() -> Iterator[Told]:
     try:
         yield known
     except PoolhandError as error:
-        text = settings.without_secrets(str(error), known.urls)
+        text = settings.without_secrets(error.message, known.urls)
         screen.aside(f"poolhand: {screen.safe(text)} [{error.code}]")
         raise typer.Exit(exits.of_error(error)) from None
 

@@ -17,7 +17,7 @@ from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.schema import arguments_schema, version_of
-from poolhand.execute.signature import Signature
+from poolhand.execute.signature import Call, Signature
 from poolhand.execute.task_name import is_defined_anew
 from poolhand.rules.causes import (
     ANY_VERSION,
@@ -30,19 +30,27 @@ from poolhand.rules.causes import (
 )
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
+UNCHECKED = ""  # in place of a codec: nothing is held against what it keeps
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
 
 
 class Code:
-    """A function and its name; `fn` is what runs."""
+    """A function and its name; `fn` is what runs.
 
-    def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
+    With `exact` a call or a result that would not come back as it is is refused. Without, it is
+    whatever its codec makes of it.
+    """
+
+    def __init__(
+        self, name: str, fn: Callable[..., Any], parcels: Parcels, *, exact: bool = True
+    ) -> None:
         if not is_name(name):
             raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
         self.parcels = parcels
+        self._exact = exact
         # What is signed has to be bound to its job.
         self.signs = parcels.ring is not None
         # What errors call them; made once, as every job needs them.
@@ -78,14 +86,28 @@ class Code:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
     ) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
-        call = self.signature.bind(args, kwargs)
-        payload = self.parcels.write(call, self._call, bound)
-        if not self.signature.surely_fits(call):
+        signature, parcels = self.signature, self.parcels
+        call = signature.bind(args, kwargs)
+        sure = signature.check_call(call, parcels.codec if self._exact else UNCHECKED)
+        written = call if sure else signature.lowered(call, parcels.codec)
+        try:
+            payload = parcels.write(written, self._call, bound)
+        except UsageError:
+            self._find_unwritable(written)
+            raise
+        if not sure:
             try:
-                self.parcels.read(payload, self.signature.call_type, self._call, bound)
+                back = parcels.read(payload, signature.call_type, self._call, bound)
             except Undecodable as error:
-                raise self.signature.misfit(error.__cause__ or error) from None
+                raise signature.misfit(error.__cause__ or error) from None
+            if self._exact:
+                signature.check_read(call, back)
         return payload
+
+    def _find_unwritable(self, call: Call) -> None:
+        """Raise for the argument that cannot be written, by its name."""
+        for name, value in call[2].items():
+            self.parcels.write(value, f"argument {name!r} of {self._call}")
 
     def check_findable(self) -> None:
         """Raise if a process of its own surely cannot find this function."""
@@ -131,16 +153,21 @@ class Code:
 
     def pack_result(self, value: Any, bound: bytes = b"") -> bytes:
         """Return a result as it is kept; one that nobody could read is refused here."""
-        data = self.parcels.write(value, self._result, bound)
-        if not self.signature.surely_returns(value):
+        signature, codec = self.signature, self.parcels.codec
+        sure = signature.check_result(value, codec if self._exact else UNCHECKED)
+        written = value if sure else signature.lowered_result(value, codec)
+        data = self.parcels.write(written, self._result, bound)
+        if not sure:
             try:
-                self.unpack_result(data, bound)
+                back = self.unpack_result(data, bound)
             except (Undecodable, UsageError) as error:
-                raise self.signature.misreturned(value, error.__cause__ or error) from None
+                raise signature.misreturned(value, error.__cause__ or error) from None
+            if self._exact:
+                signature.check_read_result(value, back)
         return data
 
     def unpack_result(self, data: bytes, bound: bytes = b"") -> Any:
-        return self.parcels.read(data, self.signature.returns, self._result, bound)
+        return self.parcels.read(data, self.signature.result_type, self._result, bound)
 
 
 class Codes:
@@ -175,6 +202,11 @@ class Codes:
                 self._longer[short] = (*self._longer.get(short, ()), name)
         self._codes[name] = code
         self._changes += 1
+
+    def check(self) -> None:
+        """Raise if a task has types that can never be stored; by now all have to be defined."""
+        for code in list(self._codes.values()):
+            code.signature.check()
 
     def causes(self) -> frozenset[str]:
         """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""

@@ -291,7 +291,8 @@ def _is_proven_enough(job: Job, brief: Brief) -> bool:
 
 def _never_alone(job: Job, code: Code) -> JobLost:
     return JobLost(
-        f"job {job.id} was lost: {job.crashes} processes that ran it died, and {code.unfindable()}",
+        f"job {job.id} was lost: {job.crashes} processes that ran it died, and "
+        f"{code.unfindable().message}",
         job_id=job.id,
     )
 

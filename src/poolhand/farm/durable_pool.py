@@ -292,7 +292,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         try:
             ticket = await self._add(order, how)
         except Conflict as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(error.message) from error
         self._known.dead.pop(id, None)
         closures.pop(id, None)
         return ticket

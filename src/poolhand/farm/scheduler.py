@@ -160,8 +160,8 @@ class Scheduler:
             task.code.signature.bind((), {})
         except UsageError as error:
             raise UsageError(
-                f"{error}; a scheduled task is called without arguments: give its parameters "
-                "defaults, or schedule a task that submits it"
+                f"{error.message}; a scheduled task is called without arguments: give its "
+                "parameters defaults, or schedule a task that submits it"
             ) from None
         if not is_short(schedule.key(NEVER)):
             raise UsageError(

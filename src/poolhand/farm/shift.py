@@ -27,13 +27,14 @@ from poolhand.pool.vitals import Examined
 from poolhand.rules.checks import is_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
+from poolhand.rules.view import View
 
 _log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
-class ShiftReport(Struct, frozen=True):
+class ShiftReport(View, frozen=True):
     """What a worker did: attempts that ended, jobs given back, code that would not stop."""
 
     completed: int
@@ -104,6 +105,7 @@ class Shift:
             raise UsageError("this worker was started before; ask the app for another one")
         if self._hooks.before is not None:
             await self._hooks.before()
+        self._executor.codes.check()
         station = await self._opened.station()
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")

@@ -86,7 +86,7 @@ def _schema(place: str, has: int, knows: int, since: int | None = None) -> Findi
 
 
 def _unusable(error: StoreError) -> Finding:
-    return Finding("store", Level.WRONG, f"it cannot be used: {error} [{error.code}]", _cure(error))
+    return Finding("store", Level.WRONG, f"it cannot be used: {error}", _cure(error))
 
 
 def _cure(error: StoreError) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
 
 from poolhand.farm.scheduler import DOCUMENTS, ScheduleRecord
 from poolhand.operate.operable import Operable
+from poolhand.rules.view import View
 
 AT_ONCE = 100
 
 
-class ScheduleView(Struct, frozen=True):
+class ScheduleView(View, frozen=True):
     """A schedule that a worker has seen; `last` is the moment up to which all is done with.
 
     One whose `next` moment is long past is declared nowhere any more, or nobody works.

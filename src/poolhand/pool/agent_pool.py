@@ -10,8 +10,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from poolhand.errors import PoolhandError, UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
@@ -19,6 +17,7 @@ from poolhand.pool.config import is_kept
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.fanout import label_of
 from poolhand.pool.fault import ending_of
+from poolhand.pool.health import HealthCheck
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
 from poolhand.pool.snapshot import PoolSnapshot
@@ -107,7 +106,7 @@ class AgentPool:
             # Also when something is wrong already: all faults are told at once.
             self._pool = self._make_pool(name)
         except UsageError as error:
-            faults.append(str(error))
+            faults.append(error.message)
         if faults or agent_factory is None:
             raise UsageError("AgentPool: " + "; ".join(faults))
         self.num_workers = num_workers
@@ -192,9 +191,9 @@ class AgentPool:
         ticket = self._find(job_id)
         return ticket is not None and await ticket.cancel()
 
-    def health_check(self) -> dict[str, Any]:
-        """Return the health of the pool as JSON knows it."""
-        return msgspec.json.decode(msgspec.json.encode(self._pool.health()), type=dict[str, Any])
+    def health_check(self) -> HealthCheck:
+        """Return the health of the pool as a dict for any JSON encoder, awaited or not."""
+        return self._pool.health_check()
 
     def snapshot(self) -> PoolSnapshot:
         """Return everything about the pool at this instant."""
@@ -218,7 +217,7 @@ class AgentPool:
                 interval=check_interval,
             )
         except UsageError as error:
-            raise UsageError(_in_scale_words(str(error))) from None
+            raise UsageError(_in_scale_words(error.message)) from None
         self._pool.set_autoscale(settings)
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> DrainReport:

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from msgspec import Struct
-
 from poolhand.errors import UsageError
 from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.backoff import Retry
@@ -28,6 +26,7 @@ from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
 from poolhand.rules.sizing import SLOTS_ALLOWED, Autoscale, are_slots
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.view import View
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -37,8 +36,8 @@ class PoolOptions(TypedDict, total=False):
     """What `Pool(name, …)` takes."""
 
     max_concurrent: int
-    queue: Strategy | str
-    backpressure: Policy | str
+    queue: Strategy | str | None
+    backpressure: Policy | str | None
     scope: str
     scope_id: str | None
     pipeline_id: str | None
@@ -59,7 +58,7 @@ class PoolOptions(TypedDict, total=False):
     on_dead: OnDead | None
 
 
-class PoolConfig(Struct, frozen=True):
+class PoolConfig(View, frozen=True):
     """The options of one pool, checked, with the defaults filled in."""
 
     name: str
@@ -105,7 +104,7 @@ CHECKS: dict[str, Check] = {
     ),
     "backpressure": (
         lambda value: isinstance(value, Unbounded | Bounded | FailFast | RingBuffer),
-        "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded' or 'fail_fast'",
+        "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded', 'fail_fast' or None",
     ),
     "timeout": (optional(is_amount), "seconds above 0, or None"),
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
@@ -203,13 +202,18 @@ _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
 }
 
 
+_DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()}
+
+
 def _known() -> str:
     return ", ".join(PoolOptions.__annotations__)
 
 
 def _named(key: str, value: object) -> object:
-    """Return the strategy or policy that a name stands for."""
+    """Return the strategy or policy that a name stands for; None stands for the default."""
     makers = _MAKERS.get(key)
+    if value is None and key in _DEFAULTS:
+        return _DEFAULTS[key]
     if makers is None or not isinstance(value, str) or value not in makers:
         return value
     return makers[value]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from contextlib import suppress
 
-from poolhand.errors import JobCancelled, JobExpired, JobRejected
+from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolhandError
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Failed, Outcome
 
@@ -36,7 +36,7 @@ def fault_of(error: BaseException, skip: int = 0) -> Fault:
         name = f"{kind.__module__}.{name}"
     try:
         # Joined, because what an error calls its text may be a str of its own making.
-        message = "".join(iter(str(error)))
+        message = "".join(iter(_text(error)))
     except BaseException:
         message = "<its text cannot be made>"
     return Fault(name, message[:MOST_MESSAGE], _traceback(error, skip))
@@ -69,6 +69,11 @@ def ending_of(job: Job) -> str | None:
     assert fault is not None
     name = fault.type.rpartition(".")[2]
     return f"{name}: {fault.message}" if fault.message else name
+
+
+def _text(error: BaseException) -> str:
+    # Without its code: the type says as much, and whoever is told of it adds that of its own.
+    return error.message if isinstance(error, PoolhandError) else str(error)
 
 
 def _traceback(error: BaseException, skip: int) -> str:

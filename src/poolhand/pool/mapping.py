@@ -92,7 +92,7 @@ def call_faults(
     try:
         where_to_run(fn, wanted, usual)
     except UsageError as error:
-        return [f"{option}: {error}"]
+        return [f"{option}: {error.message}"]
     return []
 
 

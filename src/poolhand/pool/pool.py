@@ -17,7 +17,7 @@ from poolhand.pool.checkup import Checkup
 from poolhand.pool.config import CHECKS, PoolOptions, configure
 from poolhand.pool.drain import Drain, DrainReport
 from poolhand.pool.engine import Engine
-from poolhand.pool.health import PoolHealth, health_of, not_started
+from poolhand.pool.health import HealthCheck, PoolHealth, health_of, not_started
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scaler import Scaler
 from poolhand.pool.scope import DURABLE, SESSION
@@ -244,6 +244,13 @@ class Pool(Submitter):
         that is not started has no workers.
         """
         return not_started(self._config) if self._live is None else health_of(self._live)
+
+    def health_check(self) -> HealthCheck:
+        """Return the health as a dict for any JSON encoder, awaited or not.
+
+        So does a web application: `return await pool.health_check()`.
+        """
+        return HealthCheck(self.health().to_dict())
 
     def size(self) -> int:
         """Return how many jobs run or wait."""

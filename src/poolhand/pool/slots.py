@@ -215,7 +215,7 @@ class Slots(Generic[W]):
         error = outcome.error
         # By its id: a job may pass on that another one was lost.
         if type(error) is JobLost and error.job_id == attempt.work.id:
-            self._owner.vanished(attempt, str(error))
+            self._owner.vanished(attempt, error.message)
 
     def _give_up(self, attempt: Attempt[W], now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""

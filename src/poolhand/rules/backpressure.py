@@ -168,6 +168,23 @@ def bounded(
     return Bounded(max_depth, OnFull(on_full), wait_timeout)
 
 
+def queue(
+    max_depth: int | None = None,
+    on_full: str | None = None,
+    wait_timeout: float | None = None,
+) -> Policy:
+    """Keep a queue: as `bounded` with a depth; with None there is no bound, and it is never full.
+
+    `on_full` None blocks the submitter.
+    """
+    when_full = OnFull.BLOCK_SUBMITTER if on_full is None else on_full
+    if max_depth is not None:
+        return bounded(max_depth, when_full, wait_timeout)
+    # A queue without a bound is never full, but a wrong word is wrong all the same.
+    bounded(1, when_full, wait_timeout)
+    return Unbounded()
+
+
 def fail_fast() -> Policy:
     """Refuse work unless a slot is free for it."""
     return FailFast()
@@ -184,7 +201,7 @@ def ring_buffer(max_depth: int) -> Policy:
 class Backpressure:
     """All backpressure policies under one name."""
 
-    queue = staticmethod(unbounded)
+    queue = staticmethod(queue)
     unbounded = staticmethod(unbounded)
     bounded = staticmethod(bounded)
     fail_fast = staticmethod(fail_fast)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from poolhand.rules.causes import call_of, home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.view import View
 
 
 class Standing(Struct, frozen=True):
@@ -29,7 +30,7 @@ class Standing(Struct, frozen=True):
     left: float | None = None
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(View, frozen=True):
     """Why a job is where it is: a word for programs, a sentence for people, an estimate."""
 
     reason: str

@@ -10,6 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.errors import SchemaTooNew, TooLarge, UsageError
+from poolhand.rules.json_values import (
+    Changed,
+    as_json,
+    find_change,
+    find_not_finite,
+    returned_as,
+    told,
+)
 
 MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app says otherwise
 KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
@@ -49,12 +57,22 @@ def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
     if not isinstance(record.state, dict):
         kind = type(record.state).__name__
         raise UsageError(f"the state of session {record.id!r} is a {kind}; it must be a dict")
+    changed = find_change(record.state)
+    if changed is not None:
+        raise UsageError(_changed(record.id, changed))
     try:
         data = _encode(record)
     except Exception as error:
         raise UsageError(
             f"the state of session {record.id!r} takes JSON values: {error}"
         ) from error
+    # As which NaN and infinity are written.
+    not_finite = find_not_finite(record.state) if b"null" in data else None
+    if not_finite is not None:
+        raise UsageError(
+            f"the state of session {record.id!r} holds {not_finite.value} at "
+            f"state{not_finite.place}, which is no number in JSON; store None, or a text"
+        )
     if len(data) > most:
         raise TooLarge(
             f"the state of session {record.id!r} has {len(data):,} bytes; at most {most:,} "
@@ -64,6 +82,15 @@ def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
             size=len(data),
         )
     return data
+
+
+def _changed(id: str, changed: Changed) -> str:
+    text = f"the state of session {id!r} {told(changed, 'state')}"
+    if changed.is_key:
+        return f"{text}; use str({changed.value!r}) as the key"
+    if returned_as(changed.value) is None:
+        return f"{text}; store the data it is made from"
+    return f"{text}; store {as_json(changed.value, 'state' + changed.place)}, and read it back so"
 
 
 def read(data: bytes) -> SessionRecord:

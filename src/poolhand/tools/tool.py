@@ -43,7 +43,7 @@ class Tool(Generic[P, T]):
         self.fn = fn
         self.terms = terms
         # Told where the tool is made, not by its first call.
-        Code(terms.name, fn, Parcels())
+        Code(terms.name, fn, Parcels(), exact=False)
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
         self.__doc__ = fn.__doc__
@@ -66,7 +66,8 @@ class Tool(Generic[P, T]):
         if running_in is None or running_in.token is None:
             value: T = await self._make("", 1, args, kwargs)
             return value
-        code = Code(self.terms.name, self.fn, running_in.shelf.get(PARCELS) or Parcels())
+        parcels = running_in.shelf.get(PARCELS) or Parcels()
+        code = Code(self.terms.name, self.fn, parcels, exact=False)
         place = await Keys(self.terms, code, running_in, (args, kwargs)).place()
         calling = Calling(self.terms, code, running_in, place)
         found: T = await calling.result(

@@ -148,6 +148,8 @@ def _refuse(value: Any, codec: Codec, error: Exception, what: str) -> NoReturn:
         )
     elif isinstance(cause, OverflowError):
         reason = "the int has more than 64 bits; use codec='json', or give a str"
+    elif "for integer string conversion" in reason:
+        reason = "the int has more than 4300 digits; give a str"
     raise UsageError(f"{what} cannot be written as {codec.name}, at {place}: {reason}") from error
 
 

@@ -79,15 +79,15 @@ async def test_every_kind_of_parameter_gets_what_was_given(runtime: SeededRuntim
     @app.task(name="call")
     def call(
         first: UUID, /, second: Query, *rest: Query, word: set[int], **more: Query
-    ) -> list[Any]:
-        return [str(first), second, list(rest), sorted(word), more]
+    ) -> tuple[UUID, Query, list[Query], set[int], dict[str, Query]]:
+        return first, second, list(rest), word, more
 
     id = uuid4()
     found = await run(
         app, call, id, Query("a"), Query("b"), Query("c"), word={2, 1}, extra=Query("d")
     )
-    plain = [{"topic": name, "depth": 1} for name in "abcd"]
-    assert found == [str(id), plain[0], plain[1:3], [1, 2], {"extra": plain[3]}]
+    a, b, c, d = map(Query, "abcd")
+    assert found == (id, a, [b, c], {1, 2}, {"extra": d})
 
 
 @seeded
@@ -167,7 +167,9 @@ async def test_an_argument_that_cannot_be_written_is_refused_at_the_submit() -> 
     async def call(value: Any) -> None: ...
 
     async with app:
-        with pytest.raises(UsageError, match="cannot be written as json"):
+        with pytest.raises(
+            UsageError, match=r"argument .value. holds an object at value\[.a.\]\[0\]"
+        ):
             await call.submit({"a": [object()]})
 
 
@@ -186,9 +188,9 @@ async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (object, "cannot be written as json"),
+        (object, "its result is an object, which cannot be stored as JSON"),
         (lambda: "x" * 2000, "the limit is 1000"),
-        (lambda: {1: {2: object()}}, "cannot be written as json"),
+        (lambda: {"a": {"b": object()}}, "holds an object at result\\['a'\\]\\['b'\\]"),
     ],
     ids=["no data", "too large", "deep inside"],
 )
@@ -234,11 +236,10 @@ def returning(hint: Any, value: Any) -> Any:
         (Query, Query(topic=5), "and returned Query: Expected `str`, got `int` - at"),  # type: ignore[arg-type]
         (Hit, {"title": "x"}, "and returned dict: Object missing required field `at`"),
         (Answer, Answer.model_construct(text="x", hits="none"), "and returned Answer: hits"),
-        (NoReturn, None, "is to return .*NoReturn, and returned NoneType: Type .*is not supported"),
-        (Callable[[], int], 5, "and returned int: .*cannot be made from data"),
+        (NoReturn, 5, "is to return NoneType, and returned int"),
     ],
     ids=["int", "none", "optional", "forgotten", "generic", "dataclass", "struct", "model",
-         "no return", "callable"],
+         "no return"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_why(
@@ -268,7 +269,6 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_
         (set[str], ["a"], {"a"}),
         (object, {"a": [1]}, {"a": [1]}),
         (dict[str, object], {"a": 1, "b": "two"}, {"a": 1, "b": "two"}),
-        (Any, (1, 2), [1, 2]),
         (Query, {"topic": "bees"}, Query("bees")),
         (Query | None, Query("bees"), Query("bees")),
         (list[Answer], [Answer(text="x", hits=[])], [Answer(text="x", hits=[])]),

@@ -125,7 +125,7 @@ async def test_a_moment_at_the_end_of_the_calendar_is_refused_or_kept_but_never_
 def test_every_option_of_a_submit_is_in_this_table() -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), wrong=1)
-    assert str(caught.value).partition("there are ")[2].split(", ") == list(BAD)
+    assert caught.value.message.partition("there are ")[2].split(", ") == list(BAD)
 
 
 @seeded
