@@ -82,9 +82,7 @@ class StoreFile:
         self._steps = migrations.steps()
         self._holder = self._lock.path
         try:
-            if not await self._lock.wait(self._new_patience()):
-                raise self._held()
-            self._connect()
+            await self._connect_in_time(self._new_patience())
             self._wake.open()
         except BaseException as error:
             self._disconnect()
@@ -274,6 +272,23 @@ class StoreFile:
             raise Unavailable(f"{self.path} is not open")
         self.expect_own()
         return self._connection
+
+    async def _connect_in_time(self, patience: Patience) -> None:
+        """Take the lock and connect; programs that write without that lock are waited for."""
+        while await self._lock.wait(patience):
+            try:
+                return self._connect()
+            except Unavailable as error:
+                cause = error.__cause__
+                if not (isinstance(cause, sqlite3.Error) and faults.is_busy(cause)):
+                    raise
+                self._disconnect()
+                self._lock.release()
+                pause = self._lock.pause(patience)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+        raise self._held()
 
     def _connect(self) -> None:
         self._expect_no_remains()

@@ -71,6 +71,9 @@ class Known(NamedTuple):
     version: int  # the one in page 1
 
 
+NOTHING = Known(0.0, 0.0, 0, 0)
+
+
 class Place:
     """What was found where the file is; to look again costs two calls of the system.
 
@@ -84,12 +87,15 @@ class Place:
         self._file = self._logged = (0, 0)
         self._written = 0
         self._known: Known | None = None
+        self._may_note = True
 
     def remember(self, connection: sqlite3.Connection) -> None:
         """Take what is there for what belongs there."""
         self._file, _ = self._seen()
         self._logged = _numbers(self._log)
         self._known = None
+        # What was noted of a content that a backup has replaced since must not count any more.
+        self._may_note = self._write_down(NOTHING)
         self.note(connection)
 
     def note(self, connection: sqlite3.Connection) -> None:
@@ -123,6 +129,8 @@ class Place:
         if written != self._written and connection is not None:
             self._expect_same(connection)
             self.note(connection)
+            # Not what it is by now: what came since is compared next time.
+            self._written = written
         if _numbers(self._log) != self._logged:
             raise LogGone(self._gone())
 
@@ -184,15 +192,21 @@ class Place:
         else:
             known = Known(0.0, clock.offset, clock.version, content.version)
         self._known = known
+        self._write_down(known)
+
+    def _write_down(self, known: Known) -> bool:
         # A process without the right, or without space, knows it alone.
         with contextlib.suppress(OSError):
             notes = os.open(self._notes, os.O_WRONLY)
             try:
-                os.pwrite(notes, NOTE.pack(known.latest, *known), 0)
+                return os.pwrite(notes, NOTE.pack(known.latest, *known), 0) == NOTE.size
             finally:
                 os.close(notes)
+        return False
 
     def _noted(self) -> Known | None:
+        if not self._may_note:
+            return None
         try:
             notes = os.open(self._notes, os.O_RDONLY)
         except OSError:

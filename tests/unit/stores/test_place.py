@@ -155,6 +155,15 @@ async def test_checkpoints_of_others_and_vacuums_are_no_exchange(tmp_path: Path)
         assert len(await store.scan("", limit=10_000)) == 12 + WORTH_WHILE // 2
 
 
+def first_page_only(path: Path) -> None:
+    """Copy page 1 from the log to a file that is not open: alone it cannot be read any more."""
+    log = Path(f"{path}-wal").read_bytes()
+    frames = [log[at : at + 24 + 4096] for at in range(32, len(log), 24 + 4096)]
+    first = [frame[24:] for frame in frames if int.from_bytes(frame[:4]) == 1]
+    with open(path, "r+b") as file:
+        file.write(first[-1])
+
+
 def half_done(path: Path) -> None:
     """Copy every page from the log to the file but that of the clock, as a checkpoint that dies."""
     # By another process: to close the file in this one would take the locks of SQLite away.
@@ -190,6 +199,29 @@ async def test_an_exchange_after_a_checkpoint_that_died_is_noticed(tmp_path: Pat
         with pytest.raises(Corrupt, match="it is older than what was there"):
             await keep(store, "c")
     assert await kept(path) == ["a"]
+
+
+async def test_an_older_content_is_put_back_while_nothing_is_open(tmp_path: Path) -> None:
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    async with opened(path) as store:
+        await keep(store, "a")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+        await keep(store, "b")
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{backup}{end}")
+    first_page_only(backup)
+    async with opened(path) as store:
+        await keep(store, "c")
+        work_off(path)
+        await keep(store, "d")
+    for end in ("", "-wal"):
+        shutil.copyfile(f"{backup}{end}", f"{path}{end}")
+    async with opened(path) as store, opened(path) as other_store:
+        work_off(path)
+        await keep(store, "e")
+        await keep(other_store, "f")
+    assert await kept(path) == ["a", "b", "e", "f"]
 
 
 async def test_a_log_of_which_no_copy_can_be_kept_is_not_emptied(tmp_path: Path) -> None:
