@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from poolhand.execute.execution import Execution
     from poolhand.farm.agent import Agent
     from poolhand.farm.shift import Shift, ShiftReport
+    from poolhand.farm.sync_ticket import SyncTicket
     from poolhand.farm.task import Task
     from poolhand.rules.farm import FarmSettings
     from poolhand.sessions.session import Session
@@ -105,6 +106,7 @@ _LATER = {
     "Session": "poolhand.sessions.session",
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
+    "SyncTicket": "poolhand.farm.sync_ticket",
     "Task": "poolhand.farm.task",
     "ToolContext": "poolhand.tools.calling",
     "step": "poolhand.tools.step",
@@ -188,6 +190,7 @@ __all__ = [
     "Snooze",
     "Status",
     "StoreError",
+    "SyncTicket",
     "Task",
     "Ticket",
     "TooLarge",

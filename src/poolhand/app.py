@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -28,6 +28,7 @@ from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.shift import Hooks, Shift
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
+from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
@@ -250,6 +251,13 @@ class App(Schedules):
         how = How(code, self.config(found.job.pool).backpressure)
         return self._submissions.ticket(station, found.job, at, how)
 
+    def get_sync(self, id: str) -> SyncTicket[Any] | None:
+        """Return the ticket of a job by its id, for code without an event loop."""
+        if has_loop():
+            raise UsageError("get_sync would block the event loop that runs here; use await app.get(…)")
+        found = self._ask_sync(lambda: self.get(id))
+        return SyncTicket(found, self._ask_sync) if isinstance(found, StoredTicket) else None
+
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
         return Operator(KeptStore(self), self.runtime)
@@ -300,17 +308,20 @@ class App(Schedules):
     async def submit(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
         return await self._submissions.submit(orders, how)
 
-    def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    def submit_sync(self, order: Order, how: How) -> SyncTicket[Any]:
         self._declared.check()
-        station = self._opening.station_sync()
         heard: list[Event] = []
         submissions = Submissions(self, self.events, heard.append)
         try:
-            return station.keeper.ask_sync(lambda: submissions.submit(orders, how))
+            (ticket,) = self._ask_sync(lambda: submissions.submit([order], how))
         finally:
             # On this thread: subscribers are user code, which the keeper never runs.
             for event in heard:
                 self.events.emit(event)
+        return SyncTicket(ticket, self._ask_sync)
+
+    def _ask_sync(self, call: Callable[[], Awaitable[T]]) -> T:
+        return self._opening.station_sync().keeper.ask_sync(call)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
+from poolhand.farm.declared import UNDECLARED
 from poolhand.farm.orders import Call, Orders
 from poolhand.farm.station import Station
+from poolhand.farm.stored_map import map_stored, map_window
 from poolhand.farm.submit import How
+from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.transaction import Connection, Transaction
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.mapping import key_faults, map_faults
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
@@ -52,7 +55,7 @@ class Door(Protocol):
 
     async def submit(self, orders: list[Order], how: How) -> list[Any]: ...
 
-    def submit_sync(self, orders: list[Order], how: How) -> list[Any]: ...
+    def submit_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
 
     async def station(self) -> Station: ...
 
@@ -85,6 +88,47 @@ class Submits(Generic[P, T]):
         found: Ticket[T] = ticket
         return found
 
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Submit and wait: the value, or what `ticket.result()` raises."""
+        return await (await self.submit(*args, **kwargs))
+
+    @overload
+    async def map(
+        self,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool
+    ) -> list[T | BaseException]: ...
+
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Submit a call per item, each with that one argument; values in the order of items.
+
+        A bounded number of jobs is in the pool at a time, so `items` may be endless or slow. The
+        first failure ends it: no further item is taken, its jobs that wait or run are cancelled,
+        then the error is raised. With `return_exceptions` errors stand among the values.
+        """
+        options, config = self._terms().options, self._door.config(self._pool)
+        self._check_waits("map")
+        faults = map_faults(self._code.fn, items, return_exceptions, options.run_in, config.run_in)
+        faults += key_faults(options)
+        if faults:
+            raise UsageError(f"{self.name}.map: " + "; ".join(faults))
+        slots = None if config is UNDECLARED else config.max_concurrent
+        submit: Callable[[Any], Awaitable[Ticket[Any]]] = self.submit
+        return await map_stored(
+            submit,
+            items,
+            limit=map_window(slots, config.backpressure),
+            return_exceptions=return_exceptions,
+        )
+
     async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
         """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
 
@@ -97,11 +141,14 @@ class Submits(Generic[P, T]):
         tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
         return tickets
 
-    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
-        """Hand in a call from code that has no event loop; it waits until the call is kept."""
-        _check_no_loop(self.name)
-        (ticket,) = self._door.submit_sync([self.order(args, kwargs)], self._how())
-        found: Ticket[T] = ticket
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
+        """Hand in a call from code without an event loop, and block until it is kept.
+
+        The ticket's `result()` and `cancel()` block as well.
+        """
+        self._check_no_loop()
+        ticket = self._door.submit_sync(self.order(args, kwargs), self._how())
+        found: SyncTicket[T] = ticket
         return found
 
     async def submit_in(
@@ -159,6 +206,13 @@ class Submits(Generic[P, T]):
         # Told here, not at the submit: bad options are the fault of this line.
         view.check()
         return view
+
+    def _check_no_loop(self) -> None:
+        if has_loop():
+            raise UsageError(
+                f"{self.name}.submit_sync would block the event loop that runs here; use "
+                f"await {self.name}.submit(…)"
+            )
 
     def _check_waits(self, verb: str) -> None:
         """Raise if what a busy session does to one turn would have to be decided for many."""
@@ -248,13 +302,3 @@ def _as_calls(calls: Any) -> list[tuple[Any, ...]]:
 
 
 _CALLS = "tuples of arguments, such as [('bees',), ('ants',)]"
-
-
-def _check_no_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError(
-        f"{name}.submit_sync would block the event loop that runs here; use await {name}.submit(…)"
-    )

@@ -122,6 +122,10 @@ class StoredTicket(Ticket[T]):
         except asyncio.CancelledError:
             self.caller_left()
             raise
+        return self.outcome()
+
+    def outcome(self) -> T:
+        """Return the value of a job that is over, or raise its error."""
         seen = self._seen
         if seen.job.status is Status.COMPLETED:
             value: T = self._result(seen.job)
