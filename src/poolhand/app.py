@@ -24,8 +24,9 @@ from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
+from poolhand.farm.run_worker import check_can_block, run_until_signal
 from poolhand.farm.scheduler import Scheduler
-from poolhand.farm.shift import Hooks, Shift
+from poolhand.farm.shift import Hooks, Shift, ShiftReport
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.sync_ticket import SyncTicket, has_loop
@@ -41,6 +42,7 @@ from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import (
+    Seconds,
     is_writable,
     shown,
 )
@@ -171,7 +173,7 @@ class App(Schedules):
         self,
         slots: int = 10,
         pools: Iterable[str] | None = None,
-        drain_timeout: float = DRAIN_TIMEOUT,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
     ) -> Shift:
         """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
@@ -179,6 +181,23 @@ class App(Schedules):
         `capture`: what jobs print and log goes into their events as well.
         """
         return self.shift(checked_terms(slots, pools, drain_timeout, capture))
+
+    def run_worker(
+        self,
+        slots: int = 10,
+        pools: Iterable[str] | None = None,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
+        capture: bool = False,
+    ) -> ShiftReport:
+        """Run a worker in a script, and block until SIGTERM or Ctrl-C stops it.
+
+        The first signal lets running jobs finish within `drain_timeout`; a second one hands them
+        back at once, uncharged. Other options as for `worker`.
+        """
+        check_can_block()
+        terms = checked_terms(slots, pools, drain_timeout, capture)
+        seconds, opening = terms.drain_timeout, self._opening
+        return run_until_signal(self.shift(terms), seconds, lambda: opening.current, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Have every process that runs jobs call this before its first one: `@app.warm_up`.
@@ -254,7 +273,9 @@ class App(Schedules):
     def get_sync(self, id: str) -> SyncTicket[Any] | None:
         """Return the ticket of a job by its id, for code without an event loop."""
         if has_loop():
-            raise UsageError("get_sync would block the event loop that runs here; use await app.get(…)")
+            raise UsageError(
+                "get_sync would block the event loop that runs here; use await app.get(…)"
+            )
         found = self._ask_sync(lambda: self.get(id))
         return SyncTicket(found, self._ask_sync) if isinstance(found, StoredTicket) else None
 

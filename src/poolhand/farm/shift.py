@@ -23,7 +23,7 @@ from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.substrate import own_task
 from poolhand.pool.vitals import Examined
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import Seconds, is_seconds, to_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
 
@@ -121,9 +121,9 @@ class Shift:
             self._hooks.begun(station)
         return self
 
-    async def drain(self, timeout: float | None = None) -> ShiftReport:
+    async def drain(self, timeout: Seconds | None = None) -> ShiftReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
-        seconds = self._terms.drain_timeout if timeout is None else timeout
+        seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         worker = self._at_work()

@@ -24,7 +24,7 @@ from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import shown
+from poolhand.rules.checks import Seconds, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,8 +36,8 @@ class TaskOptions(TypedDict, total=False):
 
     name: str | None
     priority: int
-    timeout: float | None
-    soft_timeout: float | None
+    timeout: Seconds | None
+    soft_timeout: Seconds | None
     retry: Retry | None
     run_in: str | None
     on_crash: str
@@ -183,13 +183,13 @@ class Submits(Generic[P, T]):
         session: str | None = UNSET,
         tenant: str | None = UNSET,
         user: str | None = UNSET,
-        timeout: float | None = UNSET,
-        soft_timeout: float | None = UNSET,
+        timeout: Seconds | None = UNSET,
+        soft_timeout: Seconds | None = UNSET,
         retry: Retry | None = UNSET,
         run_in: str | None = UNSET,
-        delay: float | None = UNSET,
+        delay: Seconds | None = UNSET,
         run_at: datetime | None = UNSET,
-        expires: float | None = UNSET,
+        expires: Seconds | None = UNSET,
         cancel_with_caller: bool = UNSET,
         on_crash: str = UNSET,
         on_busy: str = UNSET,

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 Predicate = Callable[[Any], bool]
 Seconds = float | timedelta
 """A duration as users give it; `to_seconds` makes one number of both, where it comes in."""
@@ -83,6 +86,14 @@ def to_seconds(value: Any) -> Any:
     Options are converted before they are checked, so that all other code knows only floats.
     """
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def convert_seconds(record: Struct, *fields: str) -> None:
+    """Convert fields of a record that has just been made; only its `__post_init__` may do that."""
+    for field in fields:
+        value = getattr(record, field)
+        if isinstance(value, timedelta):
+            force_setattr(record, field, to_seconds(value))
 
 
 def is_seconds(value: Any) -> bool:

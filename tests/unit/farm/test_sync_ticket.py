@@ -66,10 +66,9 @@ def test_a_script_submits_and_waits_for_the_value(url: str) -> None:
 def test_the_error_of_a_job_is_raised(url: str) -> None:
     app = App(url)
     add = adder(app, retry=Retry(attempts=1))
-    with worker(app):
-        # The worker runs in this process, which therefore knows the exception itself.
-        with pytest.raises(ValueError, match="a negative number"):
-            add.submit_sync(-1).result()
+    # The worker runs in this process, which therefore knows the exception itself.
+    with worker(app), pytest.raises(ValueError, match="a negative number"):
+        add.submit_sync(-1).result()
 
 
 def test_a_value_of_another_app_on_the_same_store_is_read(shared_url: str) -> None:
