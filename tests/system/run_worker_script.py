@@ -21,10 +21,14 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def is_released() -> bool:
+    return (Path(FOLDER) / "release").exists()
+
+
 @app.task(name="hold")
 async def hold() -> str:
     say("begun")
-    while not (Path(FOLDER) / "release").exists():
+    while not is_released():  # noqa: ASYNC110 - another process makes the file
         await asyncio.sleep(0.02)
     return "held"
 
@@ -32,7 +36,7 @@ async def hold() -> str:
 @app.task(name="block")
 async def block() -> None:
     say("begun")
-    while not (Path(FOLDER) / "release").exists():
+    while not is_released():
         pass
 
 
