@@ -18,6 +18,7 @@ from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.catalogue import AGENT, TASK, Catalogue
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
@@ -102,6 +103,7 @@ class App(Schedules):
         self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
         self._codes = Codes()
+        self._catalogue = Catalogue()
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
@@ -216,7 +218,7 @@ class App(Schedules):
     def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
         """Return a worker under terms that were checked; `heard` is told what ends in it."""
         self._scheduler.check()
-        hooks = Hooks(heard, self._scheduler.begin, self.get_ready)
+        hooks = Hooks(heard, self._scheduler.begin, self.get_ready, self._catalogue.published)
         terms = replace(terms, before=self._warm_ups.packed())
         return Shift(self, self._executor, self._declared.configs, terms, hooks)
 
@@ -354,6 +356,7 @@ class App(Schedules):
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._add(code, pool)
+        self._catalogue.add(code, pool, TASK, task.usual_options)
         return task
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
@@ -365,6 +368,7 @@ class App(Schedules):
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)
+        self._catalogue.add(code, pool, AGENT, agent.usual_options)
         return agent
 
     def _add(self, code: Code, pool: str) -> None:

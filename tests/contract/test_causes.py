@@ -17,9 +17,13 @@ async def set_aside(hand: Hand, claims: Sequence[Claim], cause: str = "task:a") 
 
 
 async def claim(
-    hand: Hand, *causes: str, count: int = 100, pools: tuple[str, ...] | None = None
+    hand: Hand,
+    *causes: str,
+    count: int = 100,
+    pools: tuple[str, ...] | None = None,
+    refused: tuple[str, ...] = (),
 ) -> list[Claim]:
-    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes))
+    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes), frozenset(refused))
     return await hand.store.claim(wanted)
 
 
@@ -97,6 +101,19 @@ async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(ha
     # The three that are older than b1 have no permit.
     assert ids(await claim(hand, "task:a", count=2)) == ["b1", "c1"]
     assert await claim(hand, "task:a", count=2) == []
+
+
+async def test_calls_of_any_version_are_claimed_but_those_that_were_refused(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c")
+    first, second, third = await hand.claim()
+    await set_aside(hand, [first], "call:1111/a")
+    await set_aside(hand, [second], "call:2222/a")
+    await set_aside(hand, [third], "call:1111/b")
+    any_version = "call:*/a"
+    assert ids(await claim(hand, any_version, refused=("call:1111/a",))) == ["b"]
+    assert await claim(hand, any_version, refused=("call:1111/a",)) == []
+    assert ids(await claim(hand, any_version)) == ["a"]
+    assert ids(await claim(hand, "call:*/b")) == ["c"]
 
 
 async def test_its_session_stays_held(hand: Hand) -> None:

@@ -17,8 +17,9 @@ from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
+from poolhand.execute.schema import arguments_schema, version_of
 from poolhand.execute.signature import Signature
-from poolhand.rules.causes import key_cause, task_cause
+from poolhand.rules.causes import ANY_VERSION, call_cause, key_cause, task_cause
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
@@ -40,10 +41,23 @@ class Code:
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
+        self._version: str | None = None
+
+    @property
+    def version(self) -> str:
+        """Which calls this task accepts: another version may accept others, or the same."""
+        if self._version is None:
+            self._version = version_of(self.signature, self.parcels)
+        return self._version
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments."""
+        return arguments_schema(self.signature)
 
     def causes(self) -> Iterator[str]:
         """Return the causes of jobs that wait for this task, or for a key that it reads with."""
         yield task_cause(self.name)
+        yield call_cause(ANY_VERSION, self.name)
         ring = self.parcels.ring
         for key_id in () if ring is None else ring.names:
             yield key_cause(key_id, self.name)

@@ -50,6 +50,19 @@ class Signature:
         """The type of a kept call of this function."""
         return self._hints()[0]
 
+    def fields(self) -> dict[str, tuple[Any, bool]]:
+        """Return the type kept for each parameter, and whether a call must have it."""
+        kept = self._hints()[2]
+        return {
+            name: (kept[name], one.default is Parameter.empty and one.kind not in _VARIABLE)
+            for name, one in self._signature.parameters.items()
+        }
+
+    @property
+    def kinds(self) -> list[str]:
+        """How each parameter may be given."""
+        return [one.kind.name for one in self._signature.parameters.values()]
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Return a call as it is kept, or raise UsageError where it does not fit."""
         if self._is_plain and not kwargs and len(args) == len(self._names):

@@ -13,6 +13,7 @@ from poolhand.farm.numbers import bodies_of
 from poolhand.farm.refusal import forbidden
 from poolhand.farm.station import Station
 from poolhand.farm.task import Door, Submits
+from poolhand.pool.options import Options
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import OnBusy, may_use
 from poolhand.rules.streams import executions_of, session_of
@@ -47,7 +48,7 @@ class Agent(Generic[P, T]):
         self.__module__ = call.__module__
         self.__wrapped__ = call
         # Told where the agent is made, not by its first session.
-        self.session("check")
+        self.usual_options()
 
     @property
     def name(self) -> str:
@@ -59,6 +60,10 @@ class Agent(Generic[P, T]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name} in pool {self._pool!r}>"
+
+    def usual_options(self) -> Options:
+        """Return the options of every turn, those of the pool included."""
+        return self.session("any").usual_options()
 
     def session(
         self,

@@ -23,8 +23,8 @@ RETRY_FIRST, RETRY_MOST = 0.05, 1.0
 STEP_ASIDE = 0.05  # for those who can run what was passed on
 
 
-# Which pools to claim from, None for all, and by which causes.
-Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str]]]
+# Which pools to claim from, None for all, by which causes, and by which not.
+Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]]
 
 
 class Done(Struct, frozen=True):

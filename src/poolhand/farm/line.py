@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from poolhand.contract import Claim
 from poolhand.execute.executor import hand_back, stopped
+from poolhand.farm.catalogue import Published
 from poolhand.farm.hand import Choose, Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
@@ -54,6 +55,7 @@ class Line:
         self.task: Task[None] | None = None
         self.claims: deque[Claim] = deque()
         self.news: deque[Delivery] = deque()
+        self.catalogue: Published | None = None
         self._station = station
         self._choose = choose
         self._crew = crew

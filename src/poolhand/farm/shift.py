@@ -15,6 +15,7 @@ from msgspec import Struct
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.capture import begin_capture, end_capture
 from poolhand.execute.executor import Executor
+from poolhand.farm.catalogue import Published
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
 from poolhand.farm.work_terms import WorkTerms
@@ -45,12 +46,13 @@ class ShiftReport(Struct, frozen=True):
 class Hooks(Struct, frozen=True):
     """Who is told what of a worker: `heard` what ends in it, `begun` that it works.
 
-    `before` is awaited before it claims anything.
+    `before` is awaited before it claims anything; `catalogue` lists the tasks to publish.
     """
 
     heard: Callable[[Job], None] | None = None
     begun: Callable[[Station], None] | None = None
     before: Callable[[], Awaitable[None]] | None = None
+    catalogue: Callable[[], Published] | None = None
 
 
 class Shift:
@@ -108,6 +110,8 @@ class Shift:
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
+        if self._hooks.catalogue is not None:
+            worker.line.catalogue = self._hooks.catalogue()
         self._worker = worker
         if self._terms.captures:
             begin_capture()

@@ -224,6 +224,10 @@ class Submits(Generic[P, T]):
         """Raise what is wrong with the options, as far as it can be known now."""
         self._terms()
 
+    def usual_options(self) -> Options:
+        """Return the options of every submit, those of the pool included."""
+        return self._terms().options
+
     def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
         """Return what a store is asked to keep for a call; nothing is handed in."""
         code = self._code

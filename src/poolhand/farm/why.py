@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Protocol
 
 from poolhand.contract import Filter, Lease, Page, PoolRow, Stored
+from poolhand.farm.catalogue import Readable, workers_with
+from poolhand.rules.causes import task_of
 from poolhand.rules.explain import Explanation, Standing, explain
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, Strategy
@@ -15,7 +17,7 @@ MOST_RIVALS = 1000
 SAMPLE = 20
 
 
-class Viewable(Protocol):
+class Viewable(Readable, Protocol):
     """The verbs of a store that tell where a job stands."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
@@ -23,8 +25,6 @@ class Viewable(Protocol):
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
-
-    async def leases(self) -> list[Lease]: ...
 
 
 async def pool_named(store: Viewable, name: str) -> PoolRow | None:
@@ -69,6 +69,9 @@ async def explained(
             return await _behind_key(store, job, pool)
         case Status.QUEUED if not pool.paused:
             return await _in_queue(store, job, pool)
+        case Status.SCHEDULED if (task := task_of(job.waits_for)) is not None:
+            known = await known_task(store, task, await store.leases(), job.pool)
+            return known or glance or explain(Standing(job, None))
         case Status.RUNNING if glance is None:
             return explain(Standing(job, pool.slots, ran=_since(job.started_at, now)))
         case _:
@@ -109,6 +112,22 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     ahead = sum(_goes_before(one, job, pool) for one in rivals)
     average = await _average(store, job.pool)
     return explain(Standing(job, pool.slots, ahead=ahead, average=average))
+
+
+async def known_task(
+    store: Readable, task: str, leases: Sequence[Lease], pool: str
+) -> Explanation | None:
+    """Say why workers that have a task do not run a job of a pool; None if none has the task."""
+    having = await workers_with(store, task, leases)
+    if not having:
+        return None
+    if not any(one.serves(pool) for one in having):
+        return Explanation(
+            "no_worker",
+            f"no worker that has the task {task!r} serves pool {pool!r}; declare that pool in its "
+            f"app, or give a worker pools=[{pool!r}]",
+        )
+    return Explanation("queued", f"it waits for a free slot of a worker that has the task {task!r}")
 
 
 def unserved(pool: str, others: bool) -> str:

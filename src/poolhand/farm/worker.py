@@ -100,13 +100,13 @@ class Worker:
             self._offer(slot.index)
         self.line.begin()
 
-    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
-        """Return what to claim: of which pools, and by which causes; on the keeper's loop."""
-        pools = self._terms.pools
-        causes = self._executor.causes()
-        if self._executor.is_home:
+    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]:
+        """Return what to claim: of which pools, by which causes; on the keeper's loop."""
+        pools, executor = self._terms.pools, self._executor
+        causes = executor.causes()
+        if executor.is_home:
             causes |= {self.station.homes.cause}
-        return self._executor.pools() if pools is None else pools, causes
+        return executor.pools() if pools is None else pools, causes, executor.refused
 
     def now(self) -> float:
         return self._clock.now()

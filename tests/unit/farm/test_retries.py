@@ -255,6 +255,40 @@ async def test_a_job_signed_with_a_key_that_a_worker_lacks_waits_for_one_that_ha
 
 
 @seeded
+async def test_a_call_that_an_older_version_of_its_task_does_not_accept_waits_for_the_newer(
+    runtime: SeededRuntime,
+) -> None:
+    store, heard = SharedStore(runtime), Heard()
+    before = StoreApp(store, runtime, events=heard.events)
+    after = StoreApp(store, runtime)
+
+    @before.task(name="call")
+    async def call(number: int) -> int:
+        return number
+
+    @after.task(name="call")
+    async def call_with_unit(number: int, unit: str = "m") -> str:
+        return f"{number} {unit}"
+
+    async with before, after:
+        async with before.worker(slots=1):
+            tickets = [await call_with_unit.submit(number, "km") for number in range(3)]
+            await asyncio.sleep(100)
+            jobs = [(await stored(after, one.id)).job for one in tickets]
+            assert [(job.status, job.attempts) for job in jobs] == [(Status.SCHEDULED, 0)] * 3
+            explained = await tickets[0].explain()
+            assert explained.reason == "other_version"
+            assert "give new parameters a default" in str(explained)
+            # Each cost one claim of this worker, and it does not claim them again.
+            assert len(heard.of(JobSetAside)) == 1
+            assert len(await store.read(STREAM, kind=DEQUEUE)) == 3
+            # Those of its own version go on beside them.
+            assert await (await call.submit(7)) == 7
+        async with after.worker():
+            assert [await one for one in tickets] == ["0 km", "1 km", "2 km"]
+
+
+@seeded
 async def test_a_worker_serves_the_pools_of_its_tasks_and_those_it_declares(
     runtime: SeededRuntime,
 ) -> None:
