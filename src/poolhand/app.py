@@ -23,6 +23,7 @@ from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
+from poolhand.farm.named_task import ByName, NamedTasks
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
 from poolhand.farm.run_worker import check_can_block, run_until_signal
@@ -71,7 +72,7 @@ READY_WITHIN = 4.5
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
 
 
-class App(Schedules):
+class App(Schedules, ByName):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
@@ -104,6 +105,7 @@ class App(Schedules):
         self._opening = Opening(self._station)
         self._codes = Codes()
         self._catalogue = Catalogue()
+        self._named = NamedTasks(self, self, self._parcels)
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
@@ -328,10 +330,10 @@ class App(Schedules):
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)
 
-    async def submit(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    async def hand_in(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
         return await self._submissions.submit(orders, how)
 
-    def submit_sync(self, order: Order, how: How) -> SyncTicket[Any]:
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]:
         self._declared.check()
         heard: list[Event] = []
         submissions = Submissions(self, self.events, heard.append)
@@ -357,6 +359,7 @@ class App(Schedules):
         task.check()
         self._add(code, pool)
         self._catalogue.add(code, pool, TASK, task.usual_options)
+        self._named.add(code, pool, TASK, options)
         return task
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
@@ -369,6 +372,7 @@ class App(Schedules):
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)
         self._catalogue.add(code, pool, AGENT, agent.usual_options)
+        self._named.add(code, pool, AGENT, agent.changes)
         return agent
 
     def _add(self, code: Code, pool: str) -> None:

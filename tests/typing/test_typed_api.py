@@ -156,7 +156,7 @@ REVEALED = {
     "await chat.session('s').run('hi')": "list[int]",
     "await tally.map(['x', 'y'])": "list[int]",
     "await study.map(names())": "list[list[str]]",
-    "await chat.session('s').map(['hi'], return_exceptions=True)": "list[list[int] | BaseException]",
+    "await talk.session('s').map([1], return_exceptions=True)": "list[str | BaseException]",
     "await study.with_options(delay=MINUTE, timeout=MINUTE).run('x')": "list[str]",
     "await (await study.submit('bees')).result(timeout=MINUTE)": "list[str]",
     "Retry(first=MINUTE).first": "float",

@@ -146,4 +146,5 @@ async def _run_and_close(
 def _print_error(text: str) -> None:
     # A signal may come while this thread writes there; without stderr there is nobody to read it.
     with suppress(RuntimeError, OSError, AttributeError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

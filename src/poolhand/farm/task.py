@@ -53,9 +53,9 @@ class Door(Protocol):
 
     def pool_id(self, pool: str) -> str: ...
 
-    async def submit(self, orders: list[Order], how: How) -> list[Any]: ...
+    async def hand_in(self, orders: list[Order], how: How) -> list[Any]: ...
 
-    def submit_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
 
     async def station(self) -> Station: ...
 
@@ -84,7 +84,7 @@ class Submits(Generic[P, T]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
-        (ticket,) = await self._door.submit([self.order(args, kwargs)], self._how())
+        (ticket,) = await self._door.hand_in([self.order(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
 
@@ -114,18 +114,17 @@ class Submits(Generic[P, T]):
         first failure ends it: no further item is taken, its jobs that wait or run are cancelled,
         then the error is raised. With `return_exceptions` errors stand among the values.
         """
-        options, config = self._terms().options, self._door.config(self._pool)
+        options, config = self._terms().options, self._config()
         self._check_waits("map")
         faults = map_faults(self._code.fn, items, return_exceptions, options.run_in, config.run_in)
         faults += key_faults(options)
         if faults:
             raise UsageError(f"{self.name}.map: " + "; ".join(faults))
-        slots = None if config is UNDECLARED else config.max_concurrent
         submit: Callable[[Any], Awaitable[Ticket[Any]]] = self.submit
         return await map_stored(
             submit,
             items,
-            limit=map_window(slots, config.backpressure),
+            limit=map_window(self._slots(), config.backpressure),
             return_exceptions=return_exceptions,
         )
 
@@ -138,7 +137,7 @@ class Submits(Generic[P, T]):
         code = self._code
         call, given = Call(code.name, code=code), _as_calls(calls)
         orders = self._door.orders.make_all(call, given, self._terms())
-        tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
+        tickets: list[Ticket[T]] = await self._door.hand_in(orders, self._how()) if orders else []
         return tickets
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
@@ -147,7 +146,7 @@ class Submits(Generic[P, T]):
         The ticket's `result()` and `cancel()` block as well.
         """
         self._check_no_loop()
-        ticket = self._door.submit_sync(self.order(args, kwargs), self._how())
+        ticket = self._door.hand_in_sync(self.order(args, kwargs), self._how())
         found: SyncTicket[T] = ticket
         return found
 
@@ -200,11 +199,13 @@ class Submits(Generic[P, T]):
         `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
         """
         changes = chosen(locals())
-        view: Submits[P, T] = Submits(
-            self._code, self._pool, self._door, {**self._changes, **changes}
-        )
+        view = self._view({**self._changes, **changes})
         # Told here, not at the submit: bad options are the fault of this line.
         view.check()
+        return view
+
+    def _view(self, changes: dict[str, Any]) -> Submits[P, T]:
+        view: Submits[P, T] = Submits(self._code, self._pool, self._door, changes)
         return view
 
     def _check_no_loop(self) -> None:
@@ -234,21 +235,33 @@ class Submits(Generic[P, T]):
         return self._door.orders.make(Call(code.name, args, kwargs, code), self._terms())
 
     def _how(self) -> How:
-        config, terms = self._door.config(self._pool), self._terms()
+        config, terms = self._config(), self._terms()
         return How(self._code, config.backpressure, terms.options.cancel_with_caller)
 
     def _terms(self) -> Terms:
         """Return the terms under the rules of the pool, which may be declared after the task."""
-        config = self._door.config(self._pool)
+        config = self._config()
         if self._made is None or self._made[0] is not config:
             options = with_changes(_defaults(config), config, self._changes, durable=True)
-            fn = self._code.fn
-            where_to_run(fn, self._changes.get("run_in"), config.run_in)
-            if where_to_run(fn, options.run_in, options.run_in) == "process":
-                self._code.check_findable()
+            self._check_code(config, options.run_in)
             made = terms(options, self._pool, self._door.pool_id(self._pool))
             self._made = config, made
         return self._made[1]
+
+    def _config(self) -> PoolConfig:
+        return self._door.config(self._pool)
+
+    def _slots(self) -> int | None:
+        """Return the cap of the pool, None if it has none."""
+        config = self._config()
+        return None if config is UNDECLARED else config.max_concurrent
+
+    def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
+        """Raise if the function cannot run where the options say."""
+        fn = self._code.fn
+        where_to_run(fn, self._changes.get("run_in"), config.run_in)
+        if where_to_run(fn, run_in, run_in) == "process":
+            self._code.check_findable()
 
 
 class Task(Submits[P, T], Generic[P, R, T]):

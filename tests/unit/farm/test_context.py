@@ -320,7 +320,7 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
         order = task.order((HERE,), {})
         altered = msgspec.structs.replace(order, brief=order.brief.replace(b"r-1", b"r-2"))
         assert altered.brief != order.brief
-        (ticket,) = await app.submit([altered], task._how())
+        (ticket,) = await app.hand_in([altered], task._how())
         with pytest.raises((JobFailed, BadSignature), match="context of a call of beside"):
             await result(ticket)
 
