@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from poolhand.contract import Filter
     from poolhand.execute.execution import Execution
     from poolhand.farm.agent import Agent
+    from poolhand.farm.named_task import NamedTask
     from poolhand.farm.shift import Shift, ShiftReport
     from poolhand.farm.sync_ticket import SyncTicket
     from poolhand.farm.task import Task
@@ -103,6 +104,7 @@ _LATER = {
     "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
+    "NamedTask": "poolhand.farm.named_task",
     "Session": "poolhand.sessions.session",
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
@@ -167,6 +169,7 @@ __all__ = [
     "Keep",
     "KeyRing",
     "Limits",
+    "NamedTask",
     "NoFreeSlot",
     "Pool",
     "PoolFull",

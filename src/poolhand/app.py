@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -18,6 +18,7 @@ from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.blocking import Blocking
 from poolhand.farm.catalogue import AGENT, TASK, Catalogue
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
@@ -37,7 +38,7 @@ from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
-from poolhand.observe.events import EVENTS, Event, Events
+from poolhand.observe.events import EVENTS, Events
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
 from poolhand.pool.pool import check_parts
@@ -103,6 +104,7 @@ class App(Schedules, ByName):
         self._declared = Declared()
         self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
+        self._blocking = Blocking(self, self._opening, self.events)
         self._codes = Codes()
         self._catalogue = Catalogue()
         self._named = NamedTasks(self, self, self._parcels)
@@ -277,11 +279,9 @@ class App(Schedules, ByName):
     def get_sync(self, id: str) -> SyncTicket[Any] | None:
         """Return the ticket of a job by its id, for code without an event loop."""
         if has_loop():
-            raise UsageError(
-                "get_sync would block the event loop that runs here; use await app.get(…)"
-            )
-        found = self._ask_sync(lambda: self.get(id))
-        return SyncTicket(found, self._ask_sync) if isinstance(found, StoredTicket) else None
+            raise UsageError("get_sync would block the loop that runs here; use await app.get(…)")
+        found = self._blocking.ask(lambda: self.get(id))
+        return self._blocking.ticket(found) if isinstance(found, StoredTicket) else None
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
@@ -335,18 +335,7 @@ class App(Schedules, ByName):
 
     def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]:
         self._declared.check()
-        heard: list[Event] = []
-        submissions = Submissions(self, self.events, heard.append)
-        try:
-            (ticket,) = self._ask_sync(lambda: submissions.submit([order], how))
-        finally:
-            # On this thread: subscribers are user code, which the keeper never runs.
-            for event in heard:
-                self.events.emit(event)
-        return SyncTicket(ticket, self._ask_sync)
-
-    def _ask_sync(self, call: Callable[[], Awaitable[T]]) -> T:
-        return self._opening.station_sync().keeper.ask_sync(call)
+        return self._blocking.submit(order, how)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""

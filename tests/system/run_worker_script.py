@@ -1,4 +1,7 @@
-"""A script that submits without a loop, then works until it is stopped."""
+"""A script that submits without a loop, then works until it is stopped.
+
+Its jobs are over when its standard input is closed.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from poolhand import App
 
-URL, FOLDER, *NAMES = sys.argv[1:]
+URL, *NAMES = sys.argv[1:]
 
 app = App(URL)
+released = asyncio.Event()
 
 
 def say(text: str) -> None:
@@ -21,23 +24,18 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def is_released() -> bool:
-    return (Path(FOLDER) / "release").exists()
-
-
 @app.task(name="hold")
 async def hold() -> str:
     say("begun")
-    while not is_released():  # noqa: ASYNC110 - another process makes the file
-        await asyncio.sleep(0.02)
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), released.set)
+    await released.wait()
     return "held"
 
 
 @app.task(name="block")
 async def block() -> None:
     say("begun")
-    while not is_released():
-        pass
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextmanager
-def script(url: str, folder: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
+def script(url: str, *names: str) -> Iterator[subprocess.Popen[str]]:
     """Run the script with these jobs; it is killed if it does not end by itself."""
-    command = [sys.executable, "-m", "tests.system.run_worker_script", url, str(folder), *names]
+    command = [sys.executable, "-m", "tests.system.run_worker_script", url, *names]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert out(process).startswith("pid ")
             yield process
@@ -51,23 +51,27 @@ def err(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline().rstrip("\n")
 
 
+def release(process: subprocess.Popen[str]) -> None:
+    """Let the jobs of the script end."""
+    assert process.stdin is not None
+    process.stdin.close()
+
+
 def begun(process: subprocess.Popen[str], jobs: int) -> None:
     for _ in range(jobs):
         assert out(process) == "begun"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_lets_running_jobs_finish(
-    url: str, tmp_path: Path, number: signal.Signals
-) -> None:
-    with script(url, tmp_path, "hold", "hold", "hold") as process:
+def test_the_first_signal_lets_running_jobs_finish(url: str, number: signal.Signals) -> None:
+    with script(url, "hold", "hold", "hold") as process:
         begun(process, 3)
         process.send_signal(number)
         assert err(process) == (
             "stopping: 3 jobs are still running; waiting up to 30 s "
             f"({AGAIN[number]} again to stop now)"
         )
-        (tmp_path / "release").touch()
+        release(process)
         assert process.wait() == 0
         assert out(process) == "3 completed, 0 handed back"
         assert out(process) == "completed completed completed"
@@ -75,10 +79,8 @@ def test_the_first_signal_lets_running_jobs_finish(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_hands_jobs_back_uncharged(
-    url: str, tmp_path: Path, number: signal.Signals
-) -> None:
-    with script(url, tmp_path, "hold") as process:
+def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Signals) -> None:
+    with script(url, "hold") as process:
         begun(process, 1)
         process.send_signal(number)
         assert err(process).startswith("stopping: 1 job is still running; waiting up to 30 s")
@@ -89,9 +91,9 @@ def test_the_second_signal_hands_jobs_back_uncharged(
         assert out(process) == "queued"
         assert out(process) == "handlers restored: True"
     # Another process takes it, as its first attempt.
-    (tmp_path / "release").touch()
-    with script(url, tmp_path) as process:
+    with script(url) as process:
         begun(process, 1)
+        release(process)
         (job,) = asyncio.run(completed(url))
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
@@ -99,10 +101,11 @@ def test_the_second_signal_hands_jobs_back_uncharged(
 
 
 def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:
-    with script(f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path, "hold") as process:
-        (tmp_path / "release").touch()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "hold") as process:
         begun(process, 1)
-        asyncio.run(completed(f"sqlite:///{tmp_path / 'jobs.db'}"))
+        release(process)
+        asyncio.run(completed(url))
         process.send_signal(signal.SIGINT)
         assert err(process) == "stopping: no jobs are running"
         assert process.wait() == 0
@@ -110,7 +113,7 @@ def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:
 
 def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    with script(url, tmp_path, "block") as process:
+    with script(url, "block") as process:
         begun(process, 1)
         process.send_signal(signal.SIGINT)
         assert err(process).startswith("stopping: 1 job is still running")
@@ -119,9 +122,9 @@ def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         assert process.wait() == -signal.SIGINT
     # The job is not to blame: it runs again.
-    (tmp_path / "release").touch()
-    with script(url, tmp_path) as process:
+    with script(url) as process:
         begun(process, 1)
+        release(process)
         assert asyncio.run(completed(url)) == [(Status.COMPLETED, 2)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 from inspect import Parameter
@@ -16,6 +16,7 @@ from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
 from poolhand.execute.parcel import Parcels
+from poolhand.farm.blocking import Blocking
 from poolhand.farm.catalogue import AGENT, TASK, TaskRecord, known_tasks
 from poolhand.farm.station import Station
 from poolhand.farm.sync_ticket import SyncTicket, has_loop
@@ -208,7 +209,7 @@ class ByName:
     """What an app offers to processes that do not import the code of its tasks."""
 
     _named: NamedTasks
-    _ask_sync: Callable[[Callable[[], Awaitable[Any]]], Any]
+    _blocking: Blocking
 
     async def submit(self, name: str, /, *args: Any, **kwargs: Any) -> Ticket[Any]:
         """Submit a task by its name: `await app.submit("research", "bees")`.
@@ -225,7 +226,7 @@ class ByName:
                 "app.submit_sync would block the event loop that runs here; use "
                 f"await app.submit({shown(name)}, …)"
             )
-        task: NamedTask = self._ask_sync(lambda: self.find_task(name))
+        task = self._blocking.ask(lambda: self.find_task(name))
         return task.submit_sync(*args, **kwargs)
 
     async def find_task(self, name: str, *, pool: str | None = None) -> NamedTask:

@@ -84,11 +84,14 @@ class SignalStop:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self._count += 1
-        # Printed here, not on the loop: a job may block that.
-        _print_error(self._text(signal.Signals(number)))
         if self._count > 1:
             for one in self._before:
                 signal.signal(one, signal.SIG_DFL)
+        if self._count > 2:
+            # It came while the second one was handled.
+            signal.raise_signal(number)
+        # Printed here, not on the loop: a job may block that.
+        _print_error(self._text(signal.Signals(number)))
         self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
