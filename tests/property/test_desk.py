@@ -537,5 +537,5 @@ def session_of(entry: Entry) -> SessionKey | None:
     return None if job.session is None else (job.tenant, job.session)
 
 
-TestDesk = pytest.mark.slow(DeskMachine.TestCase)
+TestDesk = pytest.mark.slow(pytest.mark.timeout(300)(DeskMachine.TestCase))
 TestDesk.settings = settings(max_examples=400, stateful_step_count=50)
