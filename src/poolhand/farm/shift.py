@@ -105,13 +105,13 @@ class Shift:
         if self._hooks.before is not None:
             await self._hooks.before()
         station = await self._opened.station()
+        catalogue = await self._published(station)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
-        if self._hooks.catalogue is not None:
-            worker.line.catalogue = self._hooks.catalogue()
+        worker.line.catalogue = catalogue
         self._worker = worker
         if self._terms.captures:
             begin_capture()
@@ -124,6 +124,16 @@ class Shift:
         if self._hooks.begun is not None:
             self._hooks.begun(station)
         return self
+
+    async def _published(self, station: Station) -> Published | None:
+        """Publish the tasks, so that they can be submitted by name as soon as the worker runs."""
+        if self._hooks.catalogue is None:
+            return None
+        catalogue = self._hooks.catalogue()
+        # The heartbeat publishes it again, and more often if that fails.
+        with suppress(StoreError):
+            await station.keeper.ask(lambda: station.store.put([catalogue.document]))
+        return catalogue
 
     async def drain(self, timeout: Seconds | None = None) -> ShiftReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""

@@ -58,21 +58,9 @@ def apps(shared_url: str) -> tuple[App, App]:
     return App(shared_url), tasks_of(App(shared_url))
 
 
-async def published(app: App, name: str = "agents.research") -> None:
-    """Wait until a worker has published its tasks."""
-    while True:
-        try:
-            await app.find_task(name)
-        except UsageError:
-            await asyncio.sleep(0)
-        else:
-            return
-
-
 async def test_a_task_is_submitted_without_its_code(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
-        await published(here)
         ticket = await here.submit("agents.research", "bees", 4, due=date(2030, 1, 1))
         assert await ticket == {"topic": "bees", "pages": 4}, (
             "as JSON has it: no type is known here"
@@ -90,7 +78,6 @@ async def test_a_task_is_submitted_without_its_code(apps: tuple[App, App]) -> No
 async def test_a_found_task_can_do_what_a_task_can(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
-        await published(here)
         research = await here.find_task("agents.research")
         assert repr(research) == "<NamedTask agents.research in pool 'research'>"
         assert await research.run("bees") == {"topic": "bees", "pages": 1}
@@ -105,7 +92,6 @@ async def test_a_found_task_can_do_what_a_task_can(apps: tuple[App, App]) -> Non
 async def test_structs_lists_and_literals_are_checked(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
-        await published(here)
         file = await here.find_task("agents.file")
         assert await file.run(Report("bees", 1), "draft", "a", "b") == ["bees", "draft", "a", "b"]
         assert await file.run({"topic": "ants", "pages": 2}, "final") == ["ants", "final"]
@@ -136,7 +122,6 @@ async def test_arguments_are_checked_as_published(args: Any, kwargs: Any, said: 
     async with app, app.worker():
         # As another process would, without its code.
         app._named._here.clear()
-        await published(app)
         with pytest.raises(UsageError, match=said):
             await app.submit("agents.research", *args, **kwargs)
 
@@ -147,7 +132,6 @@ async def test_a_name_that_nobody_has_published_names_near_ones(apps: tuple[App,
         with pytest.raises(UsageError, match="no worker has published any task yet: start one"):
             await here.submit("agents.research")
         async with there.worker():
-            await published(here)
             with pytest.raises(UsageError) as caught:
                 await here.submit("agents.reserch", "bees")
             assert str(caught.value) == (
@@ -187,7 +171,6 @@ async def test_a_task_of_this_app_is_submitted_as_it_is_registered(url: str) -> 
 async def test_an_agent_is_submitted_in_a_session(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
-        await published(here)
         with pytest.raises(UsageError, match=r"agents\.chat is an agent, .*\.session\('s-1'\)"):
             await here.submit("agents.chat", "hello")
         chat = await here.find_task("agents.chat")
@@ -200,7 +183,6 @@ async def test_signed_calls_are_submitted_by_name(shared_url: str) -> None:
     ring = KeyRing({"k": b"0123456789abcdef"}, current="k")
     here, there = App(shared_url, ring=ring), tasks_of(App(shared_url, ring=ring))
     async with here, there, there.worker():
-        await published(here)
         assert await (await here.submit("agents.research", "bees")) == {"topic": "bees", "pages": 1}
 
 
@@ -213,8 +195,8 @@ async def test_the_rules_of_the_pool_hold_though_it_is_declared_elsewhere(shared
         await asyncio.sleep(60)
 
     async with here, there:
-        async with there.worker(drain_timeout=0):
-            await published(here, "hold")
+        async with there.worker():
+            pass
         await here.submit("hold")
         with pytest.raises(PoolFull):
             await here.submit("hold")
@@ -225,18 +207,8 @@ def test_a_script_submits_by_name(shared_url: str) -> None:
 
     async def work() -> Any:
         async with there, there.worker():
-            await published(there)
-            await asyncio.to_thread(published_sync)
             ticket = await asyncio.to_thread(here.submit_sync, "agents.research", "bees")
             return await asyncio.to_thread(ticket.result, 30)
-
-    def published_sync() -> None:
-        while True:
-            try:
-                here.submit_sync("agents.file", Report("x", 1), "draft")
-            except UsageError:
-                continue
-            return
 
     assert asyncio.run(work()) == {"topic": "bees", "pages": 1}
     asyncio.run(here.close())
