@@ -262,7 +262,10 @@ class App(Schedules, ByName):
         return True
 
     async def get(self, id: str) -> Ticket[Any] | None:
-        """Return the ticket of a job by its id, None when no such job is kept."""
+        """Return the ticket of a job by its id, None when no such job is kept.
+
+        The result of a task that this app does not have is read as plain JSON.
+        """
         if not isinstance(id, str):
             raise UsageError(f"get({shown(id)}) is not allowed; give the id of a job, a text")
         if not is_writable(id):
@@ -273,7 +276,8 @@ class App(Schedules, ByName):
         if found is None or found.parked:
             return None
         code = self._codes.find(found.job.name)
-        how = How(code, self.config(found.job.pool).backpressure)
+        policy = self.config(found.job.pool).backpressure
+        how = How(code, policy, parcels=self._parcels)
         return self._submissions.ticket(station, found.job, at, how)
 
     def get_sync(self, id: str) -> SyncTicket[Any] | None:

@@ -75,6 +75,17 @@ async def test_a_task_is_submitted_without_its_code(apps: tuple[App, App]) -> No
         assert brief.version is not None
 
 
+async def test_a_result_is_read_by_its_id_without_the_code(apps: tuple[App, App]) -> None:
+    here, there = apps
+    async with here, there, there.worker():
+        id = (await here.submit("agents.research", "bees")).id
+        del here._named._known["agents.research"]
+        found = await here.get(id)
+        assert found is not None
+        assert await found == {"topic": "bees", "pages": 1}
+        assert found.snapshot().result == {"topic": "bees", "pages": 1}
+
+
 async def test_a_found_task_can_do_what_a_task_can(apps: tuple[App, App]) -> None:
     here, there = apps
     async with here, there, there.worker():
@@ -183,7 +194,11 @@ async def test_signed_calls_are_submitted_by_name(shared_url: str) -> None:
     ring = KeyRing({"k": b"0123456789abcdef"}, current="k")
     here, there = App(shared_url, ring=ring), tasks_of(App(shared_url, ring=ring))
     async with here, there, there.worker():
-        assert await (await here.submit("agents.research", "bees")) == {"topic": "bees", "pages": 1}
+        ticket = await here.submit("agents.research", "bees")
+        assert await ticket == {"topic": "bees", "pages": 1}
+        found = await here.get(ticket.id)
+        assert found is not None
+        assert await found == {"topic": "bees", "pages": 1}
 
 
 async def test_the_rules_of_the_pool_hold_though_it_is_declared_elsewhere(shared_url: str) -> None:
