@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -182,3 +184,22 @@ def test_a_ticket_goes_on_when_the_app_was_closed(shared_url: str) -> None:
     closed(app)
     with worker(app):
         assert ticket.result(timeout=30) == 2
+
+
+def test_ctrl_c_ends_a_wait_and_the_job_with_it_if_asked_for(url: str) -> None:
+    app = App(url)
+    tickets: list[SyncTicket[None]] = []
+
+    @app.task(name="interrupt")
+    async def interrupt() -> None:
+        while not (tickets and tickets[0]._ticket._seen.waiting):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with worker(app):
+        tickets.append(interrupt.with_options(cancel_with_caller=True).submit_sync())
+        with pytest.raises(KeyboardInterrupt):
+            tickets[0].result()
+        with pytest.raises(JobCancelled):
+            tickets[0].result(timeout=30)
