@@ -305,7 +305,7 @@ class StoreFile:
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
             self._wal.open()
-            self._place.remember()
+            self._place.remember(connection)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -410,7 +410,7 @@ class StoreFile:
             if faults.wants_room(error):
                 # The log is worked off after a commit only; one that cannot grow has none.
                 self._wal.shorten(connection)
-                self._place.note()
+                self._place.note(connection)
             self._fail(group, self.failure(error))
             if not isinstance(error, Exception):
                 raise
@@ -418,7 +418,7 @@ class StoreFile:
             # What was committed is told whatever becomes of the log.
             self._settle(outcomes)
             if connection.total_changes != before and self._wal.tidy(connection):
-                self._place.note()
+                self._place.note(connection)
         finally:
             self._lock.release()
 
