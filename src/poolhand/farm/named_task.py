@@ -26,6 +26,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 from poolhand.rules.json_schema import schema_fault
+from poolhand.rules.showing import safe
 from poolhand.runtime import Runtime
 from poolhand.wire.codec import JSON
 
@@ -81,7 +82,7 @@ class NamedTask(Submits[..., Any]):
     _stored: tuple[PoolConfig, int | None] | None = None
 
     def __repr__(self) -> str:
-        return f"<NamedTask {self.name} in pool {self._pool!r}>"
+        return f"<NamedTask {safe(self.name)} in pool {self._pool!r}>"
 
     def session(
         self, id: str, *, tenant: str | None = None, user: str | None = None
