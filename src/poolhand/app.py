@@ -20,29 +20,34 @@ from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.task_name import name_of_global
 from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.blocking import Blocking
 from poolhand.farm.catalogue import AGENT, TASK, Catalogue
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
+from poolhand.farm.named_task import ByName, NamedTasks
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
+from poolhand.farm.run_worker import check_can_block, run_until_signal
 from poolhand.farm.scheduler import Scheduler
-from poolhand.farm.shift import Hooks, Shift
+from poolhand.farm.shift import Hooks, Shift, ShiftReport
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
+from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
-from poolhand.observe.events import EVENTS, Event
+from poolhand.observe.events import EVENTS
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import (
+    Seconds,
     is_writable,
     shown,
 )
@@ -69,7 +74,7 @@ READY_WITHIN = 4.5
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
 
 
-class App(Schedules):
+class App(Schedules, ByName):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
@@ -98,8 +103,10 @@ class App(Schedules):
         self._declared = Declared()
         self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
+        self._blocking = Blocking(self, self._opening, self.events)
         self._codes = Codes()
         self._catalogue = Catalogue()
+        self._named = NamedTasks(self, self, self._parcels)
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
@@ -171,7 +178,7 @@ class App(Schedules):
         self,
         slots: int = 10,
         pools: Iterable[str] | None = None,
-        drain_timeout: float = DRAIN_TIMEOUT,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
     ) -> Shift:
         """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
@@ -179,6 +186,23 @@ class App(Schedules):
         `capture`: what jobs print and log goes into their events as well.
         """
         return self.shift(checked_terms(slots, pools, drain_timeout, capture))
+
+    def run_worker(
+        self,
+        slots: int = 10,
+        pools: Iterable[str] | None = None,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
+        capture: bool = False,
+    ) -> ShiftReport:
+        """Run a worker in a script, and block until SIGTERM or Ctrl-C stops it.
+
+        The first signal lets running jobs finish within `drain_timeout`; a second one hands them
+        back at once, uncharged. Other options as for `worker`.
+        """
+        check_can_block()
+        terms = checked_terms(slots, pools, drain_timeout, capture)
+        seconds, opening = terms.drain_timeout, self._opening
+        return run_until_signal(self.shift(terms), seconds, lambda: opening.current, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Have every process that runs jobs call this before its first one: `@app.warm_up`.
@@ -237,7 +261,10 @@ class App(Schedules):
         return True
 
     async def get(self, id: str) -> Ticket[Any] | None:
-        """Return the ticket of a job by its id, None when no such job is kept."""
+        """Return the ticket of a job by its id, None when no such job is kept.
+
+        The result of a task that this app does not have is read as plain JSON.
+        """
         if not isinstance(id, str):
             raise UsageError(f"get({shown(id)}) is not allowed; give the id of a job, a text")
         if not is_writable(id):
@@ -248,8 +275,16 @@ class App(Schedules):
         if found is None or found.parked:
             return None
         code = self._codes.find(found.job.name)
-        how = How(code, self.config(found.job.pool).backpressure)
+        policy = self.config(found.job.pool).backpressure
+        how = How(code, policy, parcels=self._parcels)
         return self._submissions.ticket(station, found.job, at, how)
+
+    def get_sync(self, id: str) -> SyncTicket[Any] | None:
+        """Return the ticket of a job by its id, for code without an event loop."""
+        if has_loop():
+            raise UsageError("get_sync would block the loop that runs here; use await app.get(…)")
+        found = self._blocking.ask(lambda: self.get(id))
+        return self._blocking.ticket(found) if isinstance(found, StoredTicket) else None
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
@@ -298,20 +333,12 @@ class App(Schedules):
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)
 
-    async def submit(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    async def hand_in(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
         return await self._submissions.submit(orders, how)
 
-    def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]:
         self._declared.check()
-        station = self._opening.station_sync()
-        heard: list[Event] = []
-        submissions = Submissions(self, self.events, heard.append)
-        try:
-            return station.keeper.ask_sync(lambda: submissions.submit(orders, how))
-        finally:
-            # On this thread: subscribers are user code, which the keeper never runs.
-            for event in heard:
-                self.events.emit(event)
+        return self._blocking.submit(order, how)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
@@ -325,6 +352,7 @@ class App(Schedules):
         task.check()
         self._add(code, pool)
         self._catalogue.add(code, pool, TASK, task.usual_options)
+        self._named.add(code, pool, TASK, options)
         return task
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
@@ -339,6 +367,7 @@ class App(Schedules):
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)
         self._catalogue.add(code, pool, AGENT, agent.usual_options)
+        self._named.add(code, pool, AGENT, agent.changes)
         return agent
 
     def _add(self, code: Code, pool: str) -> None:

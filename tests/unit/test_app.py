@@ -347,7 +347,7 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
         unsigned = App("memory://").task(name="call")(call)
         for view in (forged, unsigned):
             order = view.order((5,), {})
-            (ticket,) = await app.submit([order], task._how())
+            (ticket,) = await app.hand_in([order], task._how())
             job = await wait(ticket)
             assert job.status is Status.FAILED
             assert job.error is not None
@@ -371,7 +371,7 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
         order = harmless.order(("/",), {})
         brief = replace(read_brief(order.brief, ""), task="delete")
         moved = replace(order, brief=write_brief(brief))
-        (ticket,) = await app.submit([moved], delete._how())
+        (ticket,) = await app.hand_in([moved], delete._how())
         job = await wait(ticket)
     assert runs == []
     assert job.error is not None

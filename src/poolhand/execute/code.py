@@ -70,6 +70,10 @@ class Code:
         """Return the JSON Schema of the arguments."""
         return arguments_schema(self.signature)
 
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Return the names and kinds of the parameters, in order."""
+        return tuple(zip(self.signature.fields(), self.signature.kinds, strict=True))
+
     def causes(self, name: str | None = None) -> Iterator[str]:
         """Return the causes of jobs that wait for this task, or for a key that it reads with.
 

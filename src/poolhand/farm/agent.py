@@ -62,6 +62,11 @@ class Agent(Generic[P, T]):
     def __repr__(self) -> str:
         return f"<Agent {safe(self.name)} in pool {self._pool!r}>"
 
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the options of its turns were changed to."""
+        return {**self._changes, "on_busy": self._on_busy}
+
     def usual_options(self) -> Options:
         """Return the options of every turn, those of the pool included."""
         return self.session("any").usual_options()

@@ -31,7 +31,10 @@ TASK, AGENT = "task", "agent"
 
 
 class TaskRecord(Struct, frozen=True, omit_defaults=True):
-    """A task as others see it: `arguments` is a JSON Schema, the rest are its usual options."""
+    """A task as others see it: `arguments` is a JSON Schema, the rest are its usual options.
+
+    `parameters` are names and kinds in their order, which a JSON Schema does not have.
+    """
 
     name: str
     pool: str
@@ -45,6 +48,7 @@ class TaskRecord(Struct, frozen=True, omit_defaults=True):
     run_in: str | None = None
     on_crash: str = "rerun"
     on_busy: str = "enqueue"
+    parameters: tuple[tuple[str, str], ...] = ()
 
 
 class Published(Struct, frozen=True):
@@ -149,4 +153,5 @@ def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) ->
         usual.run_in,
         usual.on_crash,
         usual.on_busy,
+        code.parameters(),
     )

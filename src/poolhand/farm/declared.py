@@ -39,7 +39,7 @@ class Declared:
     def find(self, pool: str) -> PoolConfig:
         """Return the rules of a pool; one that nobody declared has the usual ones."""
         config = self.configs.get(pool)
-        return _UNDECLARED if config is None else config
+        return UNDECLARED if config is None else config
 
     def check_use(self, pool: str) -> None:
         """Raise if a task cannot mean this pool."""
@@ -71,4 +71,4 @@ class Declared:
                 )
 
 
-_UNDECLARED = PoolConfig("default")
+UNDECLARED = PoolConfig("default")

@@ -10,6 +10,7 @@ from poolhand.farm.agent import Agent
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
 from poolhand.rules import schedule
+from poolhand.rules.checks import Seconds
 from poolhand.sessions.session import Session
 
 P = ParamSpec("P")
@@ -117,8 +118,8 @@ class Schedules:
         when = schedule.cron(expression, zone)
         return ScheduleMaker(self._scheduler, when, schedule.policy(missed))
 
-    def every(self, seconds: float, *, missed: str = "once") -> ScheduleMaker:
-        """Have a task run every so many seconds: `@app.every(30)`.
+    def every(self, seconds: Seconds, *, missed: str = "once") -> ScheduleMaker:
+        """Have a task run every so many seconds, or every timedelta: `@app.every(30)`.
 
         Once over all processes, at multiples of the interval since 1970; `missed` as for `cron`.
         """

@@ -24,7 +24,7 @@ from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.substrate import own_task
 from poolhand.pool.vitals import Examined
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import Seconds, is_seconds, to_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
 from poolhand.rules.view import View
@@ -107,13 +107,13 @@ class Shift:
             await self._hooks.before()
         self._executor.codes.check()
         station = await self._opened.station()
+        catalogue = await self._published(station)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
-        if self._hooks.catalogue is not None:
-            worker.line.catalogue = self._hooks.catalogue()
+        worker.line.catalogue = catalogue
         self._worker = worker
         if self._terms.captures:
             begin_capture()
@@ -127,9 +127,19 @@ class Shift:
             self._hooks.begun(station)
         return self
 
-    async def drain(self, timeout: float | None = None) -> ShiftReport:
+    async def _published(self, station: Station) -> Published | None:
+        """Publish the tasks, so that they can be submitted by name as soon as the worker runs."""
+        if self._hooks.catalogue is None:
+            return None
+        catalogue = self._hooks.catalogue()
+        # The heartbeat publishes it again, and more often if that fails.
+        with suppress(StoreError):
+            await station.keeper.ask(lambda: station.store.put([catalogue.document]))
+        return catalogue
+
+    async def drain(self, timeout: Seconds | None = None) -> ShiftReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
-        seconds = self._terms.drain_timeout if timeout is None else timeout
+        seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         worker = self._at_work()

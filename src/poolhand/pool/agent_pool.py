@@ -26,7 +26,7 @@ from poolhand.pool.ticket import Ticket, wait
 from poolhand.pool.turn import Turn, is_factory, steps
 from poolhand.pool.work import Work
 from poolhand.rules.backpressure import bounded, fail_fast
-from poolhand.rules.checks import is_text, shown
+from poolhand.rules.checks import Seconds, is_text, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -81,7 +81,7 @@ class AgentPool:
         max_queue_size: int = 100,
         agent_factory: Callable[[], Any] | None = None,
         name: str | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
         runtime: Runtime | None = None,
         events: Events | None = None,
@@ -205,7 +205,7 @@ class AgentPool:
         max_workers: int = MAX_WORKERS,
         scale_up_threshold: float = 0.8,
         scale_down_threshold: float = 0.3,
-        check_interval: float = 10.0,
+        check_interval: Seconds = 10.0,
     ) -> None:
         """Let the started pool choose its own size from now on; returns at once."""
         try:
@@ -220,7 +220,7 @@ class AgentPool:
             raise UsageError(_in_scale_words(error.message)) from None
         self._pool.set_autoscale(settings)
 
-    async def drain(self, timeout: float = DRAIN_SECONDS) -> DrainReport:
+    async def drain(self, timeout: Seconds = DRAIN_SECONDS) -> DrainReport:
         """Stop within `timeout` seconds: refuse what is new, finish what is there, and report."""
         return await self._pool.drain(timeout)
 

@@ -13,6 +13,7 @@ from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, Rin
 from poolhand.rules.checks import (
     LONGEST_NAME,
     NAME_ALLOWED,
+    Seconds,
     is_amount,
     is_count,
     is_name,
@@ -21,6 +22,7 @@ from poolhand.rules.checks import (
     is_whole,
     optional,
     shown,
+    to_seconds,
 )
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
@@ -43,18 +45,18 @@ class PoolOptions(TypedDict, total=False):
     pipeline_id: str | None
     store: str | None
     dir: str | os.PathLike[str] | None
-    timeout: float | None
-    soft_timeout: float | None
+    timeout: Seconds | None
+    soft_timeout: Seconds | None
     retry: Retry | None
     run_in: str | None
     history: int
     max_keys: int
-    key_ttl: float
+    key_ttl: Seconds
     max_per_key: int | None
     autoscale: Autoscale | None
-    stale_after: float
-    drain_timeout: float
-    cancel_grace: float
+    stale_after: Seconds
+    drain_timeout: Seconds
+    cancel_grace: Seconds
     on_dead: OnDead | None
 
 
@@ -152,7 +154,7 @@ def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     unknown = sorted(given.keys() - CHECKS.keys())
     faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
     values: dict[str, Any] = {
-        key: _named(key, value) for key, value in given.items() if key not in unknown
+        key: _named(key, to_seconds(value)) for key, value in given.items() if key not in unknown
     }
     values["name"] = name
     faults += [

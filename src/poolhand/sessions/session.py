@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from poolhand.context import Running, running
 from poolhand.errors import SessionForbidden, UsageError
-from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.checks import convert_seconds, is_amount, is_count, shown
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
@@ -42,6 +42,7 @@ class SessionTerms(Struct, frozen=True):
     most_state: int = MOST_STATE
 
     def __post_init__(self) -> None:
+        convert_seconds(self, "ttl")
         if not is_count(self.schema):
             raise UsageError(f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 …")
         if self.ttl is not None and not is_amount(self.ttl):

@@ -12,7 +12,7 @@ from poolhand.context import running
 from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
 from poolhand.execute.parcel import Parcels
-from poolhand.rules.checks import is_name, shown
+from poolhand.rules.checks import Seconds, is_name, shown
 from poolhand.rules.receipts import Effect
 from poolhand.tools.calling import Calling, ToolContext, made
 from poolhand.tools.keys import Keys
@@ -98,8 +98,8 @@ def tool(
     scope: str = ...,
     shared: bool = ...,
     key_fields: Sequence[str] = ...,
-    dedupe_ttl: float | None = ...,
-    timeout: float = ...,
+    dedupe_ttl: Seconds | None = ...,
+    timeout: Seconds = ...,
     verify: Callable[..., Any] | None = ...,
 ) -> Callable[[Callable[P, Awaitable[T]]], Tool[P, T]]: ...
 

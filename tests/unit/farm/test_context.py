@@ -159,14 +159,13 @@ async def test_a_submit_from_a_thread_takes_the_context_of_its_thread(url: str) 
     app = App(url)
     task = app.task(context_tasks.on_loop)
 
-    def submit() -> Ticket[Any]:
+    def run() -> Any:
         request_id.set("of the thread")
-        return task.submit_sync(HERE)
+        return task.submit_sync(HERE).result()
 
     async with app, app.worker():
         request_id.set("r-1")
-        ticket = await asyncio.to_thread(submit)
-        assert await result(ticket) == ("of the thread", True)
+        assert tuple(await asyncio.to_thread(run)) == ("of the thread", True)
 
 
 async def test_a_job_that_comes_with_a_transaction_brings_it_along(tmp_path: Path) -> None:
@@ -321,7 +320,7 @@ async def test_a_context_that_was_altered_under_a_key_ring_is_not_run_with() -> 
         order = task.order((HERE,), {})
         altered = msgspec.structs.replace(order, brief=order.brief.replace(b"r-1", b"r-2"))
         assert altered.brief != order.brief
-        (ticket,) = await app.submit([altered], task._how())
+        (ticket,) = await app.hand_in([altered], task._how())
         with pytest.raises((JobFailed, BadSignature), match="context of a call of beside"):
             await result(ticket)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Status, Ticket, UsageError, current_job, wait
+from poolhand import Status, SyncTicket, Ticket, UsageError, current_job, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import JobJoined, JobSubmitted
@@ -27,12 +27,14 @@ def adder(app: App, **options: Any) -> Any:
 async def test_a_plain_thread_can_submit(url: str) -> None:
     app = App(url)
     add = adder(app)
-    tickets: list[Ticket[int]] = []
+    tickets: list[SyncTicket[int]] = []
     thread = Thread(target=lambda: tickets.append(add.submit_sync(4)))
     thread.start()
     await asyncio.to_thread(thread.join)
     async with app, app.worker():
-        assert await tickets[0] == 5
+        ticket = await app.get(tickets[0].id)
+        assert ticket is not None
+        assert await ticket == 5
 
 
 def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str) -> None:
@@ -43,7 +45,8 @@ def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str
 
     async def main() -> list[int]:
         async with app, app.worker():
-            return [await first, await second]
+            tickets = [await app.get(one.id) for one in (first, second)]
+            return [await one for one in tickets if one is not None]
 
     assert asyncio.run(main()) == [2, 3]
 
