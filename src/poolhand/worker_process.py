@@ -25,6 +25,7 @@ from poolhand.farm.post import Post
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe.events import Event
+from poolhand.observe.failures import report
 from poolhand.observe.logs import LOUD, as_text, log_events
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Job
@@ -151,6 +152,8 @@ def _tell_events(app: App, post: Post) -> None:
             post.say(Happened(as_text(event), job.id if isinstance(job, Job) else None))
 
     app.events.subscribe(tell)
+    # The supervisor logs them: it names the worker.
+    report(app.events, LOUD)
     if post.employ.verbose:
         log_events(events=app.events)
 
