@@ -31,13 +31,17 @@ RESTART_AFTER = 1.0
 
 
 class Reply:
-    """Where an answer goes: to a future of an event loop, or of a thread that waits."""
+    """Where an answer goes: to a future of an event loop, or of a thread that waits.
 
-    __slots__ = ("dropped", "future", "loop", "task")
+    `waiter` is the id of the stored job that awaits it, if one does and without a time limit.
+    """
+
+    __slots__ = ("dropped", "future", "loop", "task", "waiter")
 
     def __init__(self, loop: AbstractEventLoop | None) -> None:
         self.loop = loop
         self.dropped = False
+        self.waiter: str | None = None
         self.task: Task[None] | None = None
         self.future: Future[Any] | PlainFuture[Any] = (
             PlainFuture() if loop is None else loop.create_future()

@@ -19,12 +19,14 @@ from poolhand.farm.keeper import Keeper
 from poolhand.farm.ledger import Ledger
 from poolhand.farm.listening import Listening
 from poolhand.farm.maintenance import Leader, Reaper
+from poolhand.farm.nested import NestedWaits
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
 from poolhand.observe.failures import FailureLog
 from poolhand.rules import streams
 from poolhand.rules.job import Status
 from poolhand.rules.keep import Keep
+from poolhand.rules.nested import WorkerSlots
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
@@ -46,6 +48,9 @@ class Employed(Protocol):
 
     def dismiss(self) -> None:
         """Stop, and give back what runs; from any thread."""
+
+    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return its slots and what runs there, given which ids each job awaits."""
 
 
 class Station:
@@ -71,6 +76,7 @@ class Station:
         self.homes = Homes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
         self._failures = FailureLog(None, runtime.monotonic, events)
+        self._nested = NestedWaits(self.keeper, self.heart, self.outcomes.watch, self.workers)
         self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, self.homes, keep)
 
@@ -96,6 +102,7 @@ class Station:
             (self.outcomes.watch.name, self.outcomes.watch.run),
             (self.parking.name, self.parking.run),
             ("events", self.chronicle.run),
+            ("nested waits", self._nested.run),
             ("reaper", self._reaper.run),
             ("leader", self._leader.run),
         ):

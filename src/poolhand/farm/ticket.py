@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from poolhand.context import running
 from poolhand.contract import Store
 from poolhand.errors import (
     JobError,
@@ -144,7 +145,8 @@ class StoredTicket(Ticket[T]):
         station = await self._opened.station()
         seen.waiting += 1
         try:
-            found = await station.outcomes.watch.until(self.id, self._look_in(station))
+            waiter = None if limited else _stored_job_here()
+            found = await station.outcomes.watch.until(self.id, self._look_in(station), waiter)
         finally:
             seen.waiting -= 1
         if found is None:
@@ -166,6 +168,13 @@ class StoredTicket(Ticket[T]):
         if not isinstance(job.result, bytes):
             return job.result
         return code.unpack_result(job.result, bound_result(job) if code.signs else b"")
+
+
+def _stored_job_here() -> str | None:
+    """Return the id of the stored job that this code is part of."""
+    inside = running.get()
+    job = None if inside is None or inside.token is None else inside.snapshot()
+    return job.id if isinstance(job, Job) else None
 
 
 async def _wish(store: Store, id: str) -> None:

@@ -109,8 +109,10 @@ def _level(event: Event) -> int:
 
 
 def _as_lines(event: Event) -> str:
-    failed = isinstance(event, JobEnded) and event.job.status is Status.FAILED
-    return as_text(event) + (traceback_lines(event.job) if failed else "")
+    line = as_text(event)
+    if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
+        line += traceback_lines(event.job)
+    return line
 
 
 def as_text(event: Event) -> str:
