@@ -9,7 +9,7 @@ seconds apart have found it so and everybody has written anew in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from poolhand.observe.events import DeadlockFound
 from poolhand.observe.failures import warn
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.nested import ProcessWaits, Scene, WorkerSlots, never_going_on
+from poolhand.rules.showing import safe
 
 NESTED = "nested/"  # what each process has written down, by the id of its owner
 KEEP = 20.0  # seconds that it stays without being written again
@@ -126,9 +127,9 @@ class NestedWaits:
         since, then = self._suspects[youngest]
         renewed = all(version != then.get(owner) for owner, version in versions.items())
         if now - since >= LOOKS_APART and renewed:
-            self._end(youngest, hopeless, scene.jobs.get(youngest[1]))
+            self._end(youngest, chain(hopeless, scene.jobs), scene.jobs.get(youngest[1]))
 
-    def _end(self, wait: tuple[str, str], hopeless: Waits, awaited: Job | None) -> None:
+    def _end(self, wait: tuple[str, str], waits: str, awaited: Job | None) -> None:
         replies = [reply for reply, id in self._watch.nested() if (reply.waiter, id) == wait]
         if not replies:
             return  # Another process has it, and sees it too.
@@ -137,8 +138,8 @@ class NestedWaits:
         pool = "" if awaited is None else awaited.pool
         text = (
             f"job {waiter} waits for job {id} of pool {pool!r}, which can never start: all that "
-            f"it needs is held by jobs that wait ({chain(hopeless)}); run inner jobs in a pool of "
-            f"their own, with a worker of its own: app.worker(pools=[…])"
+            f"it needs is held by jobs that wait ({waits}); run inner jobs in a pool of their own, "
+            "with a worker for that pool alone: app.worker(pools=[…])"
         )
         for reply in replies:
             self._keeper.answer(reply, None, Deadlock(text, job_id=waiter))
@@ -147,9 +148,13 @@ class NestedWaits:
         news.tell(DeadlockFound(pool, waiter, id))
 
 
-def chain(waits: Waits) -> str:
-    """Say who waits for whom."""
-    shown = [f"{waiter} waits for {awaited}" for waiter, awaited in sorted(waits)[:SHOWN]]
+def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
+    """Say which job waits for which."""
+
+    def named(id: str) -> str:
+        return f"{safe(jobs[id].name)} {id}" if id in jobs else id
+
+    shown = [f"{named(waiter)} waits for {named(id)}" for waiter, id in sorted(waits)[:SHOWN]]
     more = len(waits) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
@@ -163,7 +168,7 @@ async def held_by_waits(store: Readable, job: Job) -> str | None:
     scene = await _scene(store, owners, written, (job,))
     if job.id not in never_going_on(scene, [job.id]):
         return None
-    return chain(scene.waits())
+    return chain(scene.waits(), scene.jobs)
 
 
 def holds_session(job: Job) -> bool:
@@ -197,8 +202,8 @@ async def _scene(
     workers = tuple(worker for waits, _ in written.values() for worker in waits.workers)
     jobs = {job.id: job for job in asked}
     holders: dict[str, tuple[str, ...]] = {}
-    awaited = {id for worker in workers for ids in worker.running.values() for id in ids}
-    await _learn(store, [*jobs, *awaited], jobs, holders)
+    waits = [pair for worker in workers for pair in worker.waits()]
+    await _learn(store, [*jobs, *(id for pair in waits for id in pair)], jobs, holders)
     rows = await store.pools(sorted({job.pool for job in jobs.values()}))
     free = [owner for owner in owners if owner.works and owner.id not in written]
     return Scene(

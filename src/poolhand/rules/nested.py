@@ -25,6 +25,10 @@ class WorkerSlots(Struct, frozen=True):
     def is_full(self) -> bool:
         return not self.stuck and len(self.running) >= self.slots
 
+    def waits(self) -> list[tuple[str, str]]:
+        """Return which running job awaits which."""
+        return [(waiter, awaited) for waiter, ids in self.running.items() for awaited in ids]
+
     def serves(self, pool: str) -> bool:
         return self.pools is None or pool in self.pools
 
@@ -38,10 +42,9 @@ class ProcessWaits(Struct, frozen=True):
 class Scene(Struct, frozen=True):
     """All that decides whether awaited jobs can go on.
 
-    XX
-        whether some other worker serves it, will soon, or none does at all. `capped` has the running
-        jobs of the pools whose cap is used up; `holders` those that hold the session or the key that a
-        blocked job waits for.
+    `workers` are those of processes that have written down their waits. `open_pools` are those that
+    another worker serves, or soon will. `capped` has the running jobs of the pools whose cap is
+    used up; `holders` has, for a blocked job, those that hold the session or the key it waits for.
     """
 
     jobs: Mapping[str, Job]
@@ -52,12 +55,7 @@ class Scene(Struct, frozen=True):
 
     def waits(self) -> list[tuple[str, str]]:
         """Return which running job awaits which."""
-        return [
-            (waiter, awaited)
-            for worker in self.workers
-            for waiter, ids in worker.running.items()
-            for awaited in ids
-        ]
+        return [pair for worker in self.workers for pair in worker.waits()]
 
 
 class _Cap(Struct, frozen=True):
