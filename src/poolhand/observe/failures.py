@@ -86,9 +86,7 @@ class FailureLog:
 
     def lease_lost(self, job: Job) -> None:
         """Log a job whose result here does not count any more."""
-        text = f"the lease of job {job.id} of task {_name(job)} was lost: it is stopped here, its"
-        line = f"{text} result does not count, and another worker may run it"
-        self._write(LeaseLost, logging.WARNING, job, line)
+        self._write(LeaseLost, logging.WARNING, job, lease_lost_line(job))
 
     def set_aside(self, job: Job, cause: str) -> None:
         """Log a job that this worker cannot run; the caller does so once for each cause."""
@@ -134,6 +132,12 @@ def summary_line(held: Held) -> str:
         dead = f"; {held.dead:,} job{' is' if held.dead == 1 else 's are'} dead"
     seconds = max(1.0, held.seconds)
     return f"and {held.count:,} more {failures} of task {name} in the last {seconds:.0f} s{dead}"
+
+
+def lease_lost_line(job: Job) -> str:
+    """Return what it means that a lease is lost."""
+    text = f"the lease of job {job.id} of task {_name(job)} was lost: it is stopped here, its"
+    return f"{text} result does not count, and another worker may run it"
 
 
 def set_aside_line(job: Job, cause: str) -> str:

@@ -21,7 +21,9 @@ def scene(*workers: WorkerSlots, jobs: tuple[Job, ...] = (), **facts: Any) -> Sc
 
 
 def full(*waits: tuple[str, str], slots: int | None = None) -> WorkerSlots:
-    running = {waiter: (awaited,) if awaited else () for waiter, awaited in waits}
+    running: dict[str, tuple[str, ...]] = {
+        waiter: (awaited,) if awaited else () for waiter, awaited in waits
+    }
     return WorkerSlots(len(waits) if slots is None else slots, ("p",), running)
 
 
