@@ -107,3 +107,19 @@ async def submit_outer(app: App) -> list[str]:
 
     task = app.task(name="outer", pool="work", retry=None)(outer)
     return [(await task.submit()).id for _ in range(2)]
+
+
+def test_a_farm_says_once_that_jobs_wait_behind_the_cap_of_their_pool(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("note", 1)
+        yard.ask(lambda operator: operator.resize("default", 1, "me"))
+        gate = str(yard.gate)
+        yard.submit("hold", gate, gate, gate)
+        (line,) = farm.until_line("farm trouble", text="behind its cap")
+        assert re.match(r"[12] jobs? waits? in pool 'default' behind its cap of 1, ", line["text"])
+        until(lambda: yard.farms()[0].troubles, "trouble in the record")
+        yard.open_gate()
+        yard.until_done(4)
+        assert farm.stop() == 0
+    assert len(farm.lines("farm trouble", text="behind its cap")) == 1
