@@ -44,6 +44,11 @@ from poolhand.runtime import Runtime
 ASKED = "asked"
 
 
+def _desk(config: PoolConfig, keys: Keys[Work]) -> Desk[Work]:
+    slots, most = config.max_concurrent, config.max_per_key
+    return Desk(config.queue, config.backpressure, slots, keys, most)
+
+
 class Engine:
     """Everything a pool does between a submit and an outcome, on one event loop.
 
@@ -69,15 +74,8 @@ class Engine:
         self.tally = Tally()
         self.history: deque[Work] = deque(maxlen=config.history)
         self.on_idle: Callable[[], None] | None = None
-        keys: Keys[Work] = Keys(config.key_ttl, config.max_keys)
-        self.desk: Desk[Work] = Desk(
-            config.queue,
-            config.backpressure,
-            config.max_concurrent,
-            keys,
-            config.max_per_key,
-        )
-        self._keys = keys
+        self._keys: Keys[Work] = Keys(config.key_ttl, config.max_keys)
+        self.desk = _desk(config, self._keys)
         self.runtime = runtime
         self.clock = Clock(runtime)
         unheard = Unheard(FailureLog(loop, self.clock.now, events), loop)
