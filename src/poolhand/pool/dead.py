@@ -10,8 +10,9 @@ from inspect import isawaitable
 
 from poolhand.errors import UsageError
 from poolhand.observe.events import CallbackFailed, Events
+from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.fault import own_trace
+from poolhand.pool.fault import fault_of, own_trace
 from poolhand.pool.unheard import Failure, Unheard, UnheardFailure
 from poolhand.pool.work import Work
 from poolhand.rules.job import Job
@@ -127,9 +128,12 @@ class DeadLetters:
 
     def _over(self, error: BaseException | None) -> None:
         self.busy -= 1
-        if error is not None and self._events.live:
-            text = f"{type(error).__name__}: {error}"
-            self._events.emit(CallbackFailed(self._pool, "on_dead", text))
+        if error is not None:
+            fault = fault_of(error)
+            text = f"{fault.type}: {fault.message}"
+            warn(f"on_dead of pool {self._pool!r} raised {text}", CallbackFailed, self._events)
+            if self._events.live:
+                self._events.emit(CallbackFailed(self._pool, "on_dead", text))
         self._quiet()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand import App, Retry, RetryLater, Snooze, log_events, wait
+from poolhand import App, Job, Pool, Retry, RetryLater, Snooze, log_events, wait
 from poolhand.observe.events import Events
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, SharedStore, StoreApp, bury_all, seeded, until_later
+from tests.unit.farm.test_leases import Farm
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: str | None = None) -> list[str]:
@@ -113,6 +114,58 @@ async def test_a_lost_lease_is_logged(
         await until_later(lambda: bool(logged(caplog)), runtime)
         gate.opened.set()
     assert logged(caplog)[0].startswith(f"the lease of job {ticket.id} of task 'ask' was lost: ")
+
+
+@pytest.mark.parametrize("works", [True, False])
+@seeded
+async def test_the_jobs_of_a_process_that_died_are_logged_by_who_takes_them_back(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture, works: bool
+) -> None:
+    farm = Farm(runtime)
+    one, two = farm.apps
+    await one.station()
+    worker = one.worker(5)
+    await worker.start()
+    async with two:
+        helper = two.worker() if works else None
+        ticket = await farm.tasks[0].submit(3600)
+        await until_later(lambda: farm.ran == ["one"], runtime)
+        if helper is not None:
+            await helper.start()
+        await farm.kill(one)
+        await until_later(lambda: any(ticket.id in line for line in logged(caplog)), runtime)
+        await worker.drain(0)
+        if helper is not None:
+            await helper.drain(0)
+    (line,) = [one for one in logged(caplog, "WARNING") if " failed at attempt 1 " in one]
+    assert line == (
+        f"job {ticket.id} of task 'work' failed at attempt 1 and is retried at once: "
+        "poolhand.errors.JobLost: the process that ran it died"
+    )
+
+
+@seeded
+async def test_an_on_dead_that_raises_is_logged(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_dead(job: Job) -> None:
+        raise KeyError("pager")
+
+    app = App("memory://", runtime=runtime)
+    app.pool("p", on_dead=on_dead)
+
+    @app.task(pool="p", retry=None)
+    async def ask() -> None:
+        raise LookupError("no such page")
+
+    async with app, app.worker():
+        await wait(await ask.submit())
+    async with Pool("q", on_dead=on_dead, runtime=runtime) as pool:
+        await wait(await pool.submit(ask.fn))
+    assert logged(caplog, "WARNING") == [
+        "on_dead of pool 'p' raised KeyError: 'pager'",
+        "on_dead of pool 'q' raised KeyError: 'pager'",
+    ]
 
 
 @seeded
