@@ -42,7 +42,7 @@ from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
 from poolhand.observe.events import EVENTS
 from poolhand.operate.actions import Operator
-from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
+from poolhand.pool.config import PoolConfig, PoolOptions
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
@@ -128,9 +128,12 @@ class App(Schedules, ByName):
         await self.close()
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
-        """Declare a pool: its rules hold in every process that uses this store."""
-        config = self._declared.add(name, **options)
-        self._opening.declare(spec_of(config, self.pool_id(name)))
+        """Declare a pool: its rules hold in every process that uses this store.
+
+        Without `max_concurrent` it has no cap: as many of its jobs run as workers have slots.
+        """
+        self._declared.add(name, **options)
+        self._opening.declare(self._declared.spec(name, self.pool_id(name)))
 
     @overload
     def task(
@@ -185,7 +188,9 @@ class App(Schedules, ByName):
 
         `capture`: what jobs print and log goes into their events as well.
         """
-        return self.shift(checked_terms(slots, pools, drain_timeout, capture))
+        terms = checked_terms(slots, pools, drain_timeout, capture)
+        self._declared.warn_of_unknown(terms.pools, "worker")
+        return self.shift(terms)
 
     def run_worker(
         self,
@@ -243,6 +248,7 @@ class App(Schedules, ByName):
         chosen = checked_pools(pools, "farm")
         for pool in chosen or ():
             self._declared.check_use(pool)
+        self._declared.warn_of_unknown(chosen, "farm")
         if self.url.lower().startswith("memory:"):
             raise UsageError(
                 f"farm: the store is {self.url!r}, which lives inside one process; keep jobs in a "

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import Autoscale, Session, Status, Unsupported, UsageError, wait
+from poolhand import (
+    Autoscale,
+    Session,
+    Status,
+    Unsupported,
+    UsageError,
+    bounded,
+    fail_fast,
+    ring_buffer,
+    wait,
+)
 from poolhand.app import App
 from poolhand.execute.brief import read_brief, write_brief
 from poolhand.rules.keep import Keep
@@ -280,6 +290,64 @@ async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
         for odd in (None, 5, 2**70, [], b"x"):
             with pytest.raises(UsageError, match="give the id of a job"):
                 await app.get(odd)
+
+
+@pytest.mark.parametrize("pools", [["reserch"], ["research", "reserch"]], ids=str)
+def test_a_worker_for_a_pool_that_nothing_uses_is_warned_of(
+    caplog: pytest.LogCaptureFixture, pools: list[str]
+) -> None:
+    app = App("memory://")
+
+    @app.task(pool="research")
+    async def call() -> None: ...
+
+    app.worker(pools=pools)
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker: pool 'reserch' is not declared and no task uses it; did you mean 'research'?"
+    ]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+def test_a_worker_for_pools_that_are_used_or_declared_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("memory://")
+    app.pool("declared")
+
+    @app.task(pool="used")
+    async def call() -> None: ...
+
+    app.worker(pools=["declared", "used"])
+    app.worker()
+    assert caplog.records == []
+    app.worker(pools=["zzz\n"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == r"worker: pool 'zzz\n' is not declared and no task uses it"
+
+
+async def test_a_declared_pool_without_a_number_has_no_cap(url: str) -> None:
+    app = App(url)
+    app.pool("wide", max_per_key=5)
+    app.pool("narrow", max_concurrent=1)
+    meet = asyncio.Barrier(4)
+
+    @app.task(pool="wide")
+    async def call() -> None:
+        await meet.wait()
+
+    async with app, app.worker(slots=4):
+        await wait([await call.submit() for _ in range(4)])
+        rows = {row.name: row.slots for row in await app.operator().pools()}
+    assert (rows["wide"], rows["narrow"]) == (None, 1)
+
+
+@pytest.mark.parametrize("policy", [bounded(5), ring_buffer(5), fail_fast(), "fail_fast"], ids=str)
+def test_a_policy_that_can_be_full_needs_a_cap(policy: Any) -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"pool 'chat': backpressure=.* needs a cap: .*give max_"):
+        app.pool("chat", backpressure=policy)
+    app.pool("chat", backpressure=policy, max_concurrent=1)
+    app.pool("talk", backpressure="unbounded")
 
 
 def test_an_undeclared_pool_has_no_cap_but_a_near_miss_is_an_error() -> None:

@@ -32,7 +32,7 @@ class Done(Struct, frozen=True):
 
     `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
     for another that no store could take. One that had not `begun` is passed on to others without a
-    word.
+    word. `failed`: the attempt ended with an error, whatever becomes of the job.
     """
 
     change: Change
@@ -40,6 +40,7 @@ class Done(Struct, frozen=True):
     value: Any = None
     poor: bool = False
     begun: bool = True
+    failed: bool = False
 
 
 class Delivery(Struct, frozen=True):

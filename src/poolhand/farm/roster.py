@@ -105,6 +105,7 @@ class FarmRecord(View, frozen=True):
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
     workers can run at once. `wanted` is the number of workers that follows, which an `external`
     farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
+    `pools` are those it serves; None: a record of an older version, which does not say.
     """
 
     id: str
@@ -126,6 +127,7 @@ class FarmRecord(View, frozen=True):
     failed: int
     workers: tuple[WorkerRecord, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    pools: tuple[str, ...] | None = None
 
 
 class WishKind(StrEnum):

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from poolhand.context import running
 from poolhand.contract import Store
 from poolhand.errors import (
     JobError,
@@ -152,7 +153,8 @@ class StoredTicket(Ticket[T]):
         station = await self._opened.station()
         seen.waiting += 1
         try:
-            found = await station.outcomes.watch.until(self.id, self._look_in(station))
+            waiter = None if limited else _stored_job_here()
+            found = await station.outcomes.watch.until(self.id, self._look_in(station), waiter)
         finally:
             seen.waiting -= 1
         if found is None:
@@ -184,6 +186,13 @@ class StoredTicket(Ticket[T]):
                 raise
         to = bound_result(job) if self._parcels.ring is not None else b""
         return self._parcels.read(job.result, Any, f"the result of {job.name}", to)
+
+
+def _stored_job_here() -> str | None:
+    """Return the id of the stored job that this code is part of."""
+    inside = running.get()
+    job = None if inside is None or inside.token is None else inside.snapshot()
+    return job.id if isinstance(job, Job) else None
 
 
 async def _wish(store: Store, id: str) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from poolhand.contract import Filter, Lease, Page, PoolRow, Stored
 from poolhand.farm.catalogue import Readable, workers_with
+from poolhand.farm.nested import held_by_waits, holds_session
 from poolhand.rules.causes import task_of
 from poolhand.rules.explain import Explanation, Standing, explain
 from poolhand.rules.job import WAITING, Job, Status
@@ -81,7 +82,7 @@ async def explained(
 async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
-    holders = [one for one in turns or () if _holds(one)]
+    holders = [one for one in turns or () if holds_session(one)]
     if turns is None or not holders:
         return None
     ahead = sum(one.status is Status.BLOCKED and one.id < job.id for one in turns)
@@ -102,6 +103,9 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     workers = [one.owner for one in await store.leases() if one.owner.works and not one.buried]
     if not any(one.serves(job.pool) for one in workers):
         return Explanation("no_worker", unserved(job.pool, bool(workers)))
+    if (waits := await held_by_waits(store, job)) is not None:
+        text = f"it waits for a slot; all are held by jobs that wait ({waits})"
+        return Explanation("held_by_waits", text)
     if pool.slots is None or pool.running < pool.slots:
         return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
     which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
@@ -154,14 +158,6 @@ async def _average(store: Viewable, pool: str) -> float | None:
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
     return sum(seconds) / len(seconds) if seconds else None
-
-
-def _holds(job: Job) -> bool:
-    """Tell whether a turn has its session: it is through the gate and not over."""
-    return job.status in (Status.RUNNING, Status.QUEUED) or (
-        job.blocked_on == "key"
-        or (job.status is Status.SCHEDULED and (job.attempts > 0 or job.waits_for is not None))
-    )
 
 
 def _is_ranked(strategy: Strategy) -> bool:

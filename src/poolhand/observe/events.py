@@ -335,11 +335,12 @@ class Tracer(Protocol):
 class Events:
     """Hands every event to every subscriber; unless `live`, callers do not even build one."""
 
-    __slots__ = ("_subscribers", "live", "tracer")
+    __slots__ = ("_subscribers", "live", "reported", "tracer")
 
     def __init__(self) -> None:
         self.live = False
         self.tracer: Tracer | None = None
+        self.reported: tuple[tuple[type[Event], ...], ...] = ()  # what subscribers log
         self._subscribers: tuple[tuple[object, Subscriber], ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
 
 from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolhandError
 from poolhand.rules.job import Fault, Job, Status
@@ -11,6 +13,7 @@ from poolhand.rules.outcome import Failed, Outcome
 
 MOST_MESSAGE = 2_000
 MOST_FRAMES = 20
+CALLER = str(Path(__file__).with_name("substrate.py"))  # calls the code of jobs
 
 
 class RemoteTraceback(Exception):
@@ -40,6 +43,18 @@ def fault_of(error: BaseException, skip: int = 0) -> Fault:
     except BaseException:
         message = "<its text cannot be made>"
     return Fault(name, message[:MOST_MESSAGE], _traceback(error, skip))
+
+
+def own_trace(error: BaseException) -> TracebackType | None:
+    """Return where an error was raised, from the code of the job on, and leave it at that.
+
+    The frames before are ours, and hold the job.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == CALLER:
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)
+    return trace
 
 
 def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
@@ -80,7 +95,9 @@ def _traceback(error: BaseException, skip: int) -> str:
     try:
         if type(error.__cause__) is RemoteTraceback:
             return str(error.__cause__)
-        frames = traceback.extract_tb(error.__traceback__)[skip:][-MOST_FRAMES:]
-        return "".join(traceback.format_list(frames))
+        frames = traceback.extract_tb(error.__traceback__)[skip:]
+        while frames and frames[0].filename == CALLER:
+            del frames[0]
+        return "".join(traceback.format_list(frames[-MOST_FRAMES:]))
     except BaseException:
         return ""

@@ -252,7 +252,8 @@ class Batch:
 
     def _note(self, index: int, work: Work) -> None:
         if work.failure is not None:
-            self._failed(index, work.failure[0])
+            work.failure.asked()
+            self._failed(index, work.failure.error)
         else:
             self._results[index] = work.value
 

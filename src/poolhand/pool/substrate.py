@@ -114,6 +114,8 @@ class Substrate(Generic[W]):
                 value = await value
         except BaseException as error:
             self._raised(attempt, error)
+            # The traceback may hold this frame, and must not hold the job.
+            del attempt, work
         else:
             self._ended(attempt, value, None)
 
@@ -133,6 +135,8 @@ class Substrate(Generic[W]):
             failure = error
         outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
+        # The traceback may hold this frame, and must not hold the job.
+        del attempt, context
 
     def _errand(self, attempt: Attempt[W], context: Context) -> Errand:
         work, tracer = attempt.work, self._events.tracer
