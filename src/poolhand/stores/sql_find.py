@@ -128,7 +128,6 @@ def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, i
     return {status: number for status, number in counts.items() if number}
 
 
-
 def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[Facts]:
     """Yield the jobs meant that older code has written, newest first.
 
@@ -226,7 +225,9 @@ def _begin(which: Filter) -> tuple[str, str]:
     statuses = set(which.statuses)
     if statuses == {Status.RUNNING}:
         return FROM_CLAIMS, "c.seq"
-    if any((which.session is not None, which.key, which.user is not None, which.tenant is not None)):
+    if any(
+        (which.session is not None, which.key, which.user is not None, which.tenant is not None)
+    ):
         return FROM_JOBS, "j.seq"
     if which.dead:
         return FROM_ENDS, "e.seq"
