@@ -42,7 +42,7 @@ def test_jobs_are_found_by_when_and_for_whom_they_were_submitted(desk: Desk) -> 
     assert listed(desk, "--since", "2020-01-01", "--until", later) == [second, first]
     assert listed(desk, "--id-prefix", first) == [first]
     assert listed(desk, "--id-prefix", "none") == []
-    dead = desk.dead(user="ada")
+    dead = desk.dead("work", "other", user="ada")
     assert desk.run("dead", "list", "--user", "ada", "--since", "1d").stdout.count(dead) == 1
     assert desk.run("dead", "list", "--user", "bob").stderr == "no such jobs\n"
 
@@ -75,7 +75,7 @@ def test_as_much_of_an_id_as_no_other_has_names_a_job(desk: Desk) -> None:
     ids = [desk.add(id=f"{letter}bcdef-{number}") for number, letter in enumerate("abc")]
     assert desk.json("jobs", "show", "abcd")["id"] == ids[0]
     assert desk.json("jobs", "cancel", "bbcd")[0]["id"] == ids[1]
-    dead = desk.dead(id="dead-12345")
+    dead = desk.dead("work", "other", id="dead-12345")
     assert desk.json("dead", "show", "dead-1")["id"] == dead
     assert desk.json("dead", "retry", "dead-1")[0]["id"] == dead
     assert desk.run("jobs", "show", "abx", code=3).stderr.startswith("poolhand: there is no job")

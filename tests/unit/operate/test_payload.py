@@ -72,7 +72,7 @@ async def test_bytes_that_nobody_knows_are_named_and_raise_nothing(world: World)
 
 async def test_a_closure_has_no_arguments_to_show(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    async with Pool("closures", scope="pipeline", store=url) as pool:
+    async with Pool("closures", scope="pipeline", scope_id="one", store=url) as pool:
         ticket = await pool.submit(lambda: 7)
         assert await ticket == 7
         id = ticket.id
