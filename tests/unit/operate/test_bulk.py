@@ -37,7 +37,7 @@ async def test_all_that_is_meant_is_cancelled_and_nothing_else(world: World) -> 
     [{"tenant": "t"}, {"name": "fetch"}, {"session": "s"}, {"user": "u"}, {"key": "k"}],
     ids=str,
 )
-async def test_a_filter_chooses_what_is_cancelled(world: World, which: dict[str, str]) -> None:
+async def test_a_filter_chooses_what_is_cancelled(world: World, which: dict[str, Any]) -> None:
     other = await world.add("other")
     wanted = await world.add("fetch", tenant="t", session="s", user="u", key="k")
     assert (await world.operator.cancel_all(Filter(**which), "anna")).done == 1
