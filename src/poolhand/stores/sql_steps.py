@@ -182,7 +182,8 @@ class Steps:
         blocked = [row for row in rows if row.where in (SESSION, KEY)]
         others = [row for row in rows if row.where not in (SESSION, KEY)]
         for some in (blocked, others):
-            self._foresee_ends(some)
+            if len(some) > 1:
+                self._foresee_ends(some)
             for row in some:
                 left = self._cancel(row, whose[row.job.id])
                 if left is not None:
