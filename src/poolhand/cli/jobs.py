@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, NoReturn
 
@@ -70,20 +70,20 @@ def list_jobs(
 
     if watch:
         with suppress(KeyboardInterrupt):
-            operate(store, app, lambda operator: _watch(operator, which, after, limit, json))
+            operate(store, app, lambda operator: _watch(operator, look, json))
     else:
         show_page(operate(store, app, look), json)
 
 
 async def _watch(
-    operator: Operator, which: Filter, after: int | None, limit: int, json: bool
+    operator: Operator, look: Callable[[Operator], Awaitable[JobsView]], json: bool
 ) -> None:
     """Show a page of jobs again and again: in its place on a terminal, below each other elsewhere.
 
     As JSON each look is one line.
     """
     while True:
-        page = await operator.jobs(which, after, limit)
+        page = await look(operator)
         if json:
             screen.json_line(page)
         else:
