@@ -102,7 +102,7 @@ def test_all_jobs_that_filters_mean_are_cancelled(desk: Desk) -> None:
     assert summary == {"done": 1, "not_done": 0, "answers": []}
 
 
-def test_without_a_yes_nothing_is_cancelled_where_nobody_can_be_asked(desk: Desk) -> None:
+def test_a_script_cancels_many_jobs_only_with_a_yes(desk: Desk) -> None:
     desk.add(session="s")
     told = desk.run("jobs", "cancel", "--all", "--session", "s", code=2).stderr
     assert told == "poolhand: this would cancel 1 job (1 queued); give --yes to do it\n"

@@ -198,8 +198,8 @@ def cancel(
 ) -> None:
     """End jobs that wait; ask jobs that run to stop.
 
-    With --all: all that the filters mean. On a terminal you are asked, elsewhere it needs --yes;
-    without any filter it needs --yes everywhere.
+    With --all: all jobs that the filters mean. On a terminal it asks, in a script it needs --yes;
+    without any filter it always needs --yes.
     """
     which = options.chosen(
         pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix

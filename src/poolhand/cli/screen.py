@@ -100,7 +100,7 @@ def begin_again() -> None:
 
 
 def is_lost() -> bool:
-    """Write out what waits in the buffer; tell whether whoever read it has gone."""
+    """Flush the output; return whether its reader has gone."""
     sys.stdout.flush()
     return isinstance(sys.stdout, Stream) and sys.stdout.lost is not None
 

@@ -65,7 +65,7 @@ class Parcels(Struct, frozen=True):
 
 
 def read_without_keys(data: bytes) -> tuple[Any, str | None]:
-    """Return a value as anybody may read it; or None, and what the bytes are instead."""
+    """Return the value of bytes that are not signed; of others None, and what they are."""
     try:
         envelope = unpack(data, "it")
     except PoolhandError as error:

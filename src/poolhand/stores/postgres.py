@@ -78,7 +78,7 @@ from poolhand.stores.sql_tables import Tables
 T = TypeVar("T")
 
 MOST_EXPECTED = 16  # pools
-CANCELS_AT_ONCE = 500  # so that nobody waits long for the pools of jobs that are cancelled
+CANCELS_AT_ONCE = 500  # jobs: a transaction holds their pools alone
 
 
 class Exchange(Struct, frozen=True):

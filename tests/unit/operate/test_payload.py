@@ -62,7 +62,7 @@ async def test_what_is_signed_or_pickled_says_so(tmp_path: Path) -> None:
         assert str(view.arguments_note).startswith("a pickle, signed with the key 'k1', ")
 
 
-async def test_bytes_that_nobody_knows_are_named_and_raise_nothing(world: World) -> None:
+async def test_unknown_bytes_are_named_and_raise_nothing(world: World) -> None:
     id = await world.add()
     (view,) = [await world.operator.payload(id)]
     assert view is not None

@@ -106,7 +106,7 @@ async def test_their_rows_are_completed_when_what_is_old_is_forgotten(
     await hand.store.close()
 
 
-async def test_a_row_that_nobody_can_read_holds_up_nothing(world: tuple[Hand, Run]) -> None:
+async def test_a_damaged_row_holds_up_nothing(world: tuple[Hand, Run]) -> None:
     hand, run = world
     await hand.take_in("a")
     await run("UPDATE poolhand_jobs SET submitted = NULL, ordered = substr(ordered, 1, 5)")
