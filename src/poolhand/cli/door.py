@@ -88,7 +88,7 @@ def check_schema(place: str, has: int, knows: int, url: str) -> None:
     if has < knows:
         raise Unavailable(
             f"{place!r} has schema number {has}, this poolhand needs {knows}; bring it there "
-            f"with `{_migrate(url)}`, after which older versions cannot use it"
+            f"with `{_migrate(url)}`; the changelog says which older versions go on with it"
         )
 
 

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from poolhand.cli.streams import Stream
 from poolhand.operate.showing import safe as safe
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 def line(text: str) -> None:
     """Write one line to the output."""
     sys.stdout.write(f"{text}\n")
+
+
+def begin_again() -> None:
+    """Empty the terminal, to draw in the place of what was shown before."""
+    if sys.stdout.isatty():
+        _console(sys.stdout).clear()
+
+
+def is_lost() -> bool:
+    """Flush the output; return whether its reader has gone."""
+    sys.stdout.flush()
+    return isinstance(sys.stdout, Stream) and sys.stdout.lost is not None
 
 
 def aside(text: str) -> None:

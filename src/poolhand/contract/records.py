@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -177,7 +178,11 @@ class Stored(Struct, frozen=True, gc=False):
 
 
 class Filter(Struct, frozen=True):
-    """Which jobs are meant: those for which everything given holds."""
+    """Which jobs are meant: those for which everything given holds.
+
+    `since` and `until` are about when a job was submitted: from the first moment on, and before the
+    second. Both have a time zone.
+    """
 
     pool: str | None = None
     statuses: tuple[Status, ...] = ()
@@ -186,6 +191,10 @@ class Filter(Struct, frozen=True):
     session: str | None = None
     tenant: str | None = None
     dead: bool | None = None
+    user: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    id_prefix: str | None = None
 
 
 class Page(Struct, frozen=True):

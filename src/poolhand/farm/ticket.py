@@ -108,7 +108,10 @@ class StoredTicket(Ticket[T]):
     async def cancel(self) -> bool:
         if not self._seen.job.status.terminal:
             station = await self._opened.station()
-            await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
+            at = station.keeper.runtime.monotonic()
+            (found,) = await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
+            if found is not None:
+                self._seen.learn(found.job, at)
             await self._settled(limited=True)
         return self._seen.job.status is Status.CANCELLED
 

@@ -16,6 +16,7 @@ from textual.widgets import RichLog, Static
 
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
+from poolhand.operate.payload import payload_lines
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
 from poolhand.tui.pages import KEYS, KeyLine, StatusLine
@@ -73,13 +74,14 @@ class JobScreen(Screen[None]):
     async def _told(self) -> list[str]:
         try:
             job = await self._operator.job(self.job_id)
+            payload = await self._operator.payload(self.job_id)
         except PoolhandError as error:
             known = [] if self.job is None else facts(self.job, None, self._now())
             return [f"the store does not answer, asked again: {safe(str(error))}", *known]
         if job is None:
             return [f"job {safe(self.job_id)} is not kept any more"]
         self.job = job
-        return facts(job, self._where(job.id), self._now())
+        return facts(job, self._where(job.id), self._now()) + payload_lines(payload)
 
     async def _follow(self) -> None:
         """Show what the job tells, until it is over; a store that is away is asked again."""

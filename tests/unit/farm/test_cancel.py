@@ -270,3 +270,19 @@ async def test_a_cancelled_job_frees_its_key_its_session_and_its_slot(
         assert (await second.refresh()).status is Status.BLOCKED
         assert await first.cancel()
         assert await second.result(timeout=5) == 1
+
+
+async def test_many_who_cancel_at_the_same_time_are_all_answered(url: str) -> None:
+    app = App(url)
+
+    @app.task(pool="many")
+    async def call(number: int) -> None: ...
+
+    async with app:
+        turns = [
+            call.with_options(session=f"s-{n % 10}", idempotency_key=f"k-{n}") for n in range(200)
+        ]
+        tickets = await asyncio.gather(*(turn.submit(n) for n, turn in enumerate(turns)))
+        assert await asyncio.gather(*(ticket.cancel() for ticket in tickets)) == [True] * 200
+        assert {ticket.status for ticket in tickets} == {Status.CANCELLED}
+        assert not [job for job in await app.operator().jobs() if not job.status.terminal]

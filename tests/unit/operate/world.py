@@ -83,7 +83,8 @@ class World:
             "name": name,
             **more,
         }
-        order = Order(Job(**draft), f"brief of {draft['id']}".encode(), **terms)
+        brief = draft.pop("brief", None) or f"brief of {draft['id']}".encode()
+        order = Order(Job(**draft), brief, **terms)
         (result,) = await self.store.add([Batch((order,), owner)])
         if isinstance(result, Refusal):
             return result
