@@ -267,7 +267,10 @@ def test_every_setting_is_shown_with_where_it_came_from(
         "min_workers 2 environment MIN_WORKERS worker processes there always are",
     ]
     assert "hard_timeout_s not set default " in "\n".join(lines)
-    assert result.stderr == "poolhand: POOLHAND_STROE is no variable of poolhand; check the name\n"
+    assert result.stderr == (
+        "poolhand: POOLHAND_STROE is no variable of poolhand and has no effect; "
+        "did you mean POOLHAND_STORE?\n"
+    )
     shown = json.loads(run("config", "--json", "--store", "memory://").stdout)
     assert shown["settings"][0] == {"name": "store", "value": "memory://", "origin": "flag --store"}
     assert shown["unknown"] == ["POOLHAND_STROE"]

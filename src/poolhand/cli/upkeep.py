@@ -196,7 +196,7 @@ def show_config(
     rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]
     screen.table(columns, rows, spare=("meaning",))
     for name in found.unknown:
-        screen.aside(f"poolhand: {screen.safe(name)} is no variable of poolhand; check the name")
+        screen.aside(f"poolhand: {screen.safe(config.unknown_variable(name))}")
 
 
 def version(json: options.Json = False) -> None:

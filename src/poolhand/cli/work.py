@@ -11,7 +11,7 @@ import typer
 
 from poolhand import config
 from poolhand.app_name import load_app
-from poolhand.cli import options
+from poolhand.cli import options, screen
 from poolhand.cli.door import Told, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
@@ -104,6 +104,8 @@ def work(
             max_workers=most,
             prefetch_per_worker=concurrency,
         )
+        for unknown in found.unknown:
+            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
         _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
 
 

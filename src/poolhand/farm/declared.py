@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Unpack
 
 from poolhand.errors import UsageError
 from poolhand.pool.config import PoolConfig, PoolOptions, configure
-from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+from poolhand.rules.checks import NAME_ALLOWED, is_name, nearest, shown
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
@@ -63,10 +62,10 @@ class Declared:
         for pool in sorted(used - self.configs.keys()):
             if pool in declared:
                 continue
-            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
-            if near:
+            near = nearest(pool, declared, cutoff=0.8)
+            if near is not None:
                 raise UsageError(
-                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
+                    f"pool {pool!r} is not declared, but {near!r} is: correct the name, or "
                     f"declare it with app.pool({pool!r})"
                 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec.structs import replace
@@ -43,7 +42,7 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
+from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, nearest, shown
 from poolhand.rules.job import Status
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.streams import JobEvent
@@ -166,7 +165,7 @@ class Operator:
     async def near(self, pool: str) -> str | None:
         """Return the name of a pool that was probably meant by this one; itself if it exists."""
         names = [row.spec.name for row in await self._store.pools()]
-        return next(iter(get_close_matches(pool, names, n=1)), None)
+        return pool if pool in names else nearest(pool, names)
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what a job tells, from behind that number on, until it is over."""

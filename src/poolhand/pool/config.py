@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, Rin
 from poolhand.rules.checks import (
     LONGEST_NAME,
     NAME_ALLOWED,
+    did_you_mean,
     is_amount,
     is_count,
     is_name,
@@ -151,7 +152,7 @@ def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     given = dict(options)
     scope, faults = take_scope(given)
     unknown = sorted(given.keys() - CHECKS.keys())
-    faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
+    faults += [f"{key!r} is no option of a pool; {did_you_mean(key, _known())}" for key in unknown]
     values: dict[str, Any] = {
         key: _named(key, value) for key, value in given.items() if key not in unknown
     }
@@ -203,8 +204,8 @@ _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
 }
 
 
-def _known() -> str:
-    return ", ".join(PoolOptions.__annotations__)
+def _known() -> Iterable[str]:
+    return PoolOptions.__annotations__
 
 
 def _named(key: str, value: object) -> object:
