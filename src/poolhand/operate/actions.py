@@ -20,7 +20,7 @@ from poolhand.operate.dead import ExportPage
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import Reruns, Tell
-from poolhand.operate.schedules import ScheduleView, schedules_of
+from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, schedules_of
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -60,11 +60,12 @@ class Operator:
     or an Answer with the reason "not_found". A farm that does not answer: Unavailable.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime) -> None:
+    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
         self._store = store
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
         self._wishes = Wishes(store, runtime)
+        self._schedule_acts = ScheduleActs(store, runtime, declared)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -213,6 +214,24 @@ class Operator:
     async def schedules(self) -> list[ScheduleView]:
         """Return all schedules that a worker has seen, by task."""
         return await schedules_of(self._store)
+
+    async def pause_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let no moment of a schedule run, in any process, until it is resumed.
+
+        The name is that of its task, or, where that has several, the id of the schedule.
+        """
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, True, by)
+
+    async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let a schedule run again, from its next moment on: those of the pause are left out."""
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, False, by)
+
+    async def trigger_schedule(self, name: str, by: str) -> Answer | None:
+        """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
+        _check_who(by)
+        return await self._schedule_acts.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
         """Return all farms, by their ids."""
