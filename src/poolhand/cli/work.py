@@ -20,6 +20,7 @@ from poolhand.settings import LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
+    from poolhand.farm.roster import FarmRecord
 
 ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -155,3 +156,13 @@ async def _run(
         await view.run()
         if not farm.is_stopping:
             farm.stop()
+    await _sum_up(app, farm.record(), pools)
+
+
+async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
+    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    from poolhand.cli.closing import after_farm
+
+    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    await app.close()
+    screen.aside(screen.safe(text))
