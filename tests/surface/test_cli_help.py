@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import typer
@@ -123,3 +124,94 @@ def test_help_imports_nothing_that_only_commands_need(words: list[str]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert HEAVY & set(ran.stderr.split()) == set()
+
+
+# Nonsense
+
+ARGUMENTS = {
+    ("pools", "resize"): ["x", "3"],
+    ("workers", "bounds"): ["x", "--min", "1"],
+    ("sessions", "erase"): ["x"],
+    ("dead", "retry"): ["x"],
+    ("dead", "drop"): ["x"],
+}
+WITHOUT_A_STORE = (("help",), ("version",), ("config",), ("work",))
+
+
+def words_for(leaf: tuple[str, ...]) -> list[str]:
+    """Return a call of a command with all that it must have."""
+    if leaf in ARGUMENTS:
+        return [*leaf, *ARGUMENTS[leaf]]
+    usage = run(*leaf, "--help").stdout.splitlines()[0]
+    needed = usage.partition("[OPTIONS]")[2].split()
+    return [*leaf, *("x" for word in needed if not word.startswith("["))]
+
+
+@pytest.mark.parametrize(
+    "leaf", [one for one in LEAVES if one not in WITHOUT_A_STORE], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("store", "codes"),
+    [
+        ("junk", {5}),
+        ("sqlite:///no/such/folder/agents.db", {5}),
+        ("sqlite:///{folder}", {5}),
+        ("nonsense", {2}),
+        ("mysql://host/db", {2}),
+        ("memory://", {2}),
+        ("postgresql://me:secret@127.0.0.1:1/db", {5}),
+    ],
+)
+def test_a_store_that_is_none_is_one_line_and_the_code_of_the_guide(
+    leaf: tuple[str, ...], store: str, codes: set[int], tmp_path: Path
+) -> None:
+    junk = tmp_path / "junk.db"
+    junk.write_text("no database at all")
+    url = f"sqlite:///{junk}" if store == "junk" else store.format(folder=tmp_path)
+    result = CliRunner().invoke(app, [*words_for(leaf), "--store", url], prog_name="poolhand")
+    told = result.stderr or result.stdout
+    # What the doctor finds is no error of the doctor; making a store is what migrate is for.
+    allowed = {"doctor": codes | {1}, "migrate": codes | {0}}.get(leaf[0], codes)
+    assert result.exit_code in allowed, f"{told}{result.exception!r}"
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "secret" not in told
+    if result.exit_code in codes:
+        assert told.startswith("poolhand: ")
+        assert told.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m poolhand jobs list"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.returncode == exits.USAGE
+    assert ran.stderr == (
+        "poolhand: the current folder cannot be used: No such file or directory; "
+        "go to another one with `cd`\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["--help", "help jobs list", "config", "version --json"])
+def test_a_reader_that_has_gone_is_no_traceback(words: str) -> None:
+    # The reader is gone before the first line.
+    line = f"{sys.executable} -m poolhand {words} | true"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert ran.stderr == ""
+
+
+def test_a_farm_is_started_with_a_warning_for_a_variable_with_a_typo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "typo_app.py").write_text("from poolhand import App\napp = App('memory://')\n")
+    monkeypatch.setenv("POOLHAND_MAX_WORKRES", "5")
+    warned, refused = run("work", "typo_app:app", code=2).stderr.splitlines()
+    assert warned == (
+        "poolhand: POOLHAND_MAX_WORKRES is no variable of poolhand and has no effect; "
+        "did you mean POOLHAND_MAX_WORKERS?"
+    )
+    assert "the store is 'memory://'" in refused

@@ -12,7 +12,6 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rich.cells import cell_len
 
 from poolhand.cli import jobs, screen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -64,11 +65,24 @@ def run() -> None:
     streams.take_over()
     try:
         _check_words(sys.argv[1:])
+        _check_folder()
         app(prog_name="poolhand")
     except SystemExit as end:
         if streams.output_is_lost() and not end.code:
             sys.exit(WRONG)
         raise
+
+
+def _check_folder() -> None:
+    """Refuse to begin in a folder that was deleted: no name of a file means anything there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        sys.stderr.write(
+            f"poolhand: the current folder cannot be used: {error.strerror}; "
+            "go to another one with `cd`\n"
+        )
+        sys.exit(USAGE)
 
 
 def _check_words(words: list[str]) -> None:

@@ -93,11 +93,11 @@ def history(
 ) -> None:
     """Show the attempts at the turns of a session, oldest first."""
     found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    if not found:
+        _not_found(id)
     if json:
         screen.as_json(found)
         return
-    if not found:
-        _not_found(id)
     rows = [
         (
             one.at,
