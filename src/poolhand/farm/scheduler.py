@@ -297,6 +297,10 @@ class Clockwork:
 
     async def _attend(self, one: Timed) -> None:
         """Submit what is due, and write it down."""
+        if not one.call_is_kept:
+            # First: a schedule that can be seen can be triggered.
+            await self._keeper.store.put([one.call()])
+            one.call_is_kept = True
         found = await self._keeper.store.get_document(one.document)
         pause = read_pause(await self._keeper.store.get_document(f"{PAUSES}{one.schedule.id}"))
         now = self._runtime.wall()
@@ -316,9 +320,6 @@ class Clockwork:
         if past is not before:
             put = replace(one.record(past, now), expect=0 if found is None else found[1])
             written = one.ours = await self._keeper.store.put([put]) is not None
-        if not one.call_is_kept:
-            await self._keeper.store.put([one.call()])
-            one.call_is_kept = True
         if refusal is not None:
             raise refusal
         # Where another was first it may have seen less than we did, or more.

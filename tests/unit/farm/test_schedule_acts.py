@@ -202,22 +202,22 @@ async def test_a_trigger_submits_one_job_with_the_arguments_each_time(
     async with app:
         async with app.worker():
             await asyncio.sleep(3)
-        ids = set()
+        ids = list[str]()
         for operator in (app.operator(), bare(app), bare(app)):
             answer = await operator.trigger_schedule("note", BY)
             assert answer is not None
             assert answer.done
-            ids.add(answer.new_id)
+            ids.append(str(answer.new_id))
         ran.clear()
         async with app.worker():
             for id in ids:
-                ticket = await app.get(str(id))
+                ticket = await app.get(id)
                 assert ticket is not None
                 await ticket
-        job = await bare(app).job(str(answer.new_id))
+        job = await bare(app).job(ids[-1])
         assert job is not None
         assert (job.name, job.submitted_by, job.idempotency_key) == ("note", BY, None)
-    assert len(ids) == 3
+    assert len(set(ids)) == 3
     assert ran[:3] == [(("acme",), {"depth": 3})] * 3
 
 
