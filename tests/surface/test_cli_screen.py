@@ -138,7 +138,7 @@ def test_a_narrow_terminal_does_without_what_can_be_spared() -> None:
     columns = ("id", "pool", "key", "note")
     with terminal(100) as wide:
         screen.table(columns, [row], ("key", "pool"))
-    with terminal(45) as narrow:
+    with terminal(38) as narrow:
         screen.table(columns, [row], ("key", "pool"))
     assert all(cell in wide.getvalue() for cell in row)
     assert "a key" not in narrow.getvalue()

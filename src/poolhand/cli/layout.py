@@ -77,7 +77,8 @@ def _without(
     """Return the places that are left when columns go, in that order, until the rest fits."""
     left = list(places)
     for word in spare:
-        if sum(rooms[place] + GAP for place in left[:-1]) + LEAST_OF_LAST <= width:
+        last = min(LEAST_OF_LAST, rooms[left[-1]])
+        if sum(rooms[place] + GAP for place in left[:-1]) + last <= width:
             break
         left = [place for place in left if columns[place] != word]
     return left
@@ -96,7 +97,8 @@ def _around(
     rooms = {place: wanted[place] for place in before}
     rooms[first] = max(LEAST, min(wanted[first], room))
     others = sum(rooms[place] + GAP for place in before if place != name) + GAP
-    easy, tight = width - others - LEAST_OF_LAST, width - others - LEAST_BESIDE_A_NAME
+    easy = width - others - min(LEAST_OF_LAST, wanted[last])
+    tight = width - others - min(LEAST_BESIDE_A_NAME, wanted[last])
     rooms[name] = max(LEAST, min(wanted[name], max(easy, min(smallest[name], tight))))
     left = width - others - rooms[name]
     return rooms | {last: max(LEAST, min(wanted[last], left))}
@@ -105,8 +107,9 @@ def _around(
 def _shared(places: Sequence[int], wanted: Sequence[int], width: int) -> dict[int, int]:
     """Share the width between the columns in the middle."""
     first, *middle, last = places if len(places) > 1 else (*places, *places)
-    rooms = {first: max(LEAST, min(wanted[first], width - LEAST_OF_LAST - GAP))}
-    left = width - rooms[first] - GAP - LEAST_OF_LAST
+    kept = min(LEAST_OF_LAST, wanted[last])
+    rooms = {first: max(LEAST, min(wanted[first], width - kept - GAP))}
+    left = width - rooms[first] - GAP - kept
     most = max(LEAST, left // max(1, len(middle)) - GAP)
     fits = sum(wanted[place] + GAP for place in middle) <= left
     rooms |= {place: wanted[place] if fits else min(wanted[place], most) for place in middle}

@@ -19,7 +19,7 @@ commands = typer.Typer(
     no_args_is_help=True, help="See what runs by the clock; pause, resume and trigger it."
 )
 
-COLUMNS = ("task", "when", "state", "missed", "last", "next", "arguments")
+COLUMNS = ("task", "when", "arguments", "state", "missed", "last", "next")
 SPARE = ("missed", "last")
 
 Name = Annotated[
@@ -120,4 +120,4 @@ def _show(schedule: ScheduleView, json: bool) -> None:
 
 def _row(one: ScheduleView) -> tuple[object, ...]:
     state = "paused" if one.paused else "active"
-    return (one.task, one.when, state, one.missed, one.last, one.next, one.arguments)
+    return (one.task, one.when, one.arguments, state, one.missed, one.last, one.next)
