@@ -165,7 +165,7 @@ def test_programs_get_all_that_farms_tell(desk: Desk) -> None:
 def test_where_nobody_works_it_is_said_how_to_begin(desk: Desk) -> None:
     result = desk.run("workers", "list")
     assert len(result.stdout.splitlines()) == 1
-    assert "start a farm with `poolhand work module:app`" in result.stderr
+    assert "start some with `poolhand work module:app`" in result.stderr
 
 
 def test_a_snapshot_shows_what_runs_and_what_failed(

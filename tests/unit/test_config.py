@@ -17,6 +17,7 @@ from poolhand.config import (
     masked,
     person,
     read,
+    unknown_variable,
     without_secrets,
 )
 from poolhand.rules.farm import FarmSettings
@@ -115,6 +116,19 @@ def test_what_a_setting_can_be_is_taken(tmp_path: Path, name: str, text: str) ->
 def test_a_variable_that_looks_like_ours_is_named(tmp_path: Path) -> None:
     variables = {"POOLHAND_STOER": "x", "HOME": "/", "POOLHAND_STORE": "memory://"}
     assert read({}, variables, tmp_path).unknown == ("POOLHAND_STOER",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("POOLHAND_MAX_WORKRES", "did you mean POOLHAND_MAX_WORKERS?"),
+        ("POOLHAND_STOER", "did you mean POOLHAND_STORE?"),
+        ("POOLHAND_ZZZ", "see `poolhand config`"),
+        ("POOLHAND_", "see `poolhand config`"),
+    ],
+)
+def test_a_variable_with_a_typo_is_told_with_the_nearest_one(name: str, hint: str) -> None:
+    assert unknown_variable(name).endswith(f"has no effect; {hint}")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from poolhand.settings import LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
+    from poolhand.farm.roster import FarmRecord
 
 ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -104,6 +105,8 @@ def work(
             max_workers=most,
             prefetch_per_worker=concurrency,
         )
+        for unknown in found.unknown:
+            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
         _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
 
 
@@ -173,3 +176,13 @@ async def _run(
         await view.run()
         if not farm.is_stopping:
             farm.stop()
+    await _sum_up(app, farm.record(), pools)
+
+
+async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
+    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    from poolhand.cli.closing import after_farm
+
+    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    await app.close()
+    screen.aside(screen.safe(text))
