@@ -71,7 +71,8 @@ class WorkerRecord(Struct, frozen=True):
     """A worker process as its supervisor knows it.
 
     `heard` is how many seconds ago it last showed life, `blocked` for how many its event loop has
-    not turned. `memory` is in bytes. `completed` and `failed` count attempts.
+    not turned. `memory` is in bytes. `completed` and `failed` count attempts. `leaving_at` is since
+    when it takes no more jobs, or has been found hung.
     """
 
     id: str
@@ -87,6 +88,8 @@ class WorkerRecord(Struct, frozen=True):
     memory: int
     blocked: float
     jobs: tuple[RunningJob, ...] = ()
+    leaving_at: datetime | None = None
+    leaving_why: str | None = None
 
 
 class Trouble(Struct, frozen=True):
@@ -103,7 +106,9 @@ class FarmRecord(Struct, frozen=True):
 
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
     workers can run at once. `wanted` is the number of workers that follows, which an `external`
-    farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
+    farm only tells. `completed` and `failed` count the attempts of all workers it ever had. `surge` is
+    how many processes it may have beyond the maximum, `held` how many wanted workers it cannot start
+    until leaving ones have ended.
     """
 
     id: str
@@ -125,6 +130,8 @@ class FarmRecord(Struct, frozen=True):
     failed: int
     workers: tuple[WorkerRecord, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    surge: int = 1
+    held: int = 0
 
 
 class WishKind(StrEnum):

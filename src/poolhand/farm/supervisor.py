@@ -179,6 +179,8 @@ class Supervisor:
             failed=failed,
             workers=tuple(one.record(now) for one in self._staff.hired.values()),
             troubles=tuple(self._staff.troubles),
+            surge=settings.surge,
+            held=self._staff.held,
         )
 
     # Loops.
