@@ -106,9 +106,9 @@ class FarmRecord(Struct, frozen=True):
 
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
     workers can run at once. `wanted` is the number of workers that follows, which an `external`
-    farm only tells. `completed` and `failed` count the attempts of all workers it ever had. `surge` is
-    how many processes it may have beyond the maximum, `held` how many wanted workers it cannot start
-    until leaving ones have ended.
+    farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
+    `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
+    it cannot start until leaving ones have ended.
     """
 
     id: str

@@ -47,8 +47,8 @@ class Step(Struct, frozen=True):
 class Processes(Struct, frozen=True):
     """The worker processes there are.
 
-    `staying` ones work or start, `outgoing` ones work until they are replaced, `leaving` ones finish
-    their jobs and end, or are being killed.
+    `staying` ones work or start, `outgoing` ones work until they are replaced, `leaving` ones
+    finish their jobs and end, or are being killed.
     """
 
     staying: int
@@ -93,11 +93,10 @@ def most_processes(settings: FarmSettings) -> int:
 def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
     """Say why missing workers are not started yet."""
     wait = "1 worker waits" if held == 1 else f"{held} workers wait"
+    most = "1 process" if maximum + surge == 1 else f"{maximum + surge} processes"
     are = "1 of them is" if leaving == 1 else f"{leaving} of them are"
-    return (
-        f"{wait} to start: at most {maximum + surge} processes at once "
-        f"(maximum {maximum} + surge {surge}), {are} leaving"
-    )
+    bounds = f"(maximum {maximum} + surge {surge})"
+    return f"{wait} to start: at most {most} at once {bounds}, {are} leaving"
 
 
 def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Step:

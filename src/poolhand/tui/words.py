@@ -25,6 +25,22 @@ def lasting(seconds: float | None) -> str:
     return f"{whole // DAY} d {whole % DAY // HOUR:02} h"
 
 
+def brief(seconds: float | None) -> str:
+    """Return how long something lasts as it fits a column: 0.4s, 28s, 2m05s, 3h12m, 4d06h."""
+    if seconds is None:
+        return NOTHING
+    whole = round(max(0.0, seconds))
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    if whole < MINUTE:
+        return f"{whole}s"
+    if whole < HOUR:
+        return f"{whole // MINUTE}m{whole % MINUTE:02}s"
+    if whole < DAY:
+        return f"{whole // HOUR}h{whole % HOUR // MINUTE:02}m"
+    return f"{whole // DAY}d{whole % DAY // HOUR:02}h"
+
+
 def size(octets: int) -> str:
     """Return a size of memory; 0 is not known."""
     if octets <= 0:
