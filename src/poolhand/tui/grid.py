@@ -118,18 +118,18 @@ class Grid(DataTable[Text]):
         for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old == new:
                 continue
-            for place, text in enumerate(self._cells(new)):
-                self.update_cell_at(Coordinate(number, place), text)
+            for x, place in enumerate(self._shown):
+                # Ages change all the time, most of the rest does not.
+                if old.cells[place] != new.cells[place] or old.style != new.style:
+                    self.update_cell_at(Coordinate(number, x), self._cell(new, place))
 
     def _cells(self, row: Row) -> list[Text]:
-        return [
-            Text(
-                cell(row.cells[place], width, self._kinds[place]),
-                _style(self._kinds[place], row),
-                no_wrap=True,
-            )
-            for place, width in self._shown.items()
-        ]
+        return [self._cell(row, place) for place in self._shown]
+
+    def _cell(self, row: Row, place: int) -> Text:
+        column = self._kinds[place]
+        text = cell(row.cells[place], self._shown[place], column)
+        return Text(text, _style(column, row), no_wrap=True)
 
 
 def _style(column: Column, row: Row) -> str:

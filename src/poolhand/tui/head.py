@@ -30,6 +30,8 @@ class ViewTabs(Static):
             super().__init__()
             self.view = view
 
+    _shown: Text | None = None
+
     def show(self, view: str, end: Sequence[Part]) -> None:
         """Show which view is on, and something at the end of the line."""
         names = [_label(one) for one in VIEWS]
@@ -37,7 +39,10 @@ class ViewTabs(Static):
             (name, "bold reverse" if one == view else "")
             for one, name in zip(VIEWS, names, strict=True)
         ]
-        self.update(spread(parts, end, self.size.width))
+        text = spread(parts, end, self.size.width)
+        if text != self._shown:
+            self._shown = text
+            self.update(text)
 
     def on_click(self, event: Click) -> None:
         end = 0
@@ -64,6 +69,7 @@ class Head(Vertical):
         self.tabs = ViewTabs(id="tabs")
         self.load = Static(id="load")
         self.alert = Static(id="alert")
+        self._shown: dict[Static, Text] = {}
 
     def compose(self) -> ComposeResult:
         yield self.title
@@ -75,12 +81,18 @@ class Head(Vertical):
         """Show what was seen, with times as of now."""
         width = self.size.width
         name: list[Part] = [(f" {TITLE} ", "bold blue"), (" ", "")]
-        self.title.update(spread([*name, *sight.who()], sight.state(), width))
+        self._put(self.title, spread([*name, *sight.who()], sight.state(), width))
         self.tabs.show(view, _troubles(sight.troubles))
-        self.load.update(Text("\n").join(map(styled, sight.load(width - 2))))
+        self._put(self.load, Text("\n").join(map(styled, sight.load(width - 2))))
         alert = sight.alert()
         self.alert.display = bool(alert)
-        self.alert.update(styled(alert))
+        self._put(self.alert, styled(alert))
+
+    def _put(self, where: Static, text: Text) -> None:
+        """Draw a text, unless it is there."""
+        if self._shown.get(where) != text:
+            self._shown[where] = text
+            where.update(text)
 
 
 def styled(parts: Sequence[Part]) -> Text:

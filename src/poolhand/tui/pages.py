@@ -126,7 +126,7 @@ class StatusLine(Static):
     StatusLine { height: auto; min-height: 1; max-height: 3; padding: 0 1; }
     """
 
-    said = ""
+    said = hinted = ""
     looks = 0
 
     def say(self, text: str) -> None:
@@ -137,8 +137,10 @@ class StatusLine(Static):
     def hint(self, text: str) -> None:
         """Show a hint while there is nothing else to tell; called again and again."""
         self.looks += 1
-        if not self.said or self.looks > SAID_FOR:
-            self.said = ""
+        if self.said and self.looks <= SAID_FOR:
+            return
+        if self.said or text != self.hinted:
+            self.said, self.hinted = "", text
             self.update(Text(text, "yellow", no_wrap=True, overflow="ellipsis"))
 
 

@@ -12,11 +12,12 @@ from poolhand.operate.farms import LoneWorker
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView, PoolView
 from poolhand.rules.job import Status
-from poolhand.tui.words import NOTHING, brief, lasting, size
+from poolhand.tui.words import MINUTE, NOTHING, brief, lasting, size
 
 SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
 LEAST_OF_LAST = 22
 ID_END = 3
+STEP = 10  # seconds
 GAP = 2  # what a table leaves between two columns
 
 
@@ -134,7 +135,7 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
         f"{farm.completed + farm.failed:,}",
         f"{farm.failed:,}",
         size(sum(worker.memory for worker in farm.workers)),
-        brief((now - farm.started_at).total_seconds()),
+        age(farm.started_at, now),
         NOTHING,
     )
     return Row(farm.id, cells, FARM_STYLES[farm.state])
@@ -150,7 +151,7 @@ def _worker_row(worker: WorkerRecord, now: datetime) -> Row:
         f"{worker.completed + worker.failed:,}",
         f"{worker.failed:,}",
         size(worker.memory),
-        brief((now - worker.started_at).total_seconds()),
+        age(worker.started_at, now),
         f"{brief(worker.heard)} ago",
     )
     return Row(worker.id, cells, style)
@@ -172,11 +173,22 @@ def state_of(worker: WorkerRecord, now: datetime) -> tuple[str, str]:
     # What is wrong stands first: a narrow column may cut the rest.
     state = str(worker.state)
     if worker.leaving_at is not None:
-        state += f" for {brief((now - worker.leaving_at).total_seconds())}"
+        state += f" for {age(worker.leaving_at, now)}"
     words = ", ".join([*marks, state])
     if marks or worker.state is WorkerState.HUNG:
         return words, "red"
     return words, "green" if worker.state is WorkerState.READY else "yellow"
+
+
+def age(since: datetime, now: datetime) -> str:
+    """Return how old something is; after a minute in steps of ten seconds.
+
+    All rows then change at the same moment, and a table at rest is drawn six times a minute.
+    """
+    seconds = (now - since).total_seconds()
+    if seconds >= MINUTE:
+        seconds -= now.second % STEP + now.microsecond / 1e6
+    return brief(seconds)
 
 
 def running_in(farms: Iterable[FarmRecord]) -> dict[str, Running]:
@@ -209,7 +221,7 @@ def _job_row(job: JobView, found: Running | None, pool: PoolView | None, now: da
         safe(job.name) or NOTHING,
         safe(job.pool),
         NOTHING if runs is None else safe(runs.worker),
-        brief((now - job.submitted_at).total_seconds()),
+        age(job.submitted_at, now),
         brief(took(job, now)),
         str(job.attempts),
         safe(_note(job, runs, pool)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 NOTHING = "-"
 BARS = "▁▂▃▄▅▆▇█"
 MINUTE, HOUR, DAY = 60, 3600, 86400
+COARSE = 10 * MINUTE
 
 
 def lasting(seconds: float | None) -> str:
@@ -26,7 +27,7 @@ def lasting(seconds: float | None) -> str:
 
 
 def brief(seconds: float | None) -> str:
-    """Return how long something lasts as it fits a column: 0.4s, 28s, 2m05s, 3h12m, 4d06h."""
+    """Return how long something lasts as it fits a column: 0.4s, 28s, 2m05s, 28m, 3h12m, 4d06h."""
     if seconds is None:
         return NOTHING
     whole = round(max(0.0, seconds))
@@ -35,7 +36,9 @@ def brief(seconds: float | None) -> str:
     if whole < MINUTE:
         return f"{whole}s"
     if whole < HOUR:
-        return f"{whole // MINUTE}m{whole % MINUTE:02}s"
+        # Seconds are of no interest any more, and would be drawn anew each second.
+        seconds_too = whole < COARSE
+        return f"{whole // MINUTE}m" + (f"{whole % MINUTE:02}s" if seconds_too else "")
     if whole < DAY:
         return f"{whole // HOUR}h{whole % HOUR // MINUTE:02}m"
     return f"{whole // DAY}d{whole % DAY // HOUR:02}h"

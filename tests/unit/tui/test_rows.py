@@ -143,6 +143,16 @@ def test_long_columns_are_shortened_before_others_are_spared() -> None:
     assert rows.fitting(rows.JOBS, wanted, 200) == dict(enumerate(wanted))
 
 
+def test_an_age_is_exact_for_a_minute_and_then_changes_for_all_rows_at_once() -> None:
+    def ages(now: float) -> list[str]:
+        moments = (START, START + timedelta(seconds=3.4), START + timedelta(minutes=20))
+        return [rows.age(since, START + timedelta(seconds=now)) for since in moments]
+
+    assert ages(28.6)[:2] == ["29s", "25s"]
+    assert ages(150.0) == ages(154.2) == ages(159.9)
+    assert ages(160.0) != ages(159.9)
+
+
 # Why jobs wait
 
 

@@ -38,6 +38,7 @@ def test_a_time_is_told_in_its_two_largest_units(seconds: float | None, words: s
         (28.0, "28s"),
         (59.6, "1m00s"),
         (125.0, "2m05s"),
+        (1_700.0, "28m"),
         (11_520.0, "3h12m"),
         (370_000.0, "4d06h"),
     ],
