@@ -81,6 +81,11 @@ class Staff:
         return sum(one.slots for one in self.ready)
 
     @property
+    def slots(self) -> int:
+        """How many jobs can run at once in workers that take jobs, outgoing ones included."""
+        return sum(one.slots for one in self.hired.values() if one.is_ready and not one.is_leaving)
+
+    @property
     def active(self) -> int:
         """How many jobs run in those who stay."""
         return sum(one.beat.active for one in self.staying if one.beat is not None)

@@ -173,7 +173,7 @@ class Supervisor:
             external=settings.external,
             wanted=self._asked_for if settings.external else self._staff.wanted,
             demand=self._demand,
-            capacity=self._staff.capacity,
+            capacity=self._staff.slots,
             queued=self._queued,
             completed=completed,
             failed=failed,

@@ -260,7 +260,7 @@ class FarmApp(App[None]):
         """Return the selected farm, or say that there is none."""
         farm = self.sight.farm_of(self.board.crew.chosen)
         if farm is None:
-            self.say("select a farm first, in the view of workers")
+            self.say("select a farm first, in the view Farm")
         return farm
 
     def _job(self) -> str | None:

@@ -42,7 +42,7 @@ class JobScreen(Screen[None]):
         border-title-style: bold; padding: 0 1; text-style: dim; }
     JobScreen > RichLog { height: 1fr; border-top: solid ansi_bright_black;
         border-title-style: bold; background: transparent; padding: 0 1;
-        scrollbar-size-vertical: 1; overflow-x: hidden; }
+        scrollbar-size-vertical: 1; overflow: hidden auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.pop_screen", "back")]
 

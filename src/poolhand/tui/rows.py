@@ -131,7 +131,7 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
         # Those of a single farm stand in the head.
         f"{farm.state}, {farm.minimum} to {farm.maximum}" if is_one_of_many else str(farm.state),
         str(farm.pid),
-        f"{active}/{farm.capacity}",
+        f"{active}/{slots_of(farm)}",
         f"{farm.completed + farm.failed:,}",
         f"{farm.failed:,}",
         size(sum(worker.memory for worker in farm.workers)),
@@ -139,6 +139,15 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
         NOTHING,
     )
     return Row(farm.id, cells, FARM_STYLES[farm.state])
+
+
+def slots_of(farm: FarmRecord) -> int:
+    """Return in how many slots its jobs run or can run.
+
+    What leaving workers finish runs in slots that are not given again.
+    """
+    leaving = [worker for worker in farm.workers if worker.leaving_at is not None]
+    return farm.capacity + sum(worker.active for worker in leaving)
 
 
 def _worker_row(worker: WorkerRecord, now: datetime) -> Row:
@@ -235,7 +244,7 @@ def _note(job: JobView, runs: Running | None, pool: PoolView | None) -> str:
         return runs.job.mark.replace("_", " ")
     if job.reason == "queued" and pool is not None:
         if pool.slots is None or pool.running < pool.slots:
-            return "waits for a free worker"
+            return "waits for a worker"
         return "the pool's slot is busy" if pool.slots == 1 else f"all {pool.slots} pool slots busy"
     if job.reason == "scheduled" and job.attempts and job.error is not None:
         return f"{job.note}; it raised {job.error.type}: {job.error.message}"

@@ -14,7 +14,7 @@ from poolhand.operate.showing import safe
 from poolhand.operate.views import PoolView
 from poolhand.rules.job import Status
 from poolhand.rules.scaling import held_text
-from poolhand.tui.rows import FARM_STYLES
+from poolhand.tui.rows import FARM_STYLES, slots_of
 from poolhand.tui.throughput import Throughput
 from poolhand.tui.words import bars, lasting
 
@@ -94,12 +94,7 @@ def _running(farms: Sequence[FarmRecord], counts: Counts) -> int:
 def _slots(farms: Sequence[FarmRecord]) -> list[Part]:
     if not farms:
         return []
-    capacity = sum(farm.capacity for farm in farms)
-    # What leaving workers finish runs in slots that are not given again.
-    leaving = sum(
-        one.active for farm in farms for one in farm.workers if one.leaving_at is not None
-    )
-    return [(f" of {capacity + leaving:,} slots", "")]
+    return [(f" of {sum(map(slots_of, farms)):,} slots", "")]
 
 
 def _workers(farms: Sequence[FarmRecord]) -> list[Part]:
@@ -157,7 +152,7 @@ def limits(farms: Sequence[FarmRecord], pools: Sequence[PoolView]) -> str:
     paused = [pool for pool in pools if pool.queued and pool.paused]
     full = [pool for pool in pools if pool.queued and not pool.paused and _is_full(pool)]
     running = sum(worker.active for farm in farms for worker in farm.workers)
-    if running >= sum(farm.capacity for farm in farms):
+    if running >= sum(map(slots_of, farms)):
         full = []
     found = [f"{safe(pool.name)} is paused" for pool in paused]
     found += [f"{safe(pool.name)} runs {pool.running} of at most {pool.slots}" for pool in full]

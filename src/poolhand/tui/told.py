@@ -51,7 +51,8 @@ def facts(job: JobView, runs: Running | None, now: datetime) -> list[Fact]:
     # A job that waits for its retry has an error of its last attempt.
     label = "error" if job.status.terminal else "last error"
     lines = fault_lines(job.error)
-    return found + [Fact("" if number else label, line, "red") for number, line in enumerate(lines)]
+    found += [Fact(label, line, "red") for line in lines[:1]]
+    return found + [Fact("", line, "dim") for line in lines[1:]]
 
 
 def _submitted(job: JobView, now: datetime) -> str:

@@ -82,7 +82,7 @@ async def test_a_job_is_shown_with_its_worker_how_long_it_runs_and_a_note() -> N
         "state": "running", "id": running, "task": "", "pool": "chat", "worker": f"{FARM}.3",
         "age": "2m00s", "took": "2m00s", "tries": "1", "note": "soft timeout",
     }  # fmt: skip
-    assert cells[waiting]["note"] == "waits for a free worker"
+    assert cells[waiting]["note"] == "waits for a worker"
     assert (cells[waiting]["took"], cells[waiting]["worker"]) == ("-", "-")
     assert (cells[dead]["state"], cells[dead]["took"]) == ("failed, dead", "2.0s")
     assert cells[dead]["note"] == "ValueError: no think"
@@ -162,8 +162,8 @@ async def test_a_job_that_waits_says_what_for() -> None:
         page = await world.operator.jobs()
         (pool,) = await world.operator.pools()
         for slots, running, note in (
-            (None, 9, "waits for a free worker"),
-            (4, 3, "waits for a free worker"),
+            (None, 9, "waits for a worker"),
+            (4, 3, "waits for a worker"),
             (4, 4, "all 4 pool slots busy"),
             (1, 1, "the pool's slot is busy"),
         ):

@@ -61,7 +61,7 @@ async def test_the_facts_of_a_job_hold_why_it_waits_its_error_and_nothing_that_a
     known = {fact.label: fact.text for fact in facts}
     assert known["dead letter"] == "it failed for good; r runs it again"
     assert known["error"] == f"ValueError: no {SPELLED}"
-    assert told.Fact("", "    a line", "red") in facts
+    assert told.Fact("", "    a line", "dim") in facts
     assert all((fact.label + fact.text).isprintable() for fact in facts)
 
 
