@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -87,7 +88,7 @@ class JobScreen(Screen[None]):
         while True:
             found = await self._told()
             self._show_title()
-            self._facts.update(Text("\n").join(map(_line, found)))
+            self._facts.update(_table(found))
             await asyncio.sleep(self._every)
 
     def _show_title(self) -> None:
@@ -131,8 +132,14 @@ class JobScreen(Screen[None]):
         self._log.write(text)
 
 
-def _line(fact: Fact) -> Text:
-    return Text.assemble((fact.label.ljust(LABEL), "dim"), (fact.text, fact.style))
+def _table(found: Sequence[Fact]) -> Table:
+    """Return facts in two columns; what is too long goes on below itself."""
+    table = Table.grid()
+    table.add_column(width=LABEL)
+    table.add_column(overflow="fold")
+    for fact in found:
+        table.add_row(Text(fact.label, "dim"), Text(fact.text, fact.style))
+    return table
 
 
 def _style(job: JobView) -> str:

@@ -124,6 +124,7 @@ class StatusLine(Static):
 
     DEFAULT_CSS: ClassVar[str] = """
     StatusLine { height: auto; min-height: 1; max-height: 3; padding: 0 1; }
+    StatusLine.hint { text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     said = hinted = ""
@@ -132,6 +133,7 @@ class StatusLine(Static):
     def say(self, text: str) -> None:
         """Tell something else, for a while."""
         self.said, self.looks = safe(text), 0
+        self.set_class(False, "hint")
         self.update(Text(self.said, "bold"))
 
     def hint(self, text: str) -> None:
@@ -141,7 +143,8 @@ class StatusLine(Static):
             return
         if self.said or text != self.hinted:
             self.said, self.hinted = "", text
-            self.update(Text(text, "yellow", no_wrap=True, overflow="ellipsis"))
+            self.set_class(True, "hint")
+            self.update(Text(text, "yellow"))
 
 
 class KeyLine(Static):
