@@ -224,6 +224,7 @@ OTHERS: dict[str, Plain] = {
     "loop_blocked_limit_s": 12.0,
     "timezone": "Europe/Berlin",
     "external": True,
+    "surge": 3,
 }
 
 

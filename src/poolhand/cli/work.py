@@ -50,6 +50,10 @@ Concurrency = Annotated[
 ]
 Least = Annotated[int | None, typer.Option("--min", metavar="N", help="Workers at least.")]
 Most = Annotated[int | None, typer.Option("--max", metavar="N", help="Workers at most.")]
+Surge = Annotated[
+    int | None,
+    typer.Option("--surge", metavar="N", help="Processes beyond the maximum at a replacement."),
+]
 Pools = Annotated[
     list[str] | None,
     typer.Option(
@@ -82,6 +86,7 @@ def work(
     concurrency: Concurrency = None,
     least: Least = None,
     most: Most = None,
+    surge: Surge = None,
     pools: Pools = None,
     grace: Grace = None,
     external: External = None,
@@ -103,6 +108,7 @@ def work(
             external=external,
             min_workers=least,
             max_workers=most,
+            surge=surge,
             prefetch_per_worker=concurrency,
         )
         for unknown in found.unknown:
