@@ -454,7 +454,7 @@ async def test_the_first_failure_of_a_map_cancels_its_other_jobs(
     async with make(place, max_concurrent=2) as pool:
         with pytest.raises(KeyError):
             await pool.map(one, items())
-        assert (pool.snapshot().active, 0 in began) == (0, True)
+        assert ((await pool.refresh()).active, 0 in began) == (0, True)
         report = await pool.drain()
     assert (report.failed, report.completed) == (1, 0)
     assert report.cancelled == report.submitted - 1
