@@ -7,6 +7,7 @@ of its job: they may have been made by another process.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -20,6 +21,9 @@ OPERATOR = "operator"  # who runs dead letters again, when the cause is mended
 PASSAGES = 1_500
 DIMENSIONS = 64
 BLOCKS_FOR = 0.3
+
+# They fail on purpose, and the demo shows it: the log of failures would only run across its screen.
+logging.getLogger("poolhand").setLevel(logging.CRITICAL)
 
 
 class ToolFailed(Exception):

@@ -294,7 +294,7 @@ class App(Schedules, ByName):
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
-        return Operator(KeptStore(self), self.runtime)
+        return Operator(KeptStore(self), self.runtime, self._scheduler.order)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:

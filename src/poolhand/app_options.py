@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import TypedDict
 
 from poolhand.config import load_app_store, masked
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
-from poolhand.rules.checks import shown
+from poolhand.rules.checks import nearest, shown
 from poolhand.rules.keep import Keep
 from poolhand.runtime import Runtime
 from poolhand.wire.limits import Limits
@@ -41,10 +40,10 @@ def check_names(given: Collection[str]) -> None:
 
 
 def _fault(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    if near:
-        hint = f"did you mean {near[0]}=?"
-    elif get_close_matches(name.lower(), URL_NAMES, n=1):
+    near = nearest(name, known)
+    if near is not None:
+        hint = f"did you mean {near}=?"
+    elif nearest(name, URL_NAMES) is not None:
         hint = 'the URL of the store comes first: App("sqlite:///agents.db")'
     else:
         hint = f"there are {', '.join(known)}"

@@ -11,13 +11,13 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote
 
 from msgspec import Struct, convert, structs
 
 from poolhand.errors import UsageError
+from poolhand.rules.checks import did_you_mean, nearest
 from poolhand.rules.checks import shown as cut
 from poolhand.rules.farm import FarmSettings
 from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain, Setting, written
@@ -166,6 +166,14 @@ def read(
     )
 
 
+def unknown_variable(name: str) -> str:
+    """Return what is wrong with a variable that has our prefix and is none of ours."""
+    # Without the prefix, which would make any two of them similar.
+    near = nearest(name.removeprefix(PREFIX), (setting.name for setting in SETTINGS))
+    hint = "see `poolhand config`" if near is None else f"did you mean {PREFIX}{near.upper()}?"
+    return f"{name} is no variable of poolhand and has no effect; {hint}"
+
+
 def person() -> str:
     """Return the name of who sits here, as the machine knows it."""
     try:
@@ -281,8 +289,7 @@ def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
 def _fault(name: str, value: object) -> str | None:
     kinds = {setting.name: setting.kind for setting in SETTINGS}
     if name not in kinds:
-        near = get_close_matches(name, kinds, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(kinds)}"
+        hint = did_you_mean(name, kinds)
         return f"{name!r} in [{TABLE}] of {FILE} is no setting; {hint}"
     if isinstance(value, str) or (isinstance(value, int | float) and not kinds[name].text):
         return None

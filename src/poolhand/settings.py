@@ -156,6 +156,12 @@ FARM = (
     _of_farm("min_workers", "worker processes there always are", _whole(0, 1_000), "--min"),
     _of_farm("max_workers", "worker processes there are at most", _whole(1, 1_000), "--max"),
     _of_farm(
+        "surge",
+        "processes beyond the maximum while workers are replaced",
+        _whole(0, 1_000),
+        "--surge",
+    ),
+    _of_farm(
         "prefetch_per_worker", "jobs at once in one worker", _whole(1, 10_000), "--concurrency"
     ),
     _of_farm("scale_up_batch_size", "workers started in one step", _BATCH),

@@ -6,9 +6,20 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from poolhand.rules.farm import FarmSettings
-from poolhand.rules.scaling import Load, Step, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling import (
+    Load,
+    Processes,
+    Step,
+    Trend,
+    decide,
+    most_processes,
+    plan,
+    runnable,
+    wanted_for,
+)
 
 TICK = 1.0
 
@@ -140,3 +151,19 @@ def test_what_could_run_is_at_least_what_runs_and_at_most_what_there_is(
     running: int, queued: int, slots: int | None, paused: bool
 ) -> None:
     assert running <= runnable(running, queued, slots, paused) <= running + queued
+
+
+@given(farms(), st.integers(0, 3), st.data())
+def test_no_step_has_more_processes_than_the_maximum_and_the_surge_and_none_is_the_last(
+    settings: FarmSettings, surge: int, data: st.DataObject
+) -> None:
+    settings = replace(settings, surge=surge)
+    wanted = data.draw(st.integers(settings.min_workers, settings.max_workers))
+    now = data.draw(st.builds(Processes, *[st.integers(0, 10)] * 3))
+    step = plan(settings, wanted, now)
+    if step.start:
+        assert now.total + step.start <= most_processes(settings)
+    assert now.staying + step.start + step.held - step.stop == wanted
+    # Whoever waits, waits for a process that is about to end: it never waits for ever.
+    if step.held and not step.start:
+        assert now.leaving > 0 or step.retire_first

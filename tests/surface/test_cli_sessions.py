@@ -114,6 +114,7 @@ def test_the_turns_of_a_session_are_shown(url: str, job: str) -> None:
     assert SPELLED in shown
     assert HOSTILE not in shown
     run(url, "sessions", "history", "nobody", code=3)
+    assert run(url, "sessions", "history", "nobody", "--json", code=3).stdout == ""
 
 
 def test_what_a_job_tells_is_followed_to_its_end(url: str, job: str) -> None:

@@ -162,10 +162,25 @@ def test_programs_get_all_that_farms_tell(desk: Desk) -> None:
     assert [worker["state"] for worker in farm["workers"]] == ["ready", "leaving"]
 
 
+def test_a_leaving_worker_is_listed_with_how_long_and_why_others_wait_for_it(desk: Desk) -> None:
+    leaving = a_worker(
+        1, state=WorkerState.LEAVING, leaving_at=LATER - timedelta(seconds=125), leaving_why="x"
+    )
+    put_down(desk, a_farm(FARM, leaving, written_at=LATER, maximum=1, surge=0, held=1))
+    result = desk.run("workers", "list")
+    assert "  leaving 2m 5s  " in result.stdout
+    assert (
+        "; 1 worker waits to start: at most 1 process at once (maximum 1 + surge 0), "
+        "1 of them is leaving"
+    ) in result.stderr
+    (worker,) = desk.json("workers", "list")["farms"][0]["workers"]
+    assert worker["leaving_why"] == "x"
+
+
 def test_where_nobody_works_it_is_said_how_to_begin(desk: Desk) -> None:
     result = desk.run("workers", "list")
     assert len(result.stdout.splitlines()) == 1
-    assert "start a farm with `poolhand work module:app`" in result.stderr
+    assert "start some with `poolhand work module:app`" in result.stderr
 
 
 def test_a_snapshot_shows_what_runs_and_what_failed(

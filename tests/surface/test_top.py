@@ -63,18 +63,22 @@ def with_a_farm(desk: Desk) -> str:
 def test_a_picture_has_farms_workers_and_the_newest_jobs(desk: Desk) -> None:
     id = with_a_farm(desk)
     result = run("top", desk.url, "--inline")
-    who, load, trouble, _, *rest = result.stdout.splitlines()
-    assert who.startswith(f"farm {FARM}  running")
-    assert load.startswith("queued 1  demand 3 of capacity 10  workers 2, wanted 1")
+    who, load, done, trouble, _, *rest = result.stdout.splitlines()
+    assert who.startswith(f"farm {FARM} · shop:app  ● running")
+    assert load == "waiting 1 · running 6 of 10 slots · 2 workers, 1 wanted (min 1, max 10)"
+    assert done == "jobs 0 done, 0 failed · attempts 42, 2 failed"
     assert trouble == f"TROUBLE 00:00:00 {SPELLED} (worker {FARM}.2)"
     head, farm, first, second, *_ = rest
     assert head.split() == [
-        "WORKER", "STATE", "PID", "ACTIVE", "OK", "FAILED", "UP", "MEMORY", "HEARD",
+        "WORKER", "STATE", "PID", "RUNNING", "ATTEMPTS", "FAILED", "MEMORY", "AGE", "LAST",
+        "SIGNAL",
     ]  # fmt: skip
     assert (farm.split()[0], first.split()[:2]) == (FARM, [f"{FARM}.1", "ready"])
     assert "SILENT, ready" in second
     jobs = rest[rest.index("") + 1 :]
-    assert jobs[0].split() == ["ID", "STATE", "TASK", "POOL", "WORKER", "TOOK", "TRIES", "NOTE"]
+    assert jobs[0].split() == [
+        "ID", "STATE", "TASK", "POOL", "WORKER", "AGE", "TOOK", "TRIES", "NOTE",
+    ]  # fmt: skip
     assert SPELLED in jobs[1]
     assert jobs[2].split()[:5] == [id, "running", "agents.fetch", "chat", f"{FARM}.1"]
     assert result.stdout.replace("\n", "").isprintable()
@@ -155,19 +159,19 @@ def test_the_view_works_on_a_terminal_and_leaves_it_as_it_was(desk: Desk, tmp_pa
         pane.sees(f"farm {FARM}", "SILENT, ready", "(min 1, max 10)")
         assert pane.is_alternate
         pane.press("t")
-        pane.sees(id, SPELLED[:8])
+        pane.sees(id, SPELLED[-6:])
         pane.press("/fetch")
         pane.sees("search 'fetch' · 1")
 
         def opened() -> bool:
             # The first one leaves the search; one that comes with it would, too.
             pane.press("Enter")
-            return f"job {id}  running" in pane.text
+            return f"job {id}" in pane.text and "● running" in pane.text
 
         pane.until(opened, "the job")
-        pane.sees(f"runs in worker {FARM}.1")
+        pane.sees(f"worker        {FARM}.1")
         pane.press("q")
-        pane.sees("ended with 0")
+        pane.sees("ended with 0", "0 attempts failed in 1 farm; 1 still queued")
         assert not pane.is_alternate
 
 
@@ -182,7 +186,40 @@ def test_a_view_that_is_told_to_end_leaves_the_terminal_as_it_was(
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
         else:
             pane.press("C-c")
-        pane.sees("ended with 0")
+        pane.sees("ended with 0", "watched ", ": no farm was running; nothing is left")
+        assert not pane.is_alternate
+
+
+FARMED = """
+from poolhand import App
+
+app = App("sqlite:///agents.db")
+
+@app.task(name="greet")
+async def greet() -> None: ...
+
+@app.task(name="later", pool="paused")
+async def later() -> None: ...
+
+if __name__ == "__main__":
+    greet.submit_sync()
+    later.with_options(delay=3600).submit_sync()
+"""
+
+
+@pytest.mark.slow
+def test_a_farm_whose_view_is_closed_leaves_a_line_with_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "farmed.py").write_text(FARMED)
+    subprocess.run([sys.executable, "farmed.py"], cwd=tmp_path, check=True)
+    work = f"{sys.executable} -m poolhand work farmed:app --tui --max 1"
+    with terminal(["sh", "-c", f"cd {tmp_path}; exec {work}"]) as pane:
+        pane.sees("farm ", "running")
+        shown = Desk(f"sqlite:///{tmp_path}/agents.db")
+        pane.until(
+            lambda: shown.json("jobs", "list", "--status", "completed")["jobs"], "the end of a job"
+        )
+        pane.press("q")
+        pane.sees("ended with 0", ": 1 job completed, 0 attempts failed; 1 scheduled")
         assert not pane.is_alternate
 
 
@@ -200,7 +237,7 @@ def test_a_farm_and_its_view_share_a_terminal(
     told_in = tmp_path / "told"
     line = f"echo $$ >{tmp_path}/pid; exec {' '.join(LOCAL)} {desk.url} {told_in}"
     with terminal(["sh", "-c", line]) as pane:
-        pane.sees(f"farm {FARM}  running")
+        pane.sees(f"farm {FARM}", "● running")
         for key in keys:
             if key == "SIGTERM":
                 os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
@@ -224,6 +261,6 @@ def test_a_view_ends_when_its_terminal_is_gone_and_the_farm_goes_on(
     desk: Desk, tmp_path: Path
 ) -> None:
     with terminal([*LOCAL, desk.url, f"{tmp_path}/told"]) as pane:
-        pane.sees(f"farm {FARM}  running")
+        pane.sees(f"farm {FARM}", "● running")
         pane.tmux("kill-server")
         pane.until((tmp_path / "told").exists, "the end of the view")

@@ -25,6 +25,7 @@ from poolhand.farm.roster import (
     Trouble,
     WishAnswer,
     WishKind,
+    WorkerState,
 )
 from poolhand.rules.audit import RERUN
 from poolhand.rules.job import Fault, Status
@@ -113,11 +114,104 @@ async def test_farms_and_workers_are_seen_and_how_they_are(world: World) -> None
     farm = a_farm(FARM, a_worker(1), a_worker(2, heard=4.0, blocked=3.2), troubles=(trouble,))
     await write_down(world.store, farm)
     async with viewed(world) as screen:
-        await screen.sees(f"farm {FARM}  running", "demand 3 of capacity 10", "(min 1, max 10)")
-        await screen.sees(f"TROUBLE 00:00:00 it hangs {SPELLED}")
-        await screen.sees(f"{FARM}.1", "SILENT, BLOCKED 3.2 s, ready", "4.0 s ago", "50 MB")
+        await screen.sees(f"farm {FARM} · shop:app", "● running", "(min 1, max 10)")
+        await screen.sees("waiting 0 · running 6 of 10 slots", "attempts 42, 2 failed")
+        await screen.sees("1 trouble", f"00:00:00Z  {FARM}  {FARM}.2  it hangs {SPELLED}")
+        await screen.sees(f"{FARM}.1", "SILENT, BLOCKED 3.2 s, ready", "4.0s ago", "50 MB")
         await write_down(world.store, replace(farm, queued=77, state=FarmState.STOPPING))
-        await screen.sees("queued 77", "STOPPING: 6 still run in 2 workers")
+        await screen.sees("waiting 77", "STOPPING: 6 still run in 2 workers")
+
+
+async def test_each_tab_is_reached_by_its_number_by_t_and_by_a_click(world: World) -> None:
+    await world.add(pool="research")
+    async with viewed(world) as screen:
+        for key, text in (("2", "jobs: all"), ("3", "order of jobs"), ("1", "Newest jobs")):
+            await screen.press(key)
+            await screen.sees(text)
+        for text in ("jobs: all", "order of jobs", "Newest jobs"):
+            await screen.press("t")
+            await screen.sees(text)
+        for x, text in ((9, "jobs: all"), (18, "order of jobs"), (2, "Newest jobs")):
+            await screen.pilot.click("#tabs", (x, 0))
+            await screen.sees(text)
+        await screen.pilot.click("#tabs", (70, 0))
+        await screen.sees("Newest jobs")
+
+
+async def test_the_newest_jobs_are_below_the_workers_and_keys_act_on_them(world: World) -> None:
+    id = await world.add("agents.fetch")
+    await write_down(world.store, a_farm(FARM, a_worker(1)))
+    async with viewed(world) as screen:
+        await screen.sees(f"{FARM}.1", "Newest jobs", id, "waits for a worker")
+        assert screen.text.index(f"{FARM}.1") < screen.text.index(id)
+        # Without the cursor on a job, none is meant.
+        await screen.press("c")
+        await screen.sees("select a job first")
+        await screen.press("tab", "enter")
+        await screen.sees(f"job {id}", "● queued")
+        await screen.press("escape")
+        await screen.sees("Newest jobs")
+        await screen.press("p")
+        await screen.sees("pool 'chat' is paused")
+        await screen.press("c")
+        await screen.sees(f"{id}: it is cancelled")
+
+
+async def test_jobs_failed_and_attempts_failed_are_told_apart(world: World) -> None:
+    await world.dead()
+    await write_down(world.store, a_farm(FARM, completed=40, failed=9))
+    async with viewed(world) as screen:
+        await screen.sees("jobs 0 done, 1 failed", "attempts 49, 9 failed")
+
+
+async def test_states_have_colours_and_job_text_has_none(world: World) -> None:
+    await world.dead("[green]fetch[/]")
+    await write_down(world.store, a_farm(FARM, a_worker(1), a_worker(2, heard=9.0)))
+    async with viewed(world) as screen:
+        await screen.sees("failed, dead", "[green]fetch[/]", "SILENT, ready")
+        colours = {
+            segment.text.strip(): segment.style.color and segment.style.color.name
+            for strip in screen.app.screen._compositor.render_strips()
+            for segment in strip
+            if segment.style is not None
+        }
+        assert colours["ready"] == "green"
+        assert colours["SILENT, ready"] == "red"
+        assert colours["failed, dead"] == "red"
+        assert colours["[green]fetch[/]"] != "green"
+
+
+async def test_a_leaving_worker_and_whoever_waits_for_it_are_seen(world: World) -> None:
+    leaving = a_worker(1, state=WorkerState.LEAVING, leaving_at=START)
+    await write_down(world.store, a_farm(FARM, leaving, a_worker(2), maximum=1, surge=1, held=1))
+    async with viewed(world) as screen:
+        await screen.sees("leaving for 0.0s", "1 worker, 1 leaving (min 1, max 1)")
+        await screen.sees("1 worker waits to start: at most 2 processes at once")
+
+
+async def test_jobs_that_a_paused_pool_keeps_waiting_are_told_below(world: World) -> None:
+    await world.add()
+    await world.operator.pause("chat", "anna")
+    await write_down(world.store, a_farm(FARM, a_worker(1)))
+    async with viewed(world) as screen:
+        await screen.sees("1 job waits for pools, not for workers: chat is paused")
+        await screen.press("c")
+        await screen.sees("select a job first")
+
+
+async def test_empty_views_say_what_to_do(world: World) -> None:
+    async with viewed(world, (80, 24)) as screen:
+        await screen.sees("no worker processes yet", "no jobs yet: submit one from your code")
+        await screen.press("2")
+        await screen.sees("no jobs yet: submit one from your code")
+        await screen.press("f")
+        await screen.sees("jobs: waiting", "no such jobs: escape shows all")
+        await screen.press("3")
+        await screen.sees("no pools yet: they appear when an app first submits or works")
+        assert "Troubles" not in screen.text
+        await world.add()
+        await screen.sees("chat", "open")
+        await screen.sees_no("no pools yet")
 
 
 async def test_throughput_grows_with_what_farms_have_ended(world: World) -> None:
@@ -186,7 +280,7 @@ async def test_pools_and_all_troubles_are_seen_in_their_view(world: World) -> No
         await screen.press("t", "t")
         await screen.sees("research", "open", "first", f"second (job {dead})")
         await screen.press("tab", "enter")
-        await screen.sees(f"job {dead}  failed, dead")
+        await screen.sees(f"job {dead}", "● failed, dead")
 
 
 async def test_five_hundred_jobs_are_reached_page_by_page(world: World) -> None:
@@ -216,7 +310,7 @@ async def test_every_view_fits_its_terminal_and_others_after_a_resize(
                 assert max(map(len, screen.text.splitlines())) <= screen.app.size.width
             await screen.pilot.resize_terminal(80, 24)
         await screen.press("t")
-        await screen.sees("failed, dead", id[-4:], "ValueError: no", "t view  / search")
+        await screen.sees("failed, dead", id[-3:], "ValueError: no", "t view  / search")
 
 
 # What jobs say
@@ -233,13 +327,14 @@ async def test_a_job_that_is_opened_shows_what_it_tells_while_it_runs(world: Wor
         await screen.press("t")
         await screen.sees(id)
         await screen.press("enter")
-        await screen.sees(f"job {id}  running", f"runs in worker {FARM}.1", "attempts 1")
+        await screen.sees(f"job {id}", "● running", f"worker        {FARM}.1")
+        await screen.sees("attempts      1 · waited 0.0 s")
         await screen.sees("chunk     hello", "progress  reading page=3")
         await tell(world, id, ("log", {"stream": "stdout", "text": "printed"}))
         await screen.sees("log       stdout: printed")
         fault = Fault("ValueError", "no bees", "Traceback:\n  a line of it")
         await world.end(claim, Status.FAILED, error=fault)
-        await screen.sees("failed, dead", "error ValueError: no bees", "a line of it")
+        await screen.sees("failed, dead", "error         ValueError: no bees", "a line of it")
         await screen.sees("state     failed")
         await screen.press("escape")
         await screen.sees("jobs: all")
@@ -251,7 +346,8 @@ async def test_a_job_that_waits_says_why(world: World) -> None:
         await screen.press("t")
         await screen.sees(id)
         await screen.press("enter")
-        await screen.sees("why: no worker is connected to this store; start one")
+        await screen.sees("why it waits  no worker is connected to this store; start one")
+        await screen.sees("nothing yet: what the job prints, logs and emits is shown here")
 
 
 async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
@@ -285,7 +381,7 @@ async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
         await screen.sees(f"chunk     {SPELLED}")
         await clean()
         await world.end(claim, Status.FAILED, error=fault)
-        await screen.sees(f"error {SPELLED}: {SPELLED}", f"    {SPELLED}")
+        await screen.sees(f"error         {SPELLED}: {SPELLED}", f"    {SPELLED}")
         await screen.press("escape", "t")
         await screen.sees("[bold]p")
         await clean()
@@ -350,9 +446,9 @@ async def test_a_job_is_cancelled_from_the_table_and_from_its_page(world: World)
         await screen.press("c")
         await screen.sees(f"{second}: it is cancelled", "cancelled  ")
         await screen.press("down", "enter")
-        await screen.sees(f"job {first}  queued")
+        await screen.sees(f"job {first}", "● queued")
         await screen.press("c")
-        await screen.sees(f"job {first}  cancelled", f"{first}: it is cancelled")
+        await screen.sees("● cancelled", f"{first}: it is cancelled")
         await screen.press("c")
         await screen.sees(f"{first}: it was over before")
 
@@ -427,7 +523,7 @@ async def test_of_several_farms_the_selected_one_is_meant(world: World) -> None:
     other = replace(a_worker(1), id="elm-000001.1")
     await write_down(world.store, a_farm(FARM, a_worker(1)), a_farm("elm-000001", other))
     async with viewed(world) as screen, farming(world.store, farm="elm-000001") as wishes:
-        await screen.sees("2 farms on 1 host: 2 running", "elm-000001.1")
+        await screen.sees("2 farms on 1 host", "2 running", "elm-000001.1")
         await screen.press("down", "down", "down", "plus")
         await screen.sees("elm-000001: it is done")
     assert len(wishes) == 1
@@ -505,7 +601,7 @@ async def test_quitting_over_a_farm_of_this_terminal_stops_it_and_shows_its_end(
     farm, quits = a_farm(FARM, a_worker(1)), list[bool]()
     await write_down(world.store, farm, a_farm("elm-000001"))
     async with viewed(world, farm_id=FARM, on_quit=quits.append) as screen:
-        await screen.sees(f"farm {FARM}  running")
+        await screen.sees(f"farm {FARM}", "● running")
         assert "elm-000001" not in screen.text
         await screen.press(key)
         await screen.sees("q again stops it at once")
@@ -532,13 +628,13 @@ async def test_a_third_quit_ends_the_view_though_the_farm_does_not(world: World)
 
 async def test_a_record_that_is_only_late_does_not_end_the_view(world: World) -> None:
     async with viewed(world, farm_id=FARM, on_quit=lambda _: None) as screen:
-        await screen.sees(f"farm {FARM} has not written yet")
+        await screen.sees(f"farm {FARM} has not reported yet")
         await write_down(world.store, a_farm(FARM))
-        await screen.sees("running")
+        await screen.sees("● running")
         await world.store.delete(f"{FARMS}{FARM}")
         await screen.sees("no farm works here")
         await write_down(world.store, a_farm(FARM))
-        await screen.sees("running")
+        await screen.sees("● running")
         await world.store.delete(f"{FARMS}{FARM}")
         await screen.sees("no farm works here")
         assert isinstance(world.runtime, Clock)
@@ -565,7 +661,8 @@ async def test_a_store_that_goes_away_is_told_and_found_again(own_postgres: Post
             await screen.press("enter")
             await screen.sees("the store does not answer, asked again")
             await asyncio.to_thread(own_postgres.start)
-            await screen.sees(f"job {id}  queued")
+            await screen.sees_no("the store does not answer")
+            await screen.sees(f"job {id}", "● queued")
             await screen.press("escape")
             await screen.sees_no("STORE AWAY")
             newest = await world.add()

@@ -17,6 +17,7 @@ from poolhand.config import (
     masked,
     person,
     read,
+    unknown_variable,
     without_secrets,
 )
 from poolhand.rules.farm import FarmSettings
@@ -118,6 +119,19 @@ def test_a_variable_that_looks_like_ours_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("POOLHAND_MAX_WORKRES", "did you mean POOLHAND_MAX_WORKERS?"),
+        ("POOLHAND_STOER", "did you mean POOLHAND_STORE?"),
+        ("POOLHAND_ZZZ", "see `poolhand config`"),
+        ("POOLHAND_", "see `poolhand config`"),
+    ],
+)
+def test_a_variable_with_a_typo_is_told_with_the_nearest_one(name: str, hint: str) -> None:
+    assert unknown_variable(name).endswith(f"has no effect; {hint}")
+
+
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("postgresql://me:secret@host:5432/db", "postgresql://me:***@host:5432/db"),
@@ -210,6 +224,7 @@ OTHERS: dict[str, Plain] = {
     "loop_blocked_limit_s": 12.0,
     "timezone": "Europe/Berlin",
     "external": True,
+    "surge": 3,
 }
 
 

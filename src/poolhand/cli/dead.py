@@ -67,7 +67,7 @@ def show(
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
-    """Show one dead letter: what it raised, with traceback, attempts and arguments."""
+    """Show one dead letter: error, attempts, arguments."""
     job, payload = operate(store, app, lambda operator: look_at(operator, id, payload=True))
     if not job.dead:
         raise fail(

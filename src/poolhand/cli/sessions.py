@@ -95,11 +95,11 @@ def history(
 ) -> None:
     """Show the attempts at the turns of a session, oldest first."""
     found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    if not found:
+        _not_found(id, tenant, store, app)
     if json:
         screen.as_json(found)
         return
-    if not found:
-        _not_found(id, tenant, store, app)
     rows = [
         (
             one.at,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated
@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from poolhand.cli import exits, options, screen
+from poolhand.cli.closing import Watched
 from poolhand.cli.door import fail, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.farms import WorkersView
-from poolhand.operate.views import JobView
+from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.tui import rows, summary
 from poolhand.tui.view import LiveView
@@ -60,24 +61,29 @@ def top(
 async def _watch(operator: Operator, by: str) -> None:
     """Show the live view; a signal to end leaves the terminal as it was."""
     view = LiveView(operator, by=by)
+    clock = Runtime().monotonic
+    watched = Watched(operator, clock())
     with suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, view.end)
+    await watched.begin()
     await view.run()
+    screen.aside(screen.safe(await watched.end(clock())))
 
 
 async def _picture(operator: Operator) -> None:
     """Write how farms are, and the newest jobs."""
     workers = await operator.workers()
     page = await operator.jobs(limit=NEWEST)
+    counts, pools = await operator.count(), await operator.pools()
     now = Runtime().wall()
-    _show_workers(workers, now)
-    _show_jobs(page.jobs, workers, now)
+    _show_workers(workers, counts, now)
+    _show_jobs(rows.job_rows(page, rows.running_in(workers.farms), pools, now))
 
 
-def _show_workers(workers: WorkersView, now: datetime) -> None:
+def _show_workers(workers: WorkersView, counts: Mapping[Status, int], now: datetime) -> None:
     farms = workers.farms
     if farms:
-        for text in (summary.who(farms, now), summary.load(farms), summary.trouble(farms)):
+        for text in summary.picture(farms, counts, now):
             screen.line(text)
     else:
         screen.line(summary.NO_FARM)
@@ -88,12 +94,11 @@ def _show_workers(workers: WorkersView, now: datetime) -> None:
         screen.table(columns, [row.cells for row in found], _spare(rows.WORKERS))
 
 
-def _show_jobs(jobs: Sequence[JobView], workers: WorkersView, now: datetime) -> None:
+def _show_jobs(found: Sequence[rows.Row]) -> None:
     screen.line("")
-    if not jobs:
+    if not found:
         screen.line("no jobs yet")
         return
-    found = rows.job_rows(jobs, rows.running_in(workers.farms), now)
     # What names a row stands first: it is never cut.
     order = (1, 0, *range(2, len(rows.JOBS)))
     columns = [rows.JOBS[place].name for place in order]
@@ -105,4 +110,4 @@ def _spare(columns: Sequence[rows.Column]) -> list[str]:
     return [one.name for one in spared]
 
 
-SPARE = ("tries", "worker", "pool")
+SPARE = ("tries", "worker", "took", "pool")

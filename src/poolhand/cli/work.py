@@ -20,6 +20,7 @@ from poolhand.settings import LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
+    from poolhand.farm.roster import FarmRecord
 
 ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -49,6 +50,10 @@ Concurrency = Annotated[
 ]
 Least = Annotated[int | None, typer.Option("--min", metavar="N", help="Workers at least.")]
 Most = Annotated[int | None, typer.Option("--max", metavar="N", help="Workers at most.")]
+Surge = Annotated[
+    int | None,
+    typer.Option("--surge", metavar="N", help="Processes beyond the maximum at a replacement."),
+]
 Pools = Annotated[
     list[str] | None,
     typer.Option(
@@ -81,6 +86,7 @@ def work(
     concurrency: Concurrency = None,
     least: Least = None,
     most: Most = None,
+    surge: Surge = None,
     pools: Pools = None,
     grace: Grace = None,
     external: External = None,
@@ -102,8 +108,11 @@ def work(
             external=external,
             min_workers=least,
             max_workers=most,
+            surge=surge,
             prefetch_per_worker=concurrency,
         )
+        for unknown in found.unknown:
+            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
         _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
 
 
@@ -173,3 +182,13 @@ async def _run(
         await view.run()
         if not farm.is_stopping:
             farm.stop()
+    await _sum_up(app, farm.record(), pools)
+
+
+async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
+    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    from poolhand.cli.closing import after_farm
+
+    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    await app.close()
+    screen.aside(screen.safe(text))

@@ -21,6 +21,7 @@ from poolhand.farm.roster import (
 from poolhand.operate.actions import LAST, Operator
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of
 from poolhand.operate.finding import many
+from poolhand.rules.scaling import held_text
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ def list_workers(
     for farm in view.farms:
         screen.aside(f"farm {screen.safe(_standing(farm))}")
     if not view.farms and not view.alone:
-        screen.aside("nobody works: start a farm with `poolhand work module:app`")
+        screen.aside("no workers are running; start some with `poolhand work module:app`")
 
 
 @commands.command(
@@ -218,7 +219,7 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
         farm.id,
         _host(farm.host),
         worker.pid,
-        worker.state,
+        _state(farm, worker),
         f"{worker.active}/{worker.slots}",
         worker.completed,
         worker.failed,
@@ -227,6 +228,12 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
         f"{worker.memory / MB:,.0f} MB" if worker.memory else None,
         f"{worker.heard:.1f} s ago",
     )
+
+
+def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
+    if worker.leaving_at is None:
+        return worker.state
+    return f"{worker.state} {_span((farm.written_at - worker.leaving_at).total_seconds())}"
 
 
 def _lone_row(lone: LoneWorker) -> Row:
@@ -259,8 +266,16 @@ def _standing(farm: FarmRecord) -> str:
     return (
         f"{farm.id} ({farm.app}): {farm.state}, {many(farm.wanted, 'worker')} wanted "
         f"({farm.minimum} to {farm.maximum}{external}); {many(farm.demand, 'job')} for "
-        f"{many(farm.capacity, 'slot')}, {farm.queued} of them queued{trouble}"
+        f"{many(farm.capacity, 'slot')}, {farm.queued} of them queued{_held(farm)}{trouble}"
     )
+
+
+def _held(farm: FarmRecord) -> str:
+    """Say why wanted workers are not there yet, if leaving ones take their places."""
+    if not farm.held:
+        return ""
+    leaving = sum(worker.leaving_at is not None for worker in farm.workers)
+    return f"; {held_text(farm.maximum, farm.surge, farm.held, leaving)}"
 
 
 def _show(found: Snapshot, farm: FarmRecord | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from poolhand.errors import UsageError
 from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.rules.backpressure import Unbounded
-from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+from poolhand.rules.checks import NAME_ALLOWED, is_name, nearest, shown
 from poolhand.rules.spec import PoolSpec
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
@@ -84,8 +83,8 @@ class Declared:
         known = self.served()
         for pool in pools or ():
             if pool not in known:
-                near = get_close_matches(pool, known, n=1, cutoff=0.6)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                near = nearest(pool, known)
+                hint = "" if near is None else f"; did you mean {near!r}?"
                 warn(f"{what}: pool {pool!r} is not declared and no task uses it{hint}")
 
     def check(self) -> None:
@@ -96,10 +95,10 @@ class Declared:
         for pool in sorted(used - self.configs.keys()):
             if pool in declared:
                 continue
-            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
-            if near:
+            near = nearest(pool, declared, cutoff=0.8)
+            if near is not None:
                 raise UsageError(
-                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
+                    f"pool {pool!r} is not declared, but {near!r} is: correct the name, or "
                     f"declare it with app.pool({pool!r})"
                 )
 

@@ -11,7 +11,7 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -50,6 +50,7 @@ class Hired:
         self.beat: Beat | None = None
         self.outgoing = False
         self.leaving: str | None = None
+        self.leaving_at: float | None = None
         self.leaves_by_itself = False
         self.failure: str | None = None
         self.said_bye = False
@@ -124,10 +125,14 @@ class Hired:
     def show_life(self) -> None:
         self.tell(Alive())
 
-    def dismiss(self, grace: float | None, why: str) -> None:
-        """Tell it to take no more jobs, finish what runs, and end."""
+    def leaves(self, why: str, now: float) -> None:
+        """Note that it takes no more jobs; the first reason counts."""
         if self.leaving is None:
-            self.leaving = why
+            self.leaving, self.leaving_at = why, now
+
+    def dismiss(self, grace: float | None, why: str, now: float) -> None:
+        """Tell it to take no more jobs, finish what runs, and end."""
+        self.leaves(why, now)
         self.tell(Stop(self._employ.farm, grace, why))
 
     def ask(self, number: int, after: int, limit: int) -> None:
@@ -151,7 +156,12 @@ class Hired:
     @property
     def stays(self) -> bool:
         """Whether it is one of those that are wanted: it works, or will soon."""
-        return self.leaving is None and self.told_at is None and not self.outgoing
+        return not self.is_leaving and not self.outgoing
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it takes no more jobs and its process is still there."""
+        return self.leaving is not None or self.told_at is not None
 
     @property
     def slots(self) -> int:
@@ -187,7 +197,13 @@ class Hired:
             memory=beat.memory,
             blocked=round(beat.blocked, 1),
             jobs=beat.jobs,
+            leaving_at=self._left_at(),
+            leaving_why=self.leaving,
         )
+
+    def _left_at(self) -> datetime | None:
+        since = self.leaving_at if self.told_at is None else self.told_at
+        return None if since is None else self._wall + timedelta(seconds=since - self.started_at)
 
 
 def _spawn(pipe: int, id: str, relay: Relay) -> subprocess.Popen[bytes]:

@@ -74,5 +74,5 @@ def _gist(record: FarmRecord) -> tuple[object, ...]:
         for one in record.workers
     ]
     load = (record.state, record.wanted, record.demand, record.queued, record.capacity)
-    bounds = (record.minimum, record.maximum, record.completed, record.failed)
+    bounds = (record.minimum, record.maximum, record.held, record.completed, record.failed)
     return (*load, *bounds, workers, record.troubles)

@@ -109,6 +109,12 @@ class Orders:
             expires = (job.expires_at - job.submitted_at).total_seconds()
         return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
+    def copy(self, order: Order, by: str) -> Order:
+        """Return an order for another job that makes the same call."""
+        id = self._next_ids(1)[0]
+        now = self._runtime.wall()
+        return replace(order, job=replace(order.job, id=id, submitted_at=now, submitted_by=by))
+
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
             # A fork would count on with the salt of its parent, and may have got a held lock.

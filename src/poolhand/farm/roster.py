@@ -72,7 +72,8 @@ class WorkerRecord(View, frozen=True):
     """A worker process as its supervisor knows it.
 
     `heard` is how many seconds ago it last showed life, `blocked` for how many its event loop has
-    not turned. `memory` is in bytes. `completed` and `failed` count attempts.
+    not turned. `memory` is in bytes. `completed` and `failed` count attempts. `leaving_at` is since
+    when it takes no more jobs, or has been found hung.
     """
 
     id: str
@@ -88,6 +89,8 @@ class WorkerRecord(View, frozen=True):
     memory: int
     blocked: float
     jobs: tuple[RunningJob, ...] = ()
+    leaving_at: datetime | None = None
+    leaving_why: str | None = None
 
 
 class Trouble(View, frozen=True):
@@ -106,6 +109,8 @@ class FarmRecord(View, frozen=True):
     workers can run at once. `wanted` is the number of workers that follows, which an `external`
     farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
     `pools` are those it serves; None: a record of an older version, which does not say.
+    `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
+    it cannot start until leaving ones have ended.
     """
 
     id: str
@@ -128,6 +133,8 @@ class FarmRecord(View, frozen=True):
     workers: tuple[WorkerRecord, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     pools: tuple[str, ...] | None = None
+    surge: int = 1
+    held: int = 0
 
 
 class WishKind(StrEnum):

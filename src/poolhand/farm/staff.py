@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Event, Task
 from collections import deque
 from collections.abc import Callable
@@ -18,13 +19,15 @@ from poolhand.farm.roster import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
 from poolhand.observe import events
 from poolhand.observe.failures import warn
 from poolhand.pool.processes import ending
-from poolhand.rules.scaling import to_dismiss
+from poolhand.rules.scaling import Plan, Processes, held_text, plan, to_dismiss
 from poolhand.rules.vigil import Deaths, Verdict, came_up, died, judge, may_start_at
 from poolhand.runtime import Runtime
 
 LOST_FOR = 3  # intervals without a look of our own, in which nobody could be heard
 ANSWER_WITHIN = 5.0
 LAST_WORDS = 0.5  # seconds in which all that a dead process wrote is read
+
+_log = logging.getLogger("poolhand")
 
 
 class Staff:
@@ -43,6 +46,7 @@ class Staff:
     ) -> None:
         self.hired: dict[str, Hired] = {}
         self.wanted = employ.settings.min_workers
+        self.held = 0
         self.settings = employ.settings
         self.changed = Event()
         self.troubles: deque[Trouble] = deque(maxlen=MOST_TROUBLES)
@@ -78,6 +82,11 @@ class Staff:
         return sum(one.slots for one in self.ready)
 
     @property
+    def slots(self) -> int:
+        """How many jobs can run at once in workers that take jobs, outgoing ones included."""
+        return sum(one.slots for one in self.hired.values() if one.is_ready and not one.is_leaving)
+
+    @property
     def active(self) -> int:
         """How many jobs run in those who stay."""
         return sum(one.beat.active for one in self.staying if one.beat is not None)
@@ -100,17 +109,19 @@ class Staff:
     # What is done.
 
     async def keep(self) -> None:
-        """Start whom we miss and dismiss who is too many."""
-        missing = self.wanted - len(self.staying)
-        if missing < 0:
+        """Start missing workers and dismiss those that are too many, as `rules/scaling` says."""
+        plan = self._plan()
+        if plan.stop:
             active = [(one.id, one.beat.active if one.beat else 0) for one in self.staying]
-            for id in to_dismiss(active, -missing):
+            for id in to_dismiss(active, plan.stop):
                 self.dismiss(self.hired[id], None, "fewer are enough")
-        elif missing and not self._closed and self._runtime.monotonic() >= self.starts_at:
+        self._hold(plan.held)
+        starts = plan.start
+        if starts and not self._closed and self._runtime.monotonic() >= self.starts_at:
             # Where none comes up, one at a time is enough to see whether it does.
             if self._deaths.unready:
-                missing = int(all(one.is_ready for one in self.staying))
-            for _ in range(missing):
+                starts = int(all(one.is_ready for one in self.staying))
+            for _ in range(starts):
                 await self._hire()
 
     @property
@@ -121,20 +132,48 @@ class Staff:
     def dismiss(self, hired: Hired, grace: float | None, why: str) -> None:
         if hired.leaving is None:
             self._tell(events.ProcessLeaving("", hired.id, why))
-        hired.dismiss(grace, why)
+        hired.dismiss(grace, why, self._runtime.monotonic())
         self.changed.set()
 
     async def renew(self) -> None:
-        """Put a new worker in the place of each, one after the other; old ones work until then."""
+        """Replace each worker, one after the other.
+
+        An old one works until its replacement is ready. Without room for one more process it has to
+        end first: then the others are ready before the next one goes.
+        """
         for old in self.staying:
+            while self._awaits(old):
+                await self.news()
             if not old.stays or self._closed:
                 continue
             old.outgoing = True
             self.changed.set()
-            while old.id in self.hired and len(self.ready) < self.wanted and not self._closed:
+            while self._awaits(old) and not self._plan().retire_first:
                 await self.news()
             if old.id in self.hired and not self._closed:
-                self.dismiss(old, None, "another one has taken its place")
+                replaced = len(self.ready) >= self.wanted
+                why = "another one has taken its place" if replaced else "its place is needed"
+                self.dismiss(old, None, why)
+
+    def _awaits(self, old: Hired) -> bool:
+        """Tell whether fewer workers than wanted are ready, while an old one is still there."""
+        return old.id in self.hired and not self._closed and len(self.ready) < self.wanted
+
+    def _plan(self) -> Plan:
+        return plan(self.settings, self.wanted, self._processes())
+
+    def _processes(self) -> Processes:
+        staying = len(self.staying)
+        leaving = sum(one.is_leaving for one in self.hired.values())
+        return Processes(staying, len(self.hired) - staying - leaving, leaving)
+
+    def _hold(self, held: int) -> None:
+        """Note how many workers cannot be started yet; log it when that begins."""
+        if held and not self.held and not self._closed:
+            bounds = (self.settings.max_workers, self.settings.surge)
+            why = held_text(*bounds, held, self._processes().leaving)
+            _log.info("farm waiting missing=%d why=%r", held, why)
+        self.held = held
 
     def watch(self) -> None:
         """Show life to everybody, and see to those who show none."""
@@ -157,7 +196,7 @@ class Staff:
 
     def close(self, grace: float | None) -> None:
         """Let nobody be started any more, and tell all to end within the grace."""
-        self._closed = True
+        self._closed, self.held = True, 0
         for hired in list(self.hired.values()):
             self.dismiss(hired, grace, "the farm stops")
 
@@ -252,7 +291,7 @@ class Staff:
                     took = self._runtime.monotonic() - hired.started_at
                     self._tell(events.ProcessReady("", hired.id, round(took, 3)))
                 if word.leaving is not None and hired.leaving is None:
-                    hired.leaving = word.leaving
+                    hired.leaves(word.leaving, self._runtime.monotonic())
                     hired.leaves_by_itself = True
                     self._tell(events.ProcessLeaving("", hired.id, word.leaving))
                 hired.beat = word

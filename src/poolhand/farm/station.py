@@ -75,7 +75,7 @@ class Station:
         self.declared: Mapping[str, PoolSpec] = {}
         self.homes = Homes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
-        self._failures = FailureLog(None, runtime.monotonic, events)
+        self._failures = FailureLog(None, runtime.monotonic, events, throttled=False)
         self._nested = NestedWaits(self.keeper, self.heart, self.outcomes.watch, self.workers)
         self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, self.homes, keep)

@@ -174,13 +174,15 @@ class Supervisor:
             external=settings.external,
             wanted=self._asked_for if settings.external else self._staff.wanted,
             demand=self._demand,
-            capacity=self._staff.capacity,
+            capacity=self._staff.slots,
             queued=self._queued,
             completed=completed,
             failed=failed,
             workers=tuple(one.record(now) for one in self._staff.hired.values()),
             troubles=tuple(self._staff.troubles),
             pools=self._served,
+            surge=settings.surge,
+            held=self._staff.held,
         )
 
     # Loops.

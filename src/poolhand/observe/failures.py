@@ -47,13 +47,19 @@ def warn(text: str, kind: type[Event] | None = None, events: Events | None = Non
 class FailureLog:
     """Logs failed attempts, dead jobs and lost leases of one worker or pool, a few lines a second.
 
-    Used on one event loop, which has a timer for what is held back; without one nothing is.
+    Used on one event loop, which has a timer for the summary of what is held back. Without a loop
+    the owner calls `look` now and then; unless `throttled`, nothing is held back.
     """
 
     def __init__(
-        self, loop: AbstractEventLoop | None, now: Callable[[], float], events: Events
+        self,
+        loop: AbstractEventLoop | None,
+        now: Callable[[], float],
+        events: Events,
+        throttled: bool = True,
     ) -> None:
         self._loop = loop
+        self._throttled = throttled
         self._now = now
         self._events = events
         self._throttle = Throttle()
@@ -104,7 +110,7 @@ class FailureLog:
         if is_reported(self._events, kind) or not LOG.isEnabledFor(level):
             return
         dead = level == logging.ERROR
-        if self._loop is None or self._throttle.allows(job.name, self._now(), dead):
+        if not self._throttled or self._throttle.allows(job.name, self._now(), dead):
             LOG.log(level, "%s", text)
         elif self._timer is None:
             self._set_timer()
@@ -114,9 +120,13 @@ class FailureLog:
         if at is not None and self._loop is not None and not self._loop.is_closed():
             self._timer = self._loop.call_later(max(0.0, at - self._now()), self._ring)
 
+    def look(self) -> None:
+        """Log the summaries that are due."""
+        self._summarize(self._throttle.due(self._now()))
+
     def _ring(self) -> None:
         self._timer = None
-        self._summarize(self._throttle.due(self._now()))
+        self.look()
         self._set_timer()
 
     def _summarize(self, held: list[Held]) -> None:

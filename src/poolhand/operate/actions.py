@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts
 from poolhand.operate.operable import Operable
 from poolhand.operate.payload import PayloadView, payload_of
 from poolhand.operate.retry import Reruns, Tell
-from poolhand.operate.schedules import ScheduleView, schedules_of
+from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, schedules_of
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -46,7 +45,7 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
+from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, nearest, shown
 from poolhand.rules.job import Status
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.streams import JobEvent
@@ -66,11 +65,12 @@ class Operator:
     or an Answer with the reason "not_found". A farm that does not answer: Unavailable.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime) -> None:
+    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
         self._store = store
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
         self._wishes = Wishes(store, runtime)
+        self._schedule_acts = ScheduleActs(store, runtime, declared)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -206,7 +206,7 @@ class Operator:
     async def near(self, pool: str) -> str | None:
         """Return the name of a pool that was probably meant by this one; itself if it exists."""
         names = [row.spec.name for row in await self._store.pools()]
-        return next(iter(get_close_matches(pool, names, n=1)), None)
+        return pool if pool in names else nearest(pool, names)
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what a job tells, from behind that number on, until it is over."""
@@ -258,6 +258,24 @@ class Operator:
     async def schedules(self) -> list[ScheduleView]:
         """Return all schedules that a worker has seen, by task."""
         return await schedules_of(self._store)
+
+    async def pause_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let no moment of a schedule run, in any process, until it is resumed.
+
+        The name is that of its task, or, where that has several, the id of the schedule.
+        """
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, True, by)
+
+    async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let a schedule run again, from its next moment on: those of the pause are left out."""
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, False, by)
+
+    async def trigger_schedule(self, name: str, by: str) -> Answer | None:
+        """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
+        _check_who(by)
+        return await self._schedule_acts.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
         """Return all farms, by their ids."""

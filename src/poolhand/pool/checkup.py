@@ -30,6 +30,7 @@ class Checkup:
         """Take one sample, and tell what it shows."""
         engine = self._engine
         engine.slots.reclaim()
+        engine.dead.look_at_log()
         look_for_life(slots_of(engine), engine.clock.now())
         sample = take_sample(engine)
         begun = self._diagnosis.look(sample)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from poolhand.errors import UsageError
@@ -14,6 +14,7 @@ from poolhand.rules.checks import (
     LONGEST_NAME,
     NAME_ALLOWED,
     Seconds,
+    did_you_mean,
     is_amount,
     is_count,
     is_name,
@@ -152,7 +153,7 @@ def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     given = dict(options)
     scope, faults = take_scope(given)
     unknown = sorted(given.keys() - CHECKS.keys())
-    faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
+    faults += [f"{key!r} is no option of a pool; {did_you_mean(key, _known())}" for key in unknown]
     values: dict[str, Any] = {
         key: _named(key, to_seconds(value)) for key, value in given.items() if key not in unknown
     }
@@ -207,8 +208,8 @@ _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
 _DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()}
 
 
-def _known() -> str:
-    return ", ".join(PoolOptions.__annotations__)
+def _known() -> Iterable[str]:
+    return PoolOptions.__annotations__
 
 
 def _named(key: str, value: object) -> object:

@@ -79,6 +79,10 @@ class DeadLetters:
         self._keep(apart)
         return apart
 
+    def look_at_log(self) -> None:
+        """Log the summaries that are due of failures that are never asked for."""
+        self._unheard.log.look()
+
     def close_log(self) -> None:
         """Log what is held back of failures that are never asked for."""
         self._unheard.log.close()

@@ -78,7 +78,7 @@ class Engine:
         self.desk = _desk(config, self._keys)
         self.runtime = runtime
         self.clock = Clock(runtime)
-        unheard = Unheard(FailureLog(loop, self.clock.now, events), loop)
+        unheard = Unheard(FailureLog(None, self.clock.now, events), loop, self.thread)
         self.dead = DeadLetters(config, loop, events, self.done, unheard)
         self.stopped = self._stopping = False
         self.audit = AuditLog((pool_id, config.name), self.clock)

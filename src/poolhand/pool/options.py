@@ -14,6 +14,7 @@ from poolhand.pool.config import RUN_IN, PoolConfig
 from poolhand.rules.backoff import Retry
 from poolhand.rules.checks import (
     LONGEST_NAME,
+    did_you_mean,
     is_amount,
     is_int,
     is_seconds,
@@ -83,7 +84,7 @@ def with_changes(
     for name, value in values.items():
         if name not in checks:
             known = (one for one in checks if durable or one not in DURABLE_ONLY)
-            faults.append(f"{name!r} is no option of a submit; there are {', '.join(known)}")
+            faults.append(f"{name!r} is no option of a submit; {did_you_mean(name, known)}")
         elif not checks[name][0](value):
             faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:

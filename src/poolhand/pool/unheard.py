@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from asyncio import AbstractEventLoop
+from threading import get_ident
 from types import TracebackType
 
 from poolhand.observe.failures import FailureLog
@@ -48,15 +49,19 @@ class UnheardFailure(Failure):
 
 
 class Unheard:
-    """Logs failures whose tickets are gone; from any thread, as that is where objects end."""
+    """Logs failures whose tickets are gone, on the thread of the pool: objects end on any."""
 
-    def __init__(self, log: FailureLog, loop: AbstractEventLoop) -> None:
+    def __init__(self, log: FailureLog, loop: AbstractEventLoop, thread: int) -> None:
         self.log = log
         self._loop = loop
+        self._thread = thread
 
     def collected(self, job: Job) -> None:
-        """Log a failure; on the loop, or right here where that is closed."""
+        """Log a failure; at once, unless this is another thread than that of the pool."""
         if sys.is_finalizing():
+            return
+        if get_ident() == self._thread:
+            self.log.never_awaited(job)
             return
         try:
             self._loop.call_soon_threadsafe(self.log.never_awaited, job)

@@ -35,6 +35,9 @@ DROP_DEAD = "dead_drop"
 FARM_DRAIN = "farm_drain"
 FARM_RESTART = "farm_restart"
 FARM_BOUNDS = "farm_bounds"
+SCHEDULE_PAUSE = "schedule_pause"
+SCHEDULE_RESUME = "schedule_resume"
+SCHEDULE_TRIGGER = "schedule_trigger"
 
 
 class Submitted(Struct, frozen=True, gc=False):
@@ -105,7 +108,8 @@ class Ended(Struct, frozen=True, gc=False):
 class Acted(Struct, frozen=True, gc=False):
     """Somebody did something to a pool or a job; `by` says who, `detail` what exactly.
 
-    Of a farm there is no pool; the detail begins with its id, or that of its worker.
+    Of a farm there is no pool; the detail begins with its id, or that of its worker. Of a schedule
+    the detail is its id.
     """
 
     schema: str

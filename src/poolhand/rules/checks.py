@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +29,26 @@ def shown(value: object) -> str:
         # Code of the user, or an int with more digits than Python writes.
         return f"<a {type(value).__name__}>"
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that was probably meant; None where none is similar enough."""
+    if not is_short(name):
+        return None
+    # Only where something is wrong already: most processes never need it.
+    from difflib import get_close_matches
+
+    by_letters = {one.casefold().replace("-", "_"): one for one in known}
+    word = str(name).casefold().replace("-", "_")
+    near = get_close_matches(word, by_letters, n=1, cutoff=cutoff)
+    return by_letters[near[0]] if near else None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    near = nearest(name, names)
+    return f"there are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
 
 
 def optional(check: Predicate) -> Predicate:

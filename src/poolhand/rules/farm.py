@@ -10,7 +10,8 @@ from msgspec import Struct
 class FarmSettings(Struct, frozen=True):
     """What a supervisor and its workers go by; durations in seconds, 0 jobs or MB: no limit.
 
-    `soft_timeout` and `hard_timeout` hold for jobs that were submitted without any.
+    `soft_timeout` and `hard_timeout` hold for jobs that were submitted without any. `surge` is how
+    many processes there may be beyond `max_workers` while workers are replaced.
     """
 
     min_workers: int = 1
@@ -32,6 +33,7 @@ class FarmSettings(Struct, frozen=True):
     scale_up_wait_s: float = 5.0
     timezone: str = "UTC"
     external: bool = False
+    surge: int = 1
 
 
 class Speech(Struct, frozen=True):

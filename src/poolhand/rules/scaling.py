@@ -1,7 +1,8 @@
 """Scaling: from a look at the load to the number of worker processes to have.
 
 Pure: the supervisor only looks and starts or dismisses. A sight of a load that could be served by
-fewer must last for a cooldown before one goes; more are had at once.
+fewer must last for a cooldown before one goes; more are had at once. `plan` turns the wanted number
+into starts and stops, within the limit on processes.
 """
 
 from __future__ import annotations
@@ -70,6 +71,61 @@ class CapWatch:
         ]
         self._calm.update(dict.fromkeys(begun, 0))
         return begun
+
+
+class Processes(Struct, frozen=True):
+    """The worker processes there are.
+
+    `staying` ones work or start, `outgoing` ones work until they are replaced, `leaving` ones
+    finish their jobs and end, or are being killed.
+    """
+
+    staying: int
+    outgoing: int = 0
+    leaving: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.staying + self.outgoing + self.leaving
+
+
+class Plan(Struct, frozen=True):
+    """How many workers to start and to stop now, and how many missing ones have to wait.
+
+    `retire_first`: there is no room for a replacement until the worker it replaces has ended.
+    """
+
+    start: int = 0
+    stop: int = 0
+    held: int = 0
+    retire_first: bool = False
+
+
+def plan(settings: FarmSettings, wanted: int, now: Processes) -> Plan:
+    """Say which processes to start and stop: never more of them than the maximum and the surge.
+
+    Leaving workers count until they have ended. If they take long, missing workers wait for them.
+    """
+    missing = wanted - now.staying
+    if missing <= 0:
+        return Plan(stop=-missing)
+    start = max(0, min(missing, most_processes(settings) - now.total))
+    retire_first = not start and not now.leaving and now.outgoing > 0
+    return Plan(start, 0, missing - start, retire_first)
+
+
+def most_processes(settings: FarmSettings) -> int:
+    """Return how many worker processes there may be at any moment."""
+    return settings.max_workers + settings.surge
+
+
+def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
+    """Say why missing workers are not started yet."""
+    wait = "1 worker waits" if held == 1 else f"{held} workers wait"
+    most = "1 process" if maximum + surge == 1 else f"{maximum + surge} processes"
+    are = "1 of them is" if leaving == 1 else f"{leaving} of them are"
+    bounds = f"(maximum {maximum} + surge {surge})"
+    return f"{wait} to start: at most {most} at once {bounds}, {are} leaving"
 
 
 def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Step:

@@ -1,4 +1,4 @@
-"""The board: the head, and below it one of three views."""
+"""The board: the head, one of three views below it, and the keys at the bottom."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Input, Static
 
 from poolhand.tui import rows
-from poolhand.tui.grid import Grid
+from poolhand.tui.choice import Choice
+from poolhand.tui.grid import Grid, Panel
+from poolhand.tui.head import Head
 from poolhand.tui.pages import KeyLine, StatusLine
 from poolhand.tui.sight import JOBS, POOLS, VIEWS, WORKERS, Sight
+
+ALL = Choice()
+NO_WORKERS = "no worker processes yet"
+NO_JOBS = "no jobs yet: submit one from your code with `await task.submit(…)`"
+NO_SUCH_JOBS = "no such jobs: escape shows all"
+NO_POOLS = "no pools yet: they appear when an app first submits or works"
 
 
 class Board(Vertical):
@@ -21,39 +29,46 @@ class Board(Vertical):
 
     DEFAULT_CSS: ClassVar[str] = """
     Board ContentSwitcher { height: 1fr; }
-    Board #head { height: 4; text-wrap: nowrap; text-overflow: ellipsis; }
-    Board #choice { height: 1; text-style: bold; text-wrap: nowrap; text-overflow: ellipsis; }
-    Board #search { height: 1; border: none; padding: 0; background: transparent; }
-    Board #troubles { max-height: 50%; border-top: solid $primary; }
+    Board ContentSwitcher > Vertical { height: 1fr; }
+    Board #choice { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    Board #search { height: 1; border: none; padding: 0 1; background: transparent; }
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = Static(id="head")
+        self.head = Head()
         self.choice = Static(id="choice")
         # What is typed before it has the focus is not selected, or it would be written over.
         hint = "a part of an id or of a task's name"
         self.search = Input(id="search", placeholder=hint, select_on_focus=False)
         self.search.display = False
-        self.crew = Grid(rows.WORKERS, WORKERS)
+        self.crew = Grid(rows.WORKERS, "table-of-workers")
+        self.recent = Grid(rows.JOBS, "newest-jobs")
         self.jobs = Grid(rows.JOBS, "table-of-jobs")
+        self.found = Panel(self.jobs, "", NO_JOBS)
         self.pools = Grid(rows.POOLS, "table-of-pools")
-        self.troubles = Grid(rows.TROUBLES, "troubles")
+        self.troubles = {
+            view: Grid(rows.TROUBLES, f"troubles-of-{view}") for view in (WORKERS, POOLS)
+        }
+        self.status = StatusLine()
         self.keys = KeyLine()
         self.switcher = ContentSwitcher(initial=WORKERS)
 
     def compose(self) -> ComposeResult:
         yield self.head
         with self.switcher:
-            yield self.crew
+            with Vertical(id=WORKERS):
+                yield Panel(self.crew, "Workers", NO_WORKERS, "short")
+                yield Panel(self.troubles[WORKERS], "Troubles", "", "short")
+                yield Panel(self.recent, "Newest jobs", NO_JOBS)
             with Vertical(id=JOBS):
                 yield self.choice
                 yield self.search
-                yield self.jobs
+                yield self.found
             with Vertical(id=POOLS):
-                yield self.pools
-                yield self.troubles
-        yield StatusLine()
+                yield Panel(self.pools, "Pools", NO_POOLS)
+                yield Panel(self.troubles[POOLS], "Troubles", "", "short")
+        yield self.status
         yield self.keys
 
     @property
@@ -65,6 +80,13 @@ class Board(Vertical):
     def next_view(self) -> str:
         """The name of the view that comes after it."""
         return VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
+
+    @property
+    def job(self) -> str | None:
+        """The id of the selected job; below the workers, only while the cursor is there."""
+        if self.view == JOBS:
+            return self.jobs.chosen
+        return self.recent.chosen if self.screen.focused is self.recent else None
 
     def go_to(self, view: str) -> None:
         """Show another view."""
@@ -87,20 +109,23 @@ class Board(Vertical):
 
     def show(self, sight: Sight, now: datetime) -> None:
         """Show what was seen."""
+        running = rows.running_in(sight.farms)
         match self.view:
             case "workers":
                 self.crew.show(rows.worker_rows(sight.farms, sight.alone, now))
+                self.troubles[WORKERS].show(rows.trouble_rows(sight.farms))
+                self.recent.show(rows.job_rows(sight.recent, running, sight.pools, now))
             case "jobs":
-                self.jobs.show(rows.job_rows(sight.jobs, rows.running_in(sight.farms), now))
+                self.found.says(NO_JOBS if sight.choice == ALL else NO_SUCH_JOBS)
+                self.jobs.show(rows.job_rows(sight.jobs, running, sight.pools, now))
                 more = " or more" if len(sight.jobs) >= sight.limit else ""
                 text = f"jobs: {sight.choice.words} · {len(sight.jobs)}{more}"
                 self.choice.update(Text(text))
             case _:
                 self.pools.show(rows.pool_rows(sight.pools))
-                self.troubles.show(rows.trouble_rows(sight.farms))
+                self.troubles[POOLS].show(rows.trouble_rows(sight.farms))
 
     def show_head(self, sight: Sight) -> None:
         """Show the head, with times as of now."""
-        text = Text("\n".join(sight.head(self.size.width)))
-        text.highlight_regex(r"(?m)^(STORE|TROUBLE).*", "red")
-        self.head.update(text)
+        self.head.show(sight, self.view)
+        self.status.hint(sight.hint())

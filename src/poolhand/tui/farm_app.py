@@ -21,12 +21,13 @@ from poolhand.tui.acts import Acts
 from poolhand.tui.board import Board
 from poolhand.tui.choice import Choice
 from poolhand.tui.grid import Grid
+from poolhand.tui.head import ViewTabs
 from poolhand.tui.job_screen import JobScreen
 from poolhand.tui.pages import HELP, Page, Question, StatusLine
 from poolhand.tui.sight import JOBS, POOLS, WORKERS, Sight
 from poolhand.tui.told import snapshot_lines
 
-OF_THE_BOARD = {"view", "search", "state", "only_pool"}
+OF_THE_BOARD = {"view", "tab", "search", "state", "only_pool"}
 
 
 class FarmApp(App[None]):
@@ -42,6 +43,9 @@ class FarmApp(App[None]):
         Binding("q", "leave"),
         Binding("ctrl+c,ctrl+q", "leave", priority=True),
         Binding("t", "view"),
+        Binding("1", "tab('workers')"),
+        Binding("2", "tab('jobs')"),
+        Binding("3", "tab('pools')"),
         Binding("question_mark", "help"),
         Binding("slash", "search"),
         Binding("f", "state"),
@@ -143,8 +147,14 @@ class FarmApp(App[None]):
     def action_view(self) -> None:
         self._go_to(self.board.next_view)
 
+    def action_tab(self, view: str) -> None:
+        self._go_to(view)
+
+    def on_view_tabs_chosen(self, event: ViewTabs.Chosen) -> None:
+        self._go_to(event.view)
+
     def action_help(self) -> None:
-        self.push_screen(Page(HELP))
+        self.push_screen(Page("Keys", HELP))
 
     def action_search(self) -> None:
         self.board.open_search()
@@ -194,7 +204,7 @@ class FarmApp(App[None]):
         found = await self.acts.snapshot(id)
         if not isinstance(found, Snapshot):
             return found
-        self.push_screen(Page(snapshot_lines(found)))
+        self.push_screen(Page("Snapshot", snapshot_lines(found)))
         return f"snapshot of {id}"
 
     def action_drain(self) -> None:
@@ -217,9 +227,9 @@ class FarmApp(App[None]):
         chosen = grid.chosen if isinstance(grid, Grid) else None
         if chosen is None:
             return
-        if grid is self.board.jobs:
+        if grid in (self.board.jobs, self.board.recent):
             self._open(chosen)
-        elif grid is self.board.troubles:
+        elif grid in self.board.troubles.values():
             self._open(chosen.partition("\n")[2])
         elif grid is self.board.pools:
             self._choose(Choice(pool=chosen))
@@ -250,13 +260,13 @@ class FarmApp(App[None]):
         """Return the selected farm, or say that there is none."""
         farm = self.sight.farm_of(self.board.crew.chosen)
         if farm is None:
-            self.say("select a farm first, in the view of workers")
+            self.say("select a farm first, in the view Farm")
         return farm
 
     def _job(self) -> str | None:
         if isinstance(self.screen, JobScreen):
             return self.screen.job_id
-        return self.board.jobs.chosen if self.board.view == JOBS else None
+        return self.board.job
 
     def _pool(self) -> str | None:
         if isinstance(self.screen, JobScreen):

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.coordinate import Coordinate
-from textual.widgets import DataTable
+from textual.message import Message
+from textual.widgets import DataTable, Static
 
 from poolhand.tui.rows import Column, Row, cell, fitting, widths
 
-STYLED = "state"
-EDGE = 2  # columns of the screen for the scrollbar
+STYLED = ("state", "at")
+NOTE = "note"
+EDGE = 1  # columns of the screen for the scrollbar
 
 
 class Grid(DataTable[Text]):
@@ -23,9 +27,16 @@ class Grid(DataTable[Text]):
     """
 
     DEFAULT_CSS: ClassVar[str] = """
-    Grid { height: 1fr; background: transparent; }
-    Grid > .datatable--header { text-style: bold; background: transparent; color: $foreground; }
-    Grid > .datatable--cursor { text-style: reverse; background: transparent; color: $foreground; }
+    Grid { height: 1fr; background: transparent; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    Grid, Grid:ansi, Grid:focus {
+        & > .datatable--header {
+            text-style: bold; background: transparent; color: $foreground;
+        }
+        & > .datatable--cursor {
+            text-style: bold; background: transparent; color: $foreground;
+        }
+    }
+    Grid:focus > .datatable--cursor { text-style: reverse; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -34,7 +45,7 @@ class Grid(DataTable[Text]):
     ]
 
     def __init__(self, columns: Sequence[Column], id: str) -> None:
-        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self._kinds = columns
         self._shown: dict[int, int] = {}
         self._rows: list[Row] = []
@@ -51,8 +62,21 @@ class Grid(DataTable[Text]):
         """Whether the cursor is on the last row."""
         return self.cursor_row >= len(self._rows) - 1
 
+    class Filled(Message):
+        """There are rows where there were none, or none where there were some."""
+
+        def __init__(self, rows: int) -> None:
+            super().__init__()
+            self.rows = rows
+
+    def on_mount(self) -> None:
+        # What was shown before it was mounted has told nobody.
+        self.post_message(self.Filled(len(self._rows)))
+
     def show(self, rows: Sequence[Row]) -> None:
         """Put these rows in the place of all others."""
+        if bool(rows) != bool(self._rows):
+            self.post_message(self.Filled(len(rows)))
         before, self._rows = self._rows, list(rows)
         # A column never becomes narrower: what changes all the time must not dance.
         self._widest = list(map(max, self._widest, widths(self._kinds, rows)))
@@ -76,7 +100,8 @@ class Grid(DataTable[Text]):
         if places is not None:
             self._shown = places
             for place, width in places.items():
-                self.add_column(self._kinds[place].name, width=width, key=str(place))
+                column = self._kinds[place]
+                self.add_column(cell(column.name, width, column), width=width, key=str(place))
         self.add_rows(self._cells(row) for row in self._rows)
         self._go_back(key, cursor, top, x)
 
@@ -93,15 +118,64 @@ class Grid(DataTable[Text]):
         for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old == new:
                 continue
-            for place, text in enumerate(self._cells(new)):
-                self.update_cell_at(Coordinate(number, place), text)
+            for x, place in enumerate(self._shown):
+                # Ages change all the time, most of the rest does not.
+                if old.cells[place] != new.cells[place] or old.style != new.style:
+                    self.update_cell_at(Coordinate(number, x), self._cell(new, place))
 
     def _cells(self, row: Row) -> list[Text]:
-        return [
-            Text(
-                cell(row.cells[place], width, self._kinds[place].is_id),
-                row.style if self._kinds[place].name == STYLED else "",
-                no_wrap=True,
-            )
-            for place, width in self._shown.items()
-        ]
+        return [self._cell(row, place) for place in self._shown]
+
+    def _cell(self, row: Row, place: int) -> Text:
+        column = self._kinds[place]
+        text = cell(row.cells[place], self._shown[place], column)
+        return Text(text, _style(column, row), no_wrap=True)
+
+
+def _style(column: Column, row: Row) -> str:
+    if column.name in STYLED:
+        return row.style
+    if column.name == NOTE:
+        return "red" if row.style == "red" else "dim"
+    return ""
+
+
+class Panel(Vertical):
+    """A grid under a title; without rows it says why, or, with nothing to say, is not there.
+
+    A `short` one is as high as its rows need, up to half of the screen.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Panel { height: 1fr; }
+    Panel.titled { border-top: solid ansi_bright_black; border-title-style: bold; }
+    Panel > Static { padding: 0 1; height: auto; color: $foreground; text-style: dim; }
+    Panel.empty { height: auto; }
+    Panel.empty > Grid { height: auto; }
+    Panel.short { height: auto; max-height: 50%; }
+    Panel.short > Grid { height: auto; }
+    """
+
+    def __init__(self, grid: Grid, title: str, empty: str, kind: str = "") -> None:
+        super().__init__(classes=f"{kind} {'titled' if title else ''}")
+        self.border_title = title
+        self._grid = grid
+        self._empty = Static(Text(empty))
+        self._says = empty
+
+    def compose(self) -> ComposeResult:
+        yield self._grid
+        yield self._empty
+
+    def says(self, text: str) -> None:
+        """Say something else where there are no rows."""
+        if text != self._says:
+            self._says = text
+            self._empty.update(Text(text))
+
+    def on_grid_filled(self, event: Grid.Filled) -> None:
+        """Say why there are no rows, or hide."""
+        event.stop()
+        self._empty.display = not event.rows
+        self.set_class(not event.rows, "empty")
+        self.display = bool(event.rows or self._says)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,22 +17,33 @@ from textual.widgets import RichLog, Static
 
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
-from poolhand.operate.payload import payload_lines
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
-from poolhand.tui.pages import KEYS, KeyLine, StatusLine
-from poolhand.tui.rows import Running
-from poolhand.tui.told import event_lines, facts
+from poolhand.rules.streams import JobEvent, Kind
+from poolhand.tui.head import TITLE, spread
+from poolhand.tui.pages import KeyLine, StatusLine
+from poolhand.tui.rows import STYLES, Running, job_state
+from poolhand.tui.told import Fact, event_lines, facts, payload_facts
 
 MOST_LINES = 5_000
+LABEL = 14  # columns for what a line is about
+TIME, KIND = 8, 18  # where the time of an event ends, and where its kind does
+KINDS = {Kind.CHUNK: "green", Kind.PROGRESS: "cyan", Kind.STATE: "bold", Kind.RESTARTED: "yellow"}
+SILENT = "nothing yet: what the job prints, logs and emits is shown here"
 
 
 class JobScreen(Screen[None]):
     """Follows a job until a person goes back."""
 
     DEFAULT_CSS: ClassVar[str] = """
-    JobScreen > VerticalScroll { height: auto; max-height: 50%; }
-    JobScreen > RichLog { height: 1fr; border-top: solid $primary; background: transparent; }
+    JobScreen > #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    JobScreen > VerticalScroll { height: auto; max-height: 60%; padding: 1 1 0 1;
+        scrollbar-size-vertical: 1; }
+    JobScreen > #silent { height: 1fr; border-top: solid ansi_bright_black;
+        border-title-style: bold; padding: 0 1; text-style: dim; }
+    JobScreen > RichLog { height: 1fr; border-top: solid ansi_bright_black;
+        border-title-style: bold; background: transparent; padding: 0 1;
+        scrollbar-size-vertical: 1; overflow: hidden auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.pop_screen", "back")]
 
@@ -50,38 +62,52 @@ class JobScreen(Screen[None]):
         self._where = where
         self._now = now
         self._every = every
+        self._title = Static(id="title")
         self._facts = Static()
         self._log = RichLog(max_lines=MOST_LINES, wrap=True, markup=False, min_width=20)
+        self._silent = Static(Text(SILENT), id="silent")
+        self._log.border_title = self._silent.border_title = "Output"
+        self._log.display = False
 
     def compose(self) -> ComposeResult:
+        yield self._title
         with VerticalScroll():
             yield self._facts
+        yield self._silent
         yield self._log
         yield StatusLine()
-        yield KeyLine(KEYS["job"], markup=False)
+        yield KeyLine("job")
 
     def on_mount(self) -> None:
-        self._log.focus()
+        self.query_one(VerticalScroll).focus()
         self.run_worker(self._watch())
         self.run_worker(self._follow())
 
     async def _watch(self) -> None:
         """Show how the job is, again and again."""
         while True:
-            self._facts.update(Text("\n".join(await self._told())))
+            found = await self._told()
+            self._show_title()
+            self._facts.update(_table(found))
             await asyncio.sleep(self._every)
 
-    async def _told(self) -> list[str]:
+    def _show_title(self) -> None:
+        name = [(f" {TITLE} ", "bold blue"), (" job ", ""), (safe(self.job_id), "bold")]
+        state = [] if self.job is None else [(f"● {job_state(self.job)}", _style(self.job))]
+        self._title.update(spread(name, state, self.size.width))
+
+    async def _told(self) -> Sequence[Fact]:
         try:
             job = await self._operator.job(self.job_id)
             payload = await self._operator.payload(self.job_id)
         except PoolhandError as error:
             known = [] if self.job is None else facts(self.job, None, self._now())
-            return [f"the store does not answer, asked again: {safe(str(error))}", *known]
+            text = f"the store does not answer, asked again: {safe(str(error))}"
+            return [Fact("STORE AWAY", text, "bold red"), *known]
         if job is None:
-            return [f"job {safe(self.job_id)} is not kept any more"]
+            return [Fact("state", f"job {safe(self.job_id)} is not kept any more", "yellow")]
         self.job = job
-        return facts(job, self._where(job.id), self._now()) + payload_lines(payload)
+        return [*facts(job, self._where(job.id), self._now()), *payload_facts(payload)]
 
     async def _follow(self) -> None:
         """Show what the job tells, until it is over; a store that is away is asked again."""
@@ -90,9 +116,32 @@ class JobScreen(Screen[None]):
             try:
                 async for event in self._operator.follow(self.job_id, after):
                     after = event.number
-                    self._log.write(Text("\n".join(event_lines(event))))
+                    self._write(event)
                 return
             except JobLost:
                 return
             except PoolhandError:
                 await asyncio.sleep(self._every)
+
+    def _write(self, event: JobEvent) -> None:
+        if not self._log.display:
+            self._log.display, self._silent.display = True, False
+            self._log.focus()
+        text = Text("\n".join(event_lines(event)))
+        text.stylize("dim", 0, TIME)
+        text.stylize(KINDS.get(event.kind, ""), TIME, KIND)
+        self._log.write(text)
+
+
+def _table(found: Sequence[Fact]) -> Table:
+    """Return facts in two columns; what is too long goes on below itself."""
+    table = Table.grid()
+    table.add_column(width=LABEL)
+    table.add_column(overflow="fold")
+    for fact in found:
+        table.add_row(Text(fact.label, "dim"), Text(fact.text, fact.style))
+    return table
+
+
+def _style(job: JobView) -> str:
+    return f"bold {STYLES.get(job.status, '')}".replace(" dim", "")

@@ -12,19 +12,21 @@ from poolhand.operate.farms import LoneWorker
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView, PoolView
 from poolhand.rules.job import Status
-from poolhand.tui.words import NOTHING, lasting, size
+from poolhand.tui.words import MINUTE, NOTHING, brief, lasting, size
 
 SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
-LEAST_OF_LAST = 16
+LEAST_OF_LAST = 22
 ID_END = 3
+STEP = 10  # seconds
 GAP = 2  # what a table leaves between two columns
 
 
 class Column(Struct, frozen=True):
     """A column: no wider than `most`; of those that can be spared, the highest number goes first.
 
-    It gives way down to `least`. Of an id that is too long the middle is left out: the beginning
-    says when it was made, the end counts. The last column is never spared.
+    It gives way down to `least`, and down to `short` before others are spared. Of an id that is
+    too long the middle is left out: the beginning says when it was made, the end counts. Of a
+    `path` the beginning is left out. The last column is never spared. Numbers stand `right`.
     """
 
     name: str
@@ -32,6 +34,9 @@ class Column(Struct, frozen=True):
     least: int = 4
     spare: int = 0
     is_id: bool = False
+    right: bool = False
+    path: bool = False
+    short: int = 0
 
 
 class Row(Struct, frozen=True):
@@ -50,50 +55,61 @@ class Running(Struct, frozen=True):
 
 
 WORKERS = (
-    Column("worker", 40, 10, is_id=True),
-    Column("state", 34, 8),
-    Column("pid", 8, spare=2),
-    Column("active", 9),
-    Column("ok", 9),
-    Column("failed", 8),
-    Column("up", 11),
-    Column("memory", 9, spare=1),
-    Column("heard", 12),
+    Column("worker", 40, 10, is_id=True, short=18),
+    Column("state", 40, 8),
+    Column("pid", 8, spare=4, right=True),
+    Column("running", 9, 7, right=True),
+    Column("attempts", 9, 8, right=True),
+    Column("failed", 9, 6, right=True),
+    Column("memory", 9, spare=3, right=True),
+    Column("age", 7, 5, spare=1, right=True),
+    Column("last signal", 12),
 )
 JOBS = (
     Column("state", 18, 12),
-    Column("id", 28, 15, is_id=True),
-    Column("task", 30),
-    Column("pool", 16),
-    Column("worker", 20, spare=1),
-    Column("took", 11),
-    Column("tries", 5, spare=2),
+    Column("id", 28, 12, is_id=True, short=15),
+    Column("task", 30, 8, path=True, short=14),
+    Column("pool", 16, spare=3),
+    Column("worker", 20, spare=5),
+    Column("age", 7, 5, spare=1, right=True),
+    Column("took", 7, 5, spare=2, right=True),
+    Column("tries", 5, spare=4, right=True),
     Column("note", 400),
 )
 POOLS = (
     Column("pool", 30),
     Column("state", 8),
-    Column("slots", 8),
-    Column("running", 9),
-    Column("queued", 9),
-    Column("blocked", 9),
-    Column("scheduled", 9, spare=1),
-    Column("parked", 9, spare=2),
-    Column("strategy", 40),
+    Column("running", 9, right=True),
+    Column("slots", 8, right=True),
+    Column("waiting", 9, right=True),
+    Column("blocked", 9, spare=3, right=True),
+    Column("scheduled", 9, spare=1, right=True),
+    Column("parked", 9, spare=2, right=True),
+    Column("order of jobs", 40),
 )
 TROUBLES = (
-    Column("at", 8),
+    Column("at", 9),
     Column("farm", 20, spare=1),
     Column("worker", 20, spare=2),
     Column("trouble", 400),
 )
 STYLES = {
     Status.RUNNING: "green",
+    Status.QUEUED: "cyan",
+    Status.BLOCKED: "cyan",
+    Status.SCHEDULED: "blue",
     Status.COMPLETED: "dim",
     Status.FAILED: "red",
     Status.REJECTED: "red",
     Status.EXPIRED: "yellow",
     Status.CANCELLED: "yellow",
+}
+
+
+FARM_STYLES = {
+    FarmState.STARTING: "yellow",
+    FarmState.RUNNING: "bold green",
+    FarmState.STOPPING: "bold yellow",
 }
 
 
@@ -103,39 +119,49 @@ def worker_rows(
     """Return a row for each farm, below it one for each of its workers, then those of no farm."""
     rows = []
     for farm in farms:
-        rows.append(_farm_row(farm, now))
+        rows.append(_farm_row(farm, len(farms) > 1, now))
         rows += [_worker_row(worker, now) for worker in farm.workers]
     return rows + [_lone_row(worker) for worker in alone]
 
 
-def _farm_row(farm: FarmRecord, now: datetime) -> Row:
+def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
     active = sum(worker.active for worker in farm.workers)
     cells = (
         safe(farm.id),
-        f"{farm.state}, {farm.minimum} to {farm.maximum}",
+        # Those of a single farm stand in the head.
+        f"{farm.state}, {farm.minimum} to {farm.maximum}" if is_one_of_many else str(farm.state),
         str(farm.pid),
-        f"{active}/{farm.capacity}",
-        f"{farm.completed:,}",
+        f"{active}/{slots_of(farm)}",
+        f"{farm.completed + farm.failed:,}",
         f"{farm.failed:,}",
-        lasting((now - farm.started_at).total_seconds()),
         size(sum(worker.memory for worker in farm.workers)),
+        age(farm.started_at, now),
         NOTHING,
     )
-    return Row(farm.id, cells, "yellow" if farm.state is FarmState.STOPPING else "bold")
+    return Row(farm.id, cells, FARM_STYLES[farm.state])
+
+
+def slots_of(farm: FarmRecord) -> int:
+    """Return in how many slots its jobs run or can run.
+
+    What leaving workers finish runs in slots that are not given again.
+    """
+    leaving = [worker for worker in farm.workers if worker.leaving_at is not None]
+    return farm.capacity + sum(worker.active for worker in leaving)
 
 
 def _worker_row(worker: WorkerRecord, now: datetime) -> Row:
-    state, style = state_of(worker)
+    state, style = state_of(worker, now)
     cells = (
         f"  {safe(worker.id)}",
         state,
         str(worker.pid),
         f"{worker.active}/{worker.slots}",
-        f"{worker.completed:,}",
+        f"{worker.completed + worker.failed:,}",
         f"{worker.failed:,}",
-        lasting((now - worker.started_at).total_seconds()),
         size(worker.memory),
-        f"{lasting(worker.heard)} ago",
+        age(worker.started_at, now),
+        f"{brief(worker.heard)} ago",
     )
     return Row(worker.id, cells, style)
 
@@ -146,7 +172,7 @@ def _lone_row(worker: LoneWorker) -> Row:
     return Row(worker.id, (safe(worker.id), state, str(worker.pid), str(worker.holds), *unknown))
 
 
-def state_of(worker: WorkerRecord) -> tuple[str, str]:
+def state_of(worker: WorkerRecord, now: datetime) -> tuple[str, str]:
     """Return how a worker is, in words, and the style that goes with them."""
     marks = [
         *(["SILENT"] if worker.heard >= SILENT else []),
@@ -154,10 +180,24 @@ def state_of(worker: WorkerRecord) -> tuple[str, str]:
         *([f"{worker.stuck} stuck"] if worker.stuck else []),
     ]
     # What is wrong stands first: a narrow column may cut the rest.
-    words = ", ".join([*marks, str(worker.state)])
+    state = str(worker.state)
+    if worker.leaving_at is not None:
+        state += f" for {age(worker.leaving_at, now)}"
+    words = ", ".join([*marks, state])
     if marks or worker.state is WorkerState.HUNG:
         return words, "red"
     return words, "green" if worker.state is WorkerState.READY else "yellow"
+
+
+def age(since: datetime, now: datetime) -> str:
+    """Return how old something is; after a minute in steps of ten seconds.
+
+    All rows then change at the same moment, and a table at rest is drawn six times a minute.
+    """
+    seconds = (now - since).total_seconds()
+    if seconds >= MINUTE:
+        seconds -= now.second % STEP + now.microsecond / 1e6
+    return brief(seconds)
 
 
 def running_in(farms: Iterable[FarmRecord]) -> dict[str, Running]:
@@ -170,28 +210,45 @@ def running_in(farms: Iterable[FarmRecord]) -> dict[str, Running]:
     }
 
 
-def job_rows(jobs: Iterable[JobView], where: Mapping[str, Running], now: datetime) -> list[Row]:
+def job_rows(
+    jobs: Iterable[JobView],
+    where: Mapping[str, Running],
+    pools: Iterable[PoolView],
+    now: datetime,
+) -> list[Row]:
     """Return a row for each job."""
-    return [_job_row(job, where.get(job.id), now) for job in jobs]
+    known = {pool.name: pool for pool in pools}
+    return [_job_row(job, where.get(job.id), known.get(job.pool), now) for job in jobs]
 
 
-def _job_row(job: JobView, found: Running | None, now: datetime) -> Row:
+def _job_row(job: JobView, found: Running | None, pool: PoolView | None, now: datetime) -> Row:
     # The record of a farm may be older than that of the job.
     runs = found if job.status is Status.RUNNING else None
-    note = job.note
-    if runs is not None and runs.job.mark:
-        note = runs.job.mark.replace("_", " ")
     cells = (
         job_state(job),
         safe(job.id),
         safe(job.name) or NOTHING,
         safe(job.pool),
         NOTHING if runs is None else safe(runs.worker),
-        lasting(took(job, now)),
+        age(job.submitted_at, now),
+        brief(took(job, now)),
         str(job.attempts),
-        safe(note),
+        safe(_note(job, runs, pool)),
     )
     return Row(job.id, cells, STYLES.get(job.status, ""))
+
+
+def _note(job: JobView, runs: Running | None, pool: PoolView | None) -> str:
+    """Return why a job waits, what it raised, or how its run is going."""
+    if runs is not None and runs.job.mark:
+        return runs.job.mark.replace("_", " ")
+    if job.reason == "queued" and pool is not None:
+        if pool.slots is None or pool.running < pool.slots:
+            return "waits for a worker"
+        return "the pool's slot is busy" if pool.slots == 1 else f"all {pool.slots} pool slots busy"
+    if job.reason == "scheduled" and job.attempts and job.error is not None:
+        return f"{job.note}; it raised {job.error.type}: {job.error.message}"
+    return job.note
 
 
 def job_state(job: JobView) -> str:
@@ -218,12 +275,12 @@ def pool_rows(pools: Iterable[PoolView]) -> list[Row]:
 
 
 def _pool_row(pool: PoolView) -> Row:
-    counts = (pool.running, pool.queued, pool.blocked, pool.scheduled, pool.parked)
     cells = (
         safe(pool.name),
         "PAUSED" if pool.paused else "open",
-        "no cap" if pool.slots is None else str(pool.slots),
-        *map(str, counts),
+        f"{pool.running:,}",
+        "no cap" if pool.slots is None else f"{pool.slots:,}",
+        *(f"{count:,}" for count in (pool.queued, pool.blocked, pool.scheduled, pool.parked)),
         safe(pool.strategy),
     )
     return Row(pool.name, cells, "yellow" if pool.paused else "green")
@@ -237,11 +294,12 @@ def trouble_rows(farms: Iterable[FarmRecord]) -> list[Row]:
         Row(
             f"{number}\n{trouble.job or ''}",
             (
-                trouble.at.strftime("%H:%M:%S"),
+                trouble.at.strftime("%H:%M:%SZ"),
                 safe(farm.id),
                 safe(trouble.worker or NOTHING),
                 safe(trouble.text) + (f" (job {safe(trouble.job)})" if trouble.job else ""),
             ),
+            "red",
         )
         for number, (trouble, farm) in enumerate(found)
     ]
@@ -258,20 +316,23 @@ def widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
 def fitting(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
     """Return the places of the columns that are shown in that width, and how wide each is.
 
-    What can be spared goes first, then the widest ones give way; the last one takes what is left.
+    Long ones are shortened first, then columns go that can be spared, then the widest give way.
+    The last one takes what is left.
     """
     wide = dict(enumerate(wanted))
     last = len(columns) - 1
     least = min(wide[last], LEAST_OF_LAST)
+    short = {place: min(room, columns[place].short or room) for place, room in enumerate(wanted)}
     for place in sorted(wide, key=lambda p: -columns[p].spare):
-        if columns[place].spare == 0 or _room(wide, last, width) >= least:
+        if columns[place].spare == 0 or _room(short, last, width) >= least:
             break
-        del wide[place]
-    while _room(wide, last, width) < least:
-        may_give = [place for place in wide if place != last and wide[place] > columns[place].least]
-        if not may_give:
-            break
-        wide[max(may_give, key=lambda p: wide[p])] -= 1
+        del wide[place], short[place]
+    for floor in (short, {place: columns[place].least for place in wide}):
+        while _room(wide, last, width) < least:
+            may_give = [p for p in wide if p != last and wide[p] > floor[p]]
+            if not may_give:
+                break
+            wide[max(may_give, key=lambda p: wide[p])] -= 1
     return wide | {last: max(columns[last].least, min(wide[last], _room(wide, last, width)))}
 
 
@@ -280,9 +341,11 @@ def _room(wide: Mapping[int, int], last: int, width: int) -> int:
     return width - GAP - sum(room + GAP for place, room in wide.items() if place != last)
 
 
-def cell(text: str, width: int, is_id: bool) -> str:
+def cell(text: str, width: int, column: Column) -> str:
     """Return the text of a cell as it fits into its column."""
     if len(text) <= width:
-        return text
-    end = text[-ID_END:] if is_id else ""
+        return text.rjust(width) if column.right else text
+    if column.path:
+        return f"…{text[1 - width :]}" if width > 1 else "…"
+    end = text[-ID_END:] if column.is_id else ""
     return f"{text[: width - 1 - len(end)]}…{end}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from poolhand.contract import Filter
 from poolhand.errors import PoolhandError
 from poolhand.farm.roster import KEEP, FarmRecord, FarmState
 from poolhand.operate.actions import Operator
@@ -11,14 +12,17 @@ from poolhand.operate.farms import LoneWorker
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView, PoolView
 from poolhand.runtime import Runtime
+from poolhand.tui import summary
 from poolhand.tui.choice import Choice, jobs_of
 from poolhand.tui.rows import Running, running_in
-from poolhand.tui.summary import head
+from poolhand.tui.summary import Counts, Part
 from poolhand.tui.throughput import Throughput
 from poolhand.tui.words import lasting
 
 PAGE = 100  # jobs that are asked for at first, and more each time the last one is reached
 MOST_JOBS = 1_000
+RECENT = 50  # of the newest jobs, below the workers
+ALL_JOBS = Filter()
 SLOW = 3.0  # seconds without an answer after which that is said
 
 WORKERS, JOBS, POOLS = VIEWS = ("workers", "jobs", "pools")
@@ -31,6 +35,8 @@ class Sight:
         self.farms: list[FarmRecord] = []
         self.alone: tuple[LoneWorker, ...] = ()
         self.jobs: list[JobView] = []
+        self.recent: list[JobView] = []
+        self.counts: Counts = {}
         self.pools: list[PoolView] = []
         self.choice = Choice()
         self.limit = PAGE
@@ -39,6 +45,7 @@ class Sight:
         self._runtime = runtime
         self._throughput = Throughput(runtime.monotonic())
         self._away: str | None = None
+        self._looked = False
         self._asked_at: float | None = None
         self._last: FarmRecord | None = None
         self._last_at = 0.0
@@ -48,16 +55,18 @@ class Sight:
         self._asked_at = self._runtime.monotonic()
         try:
             await self._look_at_farms(view)
-            if view == JOBS:
+            self.counts = await self._operator.count()
+            self.pools = await self._operator.pools()
+            if view == WORKERS:
+                self.recent = list(await self._operator.jobs(ALL_JOBS, None, RECENT))
+            elif view == JOBS:
                 self.jobs = await jobs_of(self._operator, self.choice, self.limit)
-            elif view == POOLS:
-                self.pools = await self._operator.pools()
         except PoolhandError as error:
             self._away = str(error)
             return False
         finally:
             self._asked_at = None
-        self._away = None
+        self._away, self._looked = None, True
         return True
 
     async def _look_at_farms(self, view: str | None) -> None:
@@ -100,19 +109,43 @@ class Sight:
         self.limit += PAGE
         return True
 
-    def head(self, width: int) -> list[str]:
-        """Return the lines that stand above every view."""
-        at = self._runtime.monotonic()
+    def who(self) -> list[Part]:
+        """Return which farms are shown."""
         if self._last is None and self._farm_id is not None:
-            lines = [f"farm {safe(self._farm_id)} has not written yet"]
-        else:
-            lines = head(self.farms, self._throughput, self._runtime.wall(), at, width)
-        late = 0.0 if self._asked_at is None else at - self._asked_at
+            return [("farm ", ""), (safe(self._farm_id), "bold"), (" has not reported yet", "")]
+        return summary.who(self.farms)
+
+    def state(self) -> list[Part]:
+        """Return how the farms are."""
+        return summary.state(self.farms, self._runtime.wall())
+
+    def load(self, width: int) -> list[list[Part]]:
+        """Return how much there is to do, and how much is done."""
+        at = self._runtime.monotonic()
+        speed = summary.speed(self.farms, self.counts, self._throughput, at, width)
+        return [summary.load(self.farms, self.counts), speed]
+
+    def alert(self) -> list[Part]:
+        """Return what keeps the view or the farm from going on; nothing, if nothing does."""
+        late = 0.0
+        if self._asked_at is not None:
+            late = self._runtime.monotonic() - self._asked_at
         if self._away is not None:
-            return [*lines[:3], f"STORE AWAY, asked again: {safe(self._away)}"]
+            return [(f"STORE AWAY, asked again: {safe(self._away)}", "bold red")]
         if late > SLOW:
-            return [*lines[:3], f"STORE SLOW: no answer for {lasting(late)}"]
-        return lines
+            return [(f"STORE SLOW: no answer for {lasting(late)}", "bold red")]
+        if not self.farms and self._looked and (self._farm_id is None or self._last is not None):
+            return [(summary.NO_FARM, "yellow")]
+        return summary.held(self.farms)
+
+    def hint(self) -> str:
+        """Return what may be worth knowing, if there is nothing else to say."""
+        return summary.limits(self.farms, self.pools)
+
+    @property
+    def troubles(self) -> int:
+        """How many troubles the farms report."""
+        return sum(len(farm.troubles) for farm in self.farms)
 
     def farm_of(self, chosen: str | None) -> FarmRecord | None:
         """Return the farm that is chosen itself, or by one of its workers; else the only one."""
@@ -123,7 +156,8 @@ class Sight:
 
     def pool_of(self, job: str | None) -> str | None:
         """Return the pool of a job that is shown."""
-        return next((one.pool for one in self.jobs if one.id == job), None)
+        known = [*self.jobs, *self.recent]
+        return next((one.pool for one in known if one.id == job), None)
 
     def where(self, job: str) -> Running | None:
         """Return where a job runs, if a farm says so."""

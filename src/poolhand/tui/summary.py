@@ -1,39 +1,59 @@
-"""The head of the live view: farms, load and trouble in four lines."""
+"""The head of the live view: which farm, how much waits and runs, how fast, what is wrong.
+
+Each line is made of parts, a text and its style, so that the same words stand on a screen and in
+a plain picture.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from poolhand.farm.roster import FarmRecord, FarmState
 from poolhand.operate.showing import safe
+from poolhand.operate.views import PoolView
+from poolhand.rules.job import Status
+from poolhand.rules.scaling import held_text
+from poolhand.tui.rows import FARM_STYLES, slots_of
 from poolhand.tui.throughput import Throughput
 from poolhand.tui.words import bars, lasting
 
 NO_FARM = "no farm works here: start one with `poolhand work module:app`"
 MOST_BARS = 60
+LEAST_BARS = 8
+Counts = Mapping[Status, int]
+Part = tuple[str, str]
 
 
-def head(
-    farms: Sequence[FarmRecord], throughput: Throughput, now: datetime, at: float, width: int
-) -> list[str]:
-    """Return the lines on farms; `at` is the moment of the throughput's clock."""
+def plain(line: Sequence[Part]) -> str:
+    """Return a line without its styles."""
+    return "".join(text for text, _ in line)
+
+
+def who(farms: Sequence[FarmRecord]) -> list[Part]:
+    """Return which farms these are."""
     if not farms:
-        return [NO_FARM]
-    return [who(farms, now), load(farms), speed(farms, throughput, at, width), trouble(farms)]
+        return [("no farm", "bold yellow")]
+    if len(farms) > 1:
+        hosts = _many({farm.host for farm in farms}, "host")
+        return [(f"{len(farms)} farms", "bold"), (f" on {hosts}", "")]
+    (farm,) = farms
+    mode = ", only tells how many workers are wanted" if farm.external else ""
+    return [("farm ", ""), (safe(farm.id), "bold"), (f" · {safe(farm.app)}{mode}", "")]
 
 
-def who(farms: Sequence[FarmRecord], now: datetime) -> str:
-    """Return which farms these are, and how they are."""
+def state(farms: Sequence[FarmRecord], now: datetime) -> list[Part]:
+    """Return how these farms are."""
     if len(farms) > 1:
         states = [farm.state for farm in farms]
-        counts = [(state, states.count(state)) for state in FarmState]
-        told = ", ".join(f"{count} {state}" for state, count in counts if count)
-        return f"{len(farms)} farms on {_many({farm.host for farm in farms}, 'host')}: {told}"
+        counts = [(one, states.count(one)) for one in FarmState]
+        found = [[(f"{count} {one}", FARM_STYLES[one])] for one, count in counts if count]
+        return _separated(found, ", ")
+    if not farms:
+        return []
     (farm,) = farms
     up = lasting((now - farm.started_at).total_seconds())
-    mode = ", tells the number of workers only" if farm.external else ""
-    return f"farm {safe(farm.id)}  {_state(farm)}{mode}, up {up}  {safe(farm.app)}"
+    return [(f"● {_state(farm)}", FARM_STYLES[farm.state]), (f" · up {up}", "")]
 
 
 def _state(farm: FarmRecord) -> str:
@@ -43,28 +63,115 @@ def _state(farm: FarmRecord) -> str:
     return f"STOPPING: {active} still run in {_many(farm.workers, 'worker')}"
 
 
-def load(farms: Sequence[FarmRecord]) -> str:
-    """Return how much there is to do, and who does it."""
-    queued, demand, capacity, wanted, least, most = (
-        sum(getattr(farm, name) for farm in farms)
-        for name in ("queued", "demand", "capacity", "wanted", "minimum", "maximum")
-    )
-    workers = sum(len(farm.workers) for farm in farms)
-    return (
-        f"queued {queued:,}  demand {demand:,} of capacity {capacity:,}  "
-        f"workers {workers}, wanted {wanted} (min {least}, max {most})"
-    )
+def load(farms: Sequence[FarmRecord], counts: Counts) -> list[Part]:
+    """Return how much waits, how much runs, and in how many workers."""
+    waiting, running = _waiting(farms, counts), _running(farms, counts)
+    parts = [
+        [("waiting ", ""), (f"{waiting:,}", "bold cyan" if waiting else "bold")],
+        [("running ", ""), (f"{running:,}", "bold green" if running else "bold"), *_slots(farms)],
+    ]
+    if farms:
+        parts.append(_workers(farms))
+    later = counts.get(Status.SCHEDULED, 0)
+    if later:
+        parts.append([("scheduled ", ""), (f"{later:,}", "bold blue")])
+    return _separated(parts)
 
 
-def speed(farms: Sequence[FarmRecord], throughput: Throughput, at: float, width: int) -> str:
-    """Return how much is done."""
-    completed = sum(farm.completed for farm in farms)
-    failed = sum(farm.failed for farm in farms)
-    numbers = f"{throughput.rate(at):,.1f} jobs/s  ok {completed:,}  failed {failed:,}"
-    room = min(MOST_BARS, width - len(numbers) - 6)
-    if room < 8:
-        return numbers
-    return f"{numbers}  {bars(throughput.history(at, room))}"
+def _waiting(farms: Sequence[FarmRecord], counts: Counts) -> int:
+    # A farm counts what waits for its own pools. Several may serve the same ones.
+    if len(farms) == 1:
+        return farms[0].queued
+    return counts.get(Status.QUEUED, 0) + counts.get(Status.BLOCKED, 0)
+
+
+def _running(farms: Sequence[FarmRecord], counts: Counts) -> int:
+    if not farms:
+        return counts.get(Status.RUNNING, 0)
+    return sum(worker.active for farm in farms for worker in farm.workers)
+
+
+def _slots(farms: Sequence[FarmRecord]) -> list[Part]:
+    if not farms:
+        return []
+    return [(f" of {sum(map(slots_of, farms)):,} slots", "")]
+
+
+def _workers(farms: Sequence[FarmRecord]) -> list[Part]:
+    workers = [worker for farm in farms for worker in farm.workers]
+    leaving = sum(worker.leaving_at is not None for worker in workers)
+    wanted, least, most = (
+        sum(getattr(farm, name) for farm in farms) for name in ("wanted", "minimum", "maximum")
+    )
+    staying = len(workers) - leaving
+    going = f", {leaving} leaving" if leaving else ""
+    missing = f", {wanted} wanted" if wanted != staying else ""
+    noun = "worker" if staying == 1 else "workers"
+    return [(f"{staying}", "bold"), (f" {noun}{missing}{going} (min {least}, max {most})", "")]
+
+
+def speed(
+    farms: Sequence[FarmRecord], counts: Counts, throughput: Throughput, at: float, width: int
+) -> list[Part]:
+    """Return how much is done, how much of it failed, and the last two minutes as bars."""
+    rate = [(f"{throughput.rate(at):,.1f}", "bold"), (" jobs/s", "")]
+    line = _separated([rate, *done(farms, counts)])
+    room = min(MOST_BARS, width - len(plain(line)) - 4)
+    if room < LEAST_BARS:
+        return line
+    return [*line, ("  ", ""), (bars(throughput.history(at, room)), "green")]
+
+
+def done(farms: Sequence[FarmRecord], counts: Counts) -> list[list[Part]]:
+    """Return jobs that have ended, and attempts: a job that is retried fails only at its last."""
+    completed, failed = counts.get(Status.COMPLETED, 0), counts.get(Status.FAILED, 0)
+    found = [
+        [(f"jobs {completed:,} done, ", ""), (f"{failed:,} failed", "bold red" if failed else "")]
+    ]
+    if farms:
+        tried = sum(farm.completed + farm.failed for farm in farms)
+        lost = sum(farm.failed for farm in farms)
+        found.append(
+            [(f"attempts {tried:,}, ", ""), (f"{lost:,} failed", "yellow" if lost else "")]
+        )
+    return found
+
+
+def held(farms: Sequence[FarmRecord]) -> list[Part]:
+    """Return why workers that are wanted are not started yet."""
+    for farm in farms:
+        if farm.held:
+            leaving = sum(worker.leaving_at is not None for worker in farm.workers)
+            text = held_text(farm.maximum, farm.surge, farm.held, leaving)
+            return [(f"{safe(farm.id)}: {text}", "yellow")]
+    return []
+
+
+def limits(farms: Sequence[FarmRecord], pools: Sequence[PoolView]) -> str:
+    """Say what keeps jobs waiting though workers have slots free: caps of pools, and pauses."""
+    paused = [pool for pool in pools if pool.queued and pool.paused]
+    full = [pool for pool in pools if pool.queued and not pool.paused and _is_full(pool)]
+    running = sum(worker.active for farm in farms for worker in farm.workers)
+    if running >= sum(map(slots_of, farms)):
+        full = []
+    found = [f"{safe(pool.name)} is paused" for pool in paused]
+    found += [f"{safe(pool.name)} runs {pool.running} of at most {pool.slots}" for pool in full]
+    if not found:
+        return ""
+    waits = sum(pool.queued for pool in [*paused, *full])
+    jobs = "1 job waits" if waits == 1 else f"{waits:,} jobs wait"
+    return f"{jobs} for pools, not for workers: {', '.join(found)}"
+
+
+def _is_full(pool: PoolView) -> bool:
+    return pool.slots is not None and pool.running >= pool.slots
+
+
+def picture(farms: Sequence[FarmRecord], counts: Counts, now: datetime) -> list[str]:
+    """Return all of this in plain lines, for one picture."""
+    title = [*who(farms), ("  ", ""), *state(farms, now)]
+    parts = [title, load(farms, counts), _separated(done(farms, counts)), held(farms)]
+    return [*(plain(line) for line in parts if line), trouble(farms)]
 
 
 def trouble(farms: Sequence[FarmRecord]) -> str:
@@ -76,6 +183,14 @@ def trouble(farms: Sequence[FarmRecord]) -> str:
     where = f" (worker {safe(newest.worker)})" if newest.worker else ""
     text = f"TROUBLE {newest.at:%H:%M:%S} {safe(newest.text)}{where}"
     return text if len(found) == 1 else f"{text}; {len(found) - 1} before it"
+
+
+def _separated(parts: Sequence[Sequence[Part]], between: str = " · ") -> list[Part]:
+    """Return groups of parts as one line."""
+    line: list[Part] = []
+    for number, part in enumerate(parts):
+        line += [(between, ""), *part] if number else part
+    return line
 
 
 def _many(things: Sequence[object] | set[str], noun: str) -> str:

@@ -5,50 +5,72 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
+from msgspec import Struct
 
 from poolhand.farm.roster import FinishedJob, Snapshot
+from poolhand.operate.payload import PayloadView, payload_lines
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import JobEvent, Kind
-from poolhand.tui.rows import Running, job_state, took
-from poolhand.tui.words import lasting
+from poolhand.tui.rows import Running, took
+from poolhand.tui.words import NOTHING, lasting
 
 LONGEST_LINE = 2_000
 
 
-def facts(job: JobView, runs: Running | None, now: datetime) -> list[str]:
+class Fact(Struct, frozen=True):
+    """A line about a job: what it is about, the text, and how it looks."""
+
+    label: str
+    text: str
+    style: str = ""
+
+
+def facts(job: JobView, runs: Running | None, now: datetime) -> list[Fact]:
     """Return a job in lines: where it is, why, how often it was tried, what it raised."""
-    lines = [
-        f"job {safe(job.id)}  {job_state(job)}",
-        f"task {safe(job.name) or '-'}  pool {safe(job.pool)}" + _of(job),
-        f"submitted {_moment(job.submitted_at)} by {safe(job.submitted_by)}  "
-        f"waited {lasting(job.waited)}  took {lasting(took(job, now))}  {_tries(job)}",
+    found = [
+        Fact("task", f"{safe(job.name) or NOTHING} in pool {safe(job.pool)}"),
+        *_of(job),
+        Fact("submitted", _submitted(job, now)),
+        Fact("attempts", _attempts(job, now)),
     ]
     if runs is not None and job.status is Status.RUNNING:
         mark = f", {safe(runs.job.mark)}" if runs.job.mark else ""
-        lines.append(f"runs in worker {safe(runs.worker)}{mark}")
+        found.append(Fact("worker", f"{safe(runs.worker)}{mark}"))
     if job.why is not None and not job.status.terminal:
-        lines.append(f"why: {safe(job.why)}")
+        waits = job.status.waiting
+        found.append(Fact("why it waits" if waits else "now", safe(job.why), "cyan" * waits))
     if job.run_at is not None and job.status.waiting:
-        lines.append(f"due at {_moment(job.run_at)}")
+        found.append(Fact("due", _moment(job.run_at)))
     if job.rejection_reason is not None:
-        lines.append(f"rejected: {safe(job.rejection_reason)}")
+        found.append(Fact("rejected", safe(job.rejection_reason), "red"))
     if job.result_bytes is not None:
-        lines.append(f"result of {job.result_bytes:,} bytes")
+        found.append(Fact("result", f"{job.result_bytes:,} bytes"))
     if job.dead:
-        lines.append("a dead letter: r runs it again")
-    return lines + fault_lines(job.error)
+        found.append(Fact("dead letter", "it failed for good; r runs it again"))
+    # A job that waits for its retry has an error of its last attempt.
+    label = "error" if job.status.terminal else "last error"
+    lines = fault_lines(job.error)
+    found += [Fact(label, line, "red") for line in lines[:1]]
+    return found + [Fact("", line, "dim") for line in lines[1:]]
 
 
-def _of(job: JobView) -> str:
+def _submitted(job: JobView, now: datetime) -> str:
+    ago = lasting((now - job.submitted_at).total_seconds())
+    return f"{_moment(job.submitted_at)}, {ago} ago, by {safe(job.submitted_by)}"
+
+
+def _attempts(job: JobView, now: datetime) -> str:
+    crashes = f" ({job.crashes} crashed)" if job.crashes else ""
+    waited = "" if job.waited is None else f" · waited {lasting(job.waited)}"
+    ran = took(job, now)
+    return f"{job.attempts}{crashes}{waited}" + ("" if ran is None else f" · took {lasting(ran)}")
+
+
+def _of(job: JobView) -> list[Fact]:
     names = {"key": job.key, "session": job.session, "tenant": job.tenant, "user": job.user}
-    return "".join(f"  {name} {safe(value)}" for name, value in names.items() if value)
-
-
-def _tries(job: JobView) -> str:
-    crashes = f", {job.crashes} crashed" if job.crashes else ""
-    return f"attempts {job.attempts}{crashes}"
+    return [Fact(name, safe(value)) for name, value in names.items() if value]
 
 
 def fault_lines(fault: Fault | None) -> list[str]:
@@ -56,10 +78,7 @@ def fault_lines(fault: Fault | None) -> list[str]:
     if fault is None:
         return []
     lines = fault.traceback.splitlines()
-    return [
-        f"error {safe(fault.type)}: {safe(fault.message)}",
-        *(f"    {safe(line)}" for line in lines),
-    ]
+    return [f"{safe(fault.type)}: {safe(fault.message)}", *(f"  {safe(line)}" for line in lines)]
 
 
 def event_lines(event: JobEvent) -> list[str]:
@@ -105,7 +124,7 @@ def _finished(job: FinishedJob) -> list[str]:
         f"{job.status} {_time(job.at)}  {safe(job.id)}  {safe(job.name)}  "
         f"attempt {job.attempts}  took {lasting(job.ran)}"
     )
-    return [line, *(f"    {told}" for told in fault_lines(job.error))]
+    return [line, *(f"    {text}" for text in fault_lines(job.error))]
 
 
 def _moment(at: datetime) -> str:
@@ -118,3 +137,9 @@ def _time(at: datetime) -> str:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def payload_facts(payload: PayloadView | None) -> list[Fact]:
+    """Return the arguments and the result of a job; a line without a label goes on."""
+    pairs = (line.partition(": ") for line in payload_lines(payload))
+    return [Fact(label, text) if text else Fact("", label) for label, _, text in pairs]

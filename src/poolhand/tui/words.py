@@ -7,6 +7,7 @@ from collections.abc import Sequence
 NOTHING = "-"
 BARS = "▁▂▃▄▅▆▇█"
 MINUTE, HOUR, DAY = 60, 3600, 86400
+COARSE = 10 * MINUTE
 
 
 def lasting(seconds: float | None) -> str:
@@ -23,6 +24,24 @@ def lasting(seconds: float | None) -> str:
     if whole < DAY:
         return f"{whole // HOUR} h {whole % HOUR // MINUTE:02} min"
     return f"{whole // DAY} d {whole % DAY // HOUR:02} h"
+
+
+def brief(seconds: float | None) -> str:
+    """Return how long something lasts as it fits a column: 0.4s, 28s, 2m05s, 28m, 3h12m, 4d06h."""
+    if seconds is None:
+        return NOTHING
+    whole = round(max(0.0, seconds))
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f}s"
+    if whole < MINUTE:
+        return f"{whole}s"
+    if whole < HOUR:
+        # Seconds are of no interest any more, and would be drawn anew each second.
+        seconds_too = whole < COARSE
+        return f"{whole // MINUTE}m" + (f"{whole % MINUTE:02}s" if seconds_too else "")
+    if whole < DAY:
+        return f"{whole // HOUR}h{whole % HOUR // MINUTE:02}m"
+    return f"{whole // DAY}d{whole % DAY // HOUR:02}h"
 
 
 def size(octets: int) -> str:

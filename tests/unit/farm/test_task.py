@@ -530,6 +530,14 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
         call.with_options(delay=1).with_options(run_at=datetime.now(UTC))
 
 
+async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"'tiemout' is no option .*; did you mean 'timeout'"):
+
+        @app.task(tiemout=5)  # type: ignore[call-overload, untyped-decorator]
+        async def call() -> None: ...
+
+
 async def test_options_of_a_task_are_those_of_its_submits() -> None:
     app = App("memory://")
 

@@ -37,7 +37,7 @@ def a_job(**fields: Any) -> Job:
 
 @pytest.fixture
 def log() -> FailureLog:
-    return FailureLog(None, lambda: 0.0, Events())
+    return FailureLog(None, lambda: 0.0, Events(), throttled=False)
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -162,7 +162,7 @@ def test_where_events_are_logged_failures_are_not_logged_again(
     caplog: pytest.LogCaptureFixture, json: bool
 ) -> None:
     events = Events()
-    log = FailureLog(None, lambda: 0.0, events)
+    log = FailureLog(None, lambda: 0.0, events, throttled=False)
     end = log_events(json=json, events=events)
     log.died(a_job())
     events.emit(JobEnded("p", a_job()))
@@ -179,7 +179,7 @@ def test_events_that_go_to_another_logger_leave_failures_where_they_are(
 ) -> None:
     events = Events()
     log_events(logging.getLogger("poolhand.elsewhere"), events=events)
-    FailureLog(None, lambda: 0.0, events).died(a_job())
+    FailureLog(None, lambda: 0.0, events, throttled=False).died(a_job())
     assert len(lines(caplog)) == 1
 
 

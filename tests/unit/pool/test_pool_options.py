@@ -152,7 +152,23 @@ def test_all_faults_are_told_at_once() -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("name", ["colour", "max_concurrency", "timeouts", "priority", "session"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("max_concurent", "max_concurrent"),
+        ("timeouts", "timeout"),
+        ("back_pressure", "backpressure"),
+        ("ondead", "on_dead"),
+        ("Retry", "retry"),
+    ],
+)
+def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(**{name: 1})
+    assert f"{name!r} is no option of a pool; did you mean {near!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["colour", "zone", "x", "💥"])
 def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})

@@ -146,8 +146,16 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["colour", "tenant_id", "lane", "field", "timeouts", "max_concurrent", "changes"]
+    ("name", "near"),
+    [("tiemout", "timeout"), ("softtimeout", "soft_timeout"), ("tenant_id", "tenant")],
 )
+def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        view(Pool(), **{name: "x"})
+    assert f"{name!r} is no option of a submit; did you mean {near!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["colour", "field", "changes"])
 def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         view(Pool(), **{name: "x"})

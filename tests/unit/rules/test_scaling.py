@@ -10,9 +10,13 @@ from poolhand.rules.scaling import (
     CALM_LOOKS,
     CapWatch,
     Load,
+    Plan,
+    Processes,
     Step,
     Trend,
     decide,
+    held_text,
+    plan,
     runnable,
     to_dismiss,
     wanted_for,
@@ -187,3 +191,53 @@ def test_each_pool_has_an_incident_of_its_own() -> None:
     watch.look(["a"])
     assert watch.look(["a", "b"]) == ["a"]
     assert watch.look(["a", "b"]) == ["b"]
+
+
+# How many processes
+
+
+FOUR = FarmSettings(min_workers=1, max_workers=4)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "now", "then"),
+    [
+        (3, Processes(1), Plan(start=2)),
+        (2, Processes(4), Plan(stop=2)),
+        (4, Processes(4, leaving=1), Plan()),
+        # A replacement is started beside the worker it replaces.
+        (4, Processes(3, outgoing=1), Plan(start=1)),
+        (4, Processes(3, leaving=1), Plan(start=1)),
+        # Leaving workers take the places of those that are missing.
+        (4, Processes(3, outgoing=1, leaving=1), Plan(held=1)),
+        (4, Processes(1, leaving=3), Plan(start=1, held=2)),
+        (4, Processes(0, leaving=4), Plan(start=1, held=3)),
+        # More than there may be, after the maximum was lowered.
+        (4, Processes(1, leaving=9), Plan(held=3)),
+    ],
+)
+def test_processes_are_started_up_to_the_maximum_and_the_surge(
+    wanted: int, now: Processes, then: Plan
+) -> None:
+    assert plan(FOUR, wanted, now) == then
+
+
+def test_without_a_surge_a_worker_ends_before_its_replacement_starts() -> None:
+    settings = replace(FOUR, surge=0)
+    assert plan(settings, 4, Processes(3, outgoing=1)) == Plan(held=1, retire_first=True)
+    assert plan(settings, 4, Processes(3, leaving=1)) == Plan(held=1)
+    assert plan(settings, 4, Processes(3)) == Plan(start=1)
+    # Below the maximum there is room for both.
+    assert plan(settings, 3, Processes(2, outgoing=1)) == Plan(start=1)
+
+
+def test_a_larger_surge_replaces_several_at_once() -> None:
+    assert plan(replace(FOUR, surge=3), 4, Processes(0, leaving=4)) == Plan(start=3, held=1)
+
+
+def test_why_workers_are_not_started_yet_is_said() -> None:
+    assert held_text(4, 1, 1, 1) == (
+        "1 worker waits to start: at most 5 processes at once (maximum 4 + surge 1), "
+        "1 of them is leaving"
+    )
+    assert held_text(4, 0, 2, 3).startswith("2 workers wait to start: at most 4 processes at once")

@@ -187,7 +187,7 @@ async def test_what_a_tool_raises_is_tried_again_unless_it_gives_up(url: str) ->
         try:
             return await pay(order)
         except (GiveUp, ToolError) as error:
-            seen.append(f"{type(error).__name__}: {error}")
+            seen.append(f"{type(error).__name__}: {error.message}")
             raise ConnectionError from None
 
     async with app, app.worker():

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from poolhand.farm.roster import FarmState, RunningJob, Trouble, WorkerState
 from poolhand.operate.farms import LoneWorker
+from poolhand.rules.job import Fault, Status
 from poolhand.tui import rows, summary
 from poolhand.tui.throughput import Throughput
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker
@@ -29,7 +31,7 @@ def told(rows_: list[rows.Row], columns: tuple[rows.Column, ...]) -> list[dict[s
     [
         ({}, "ready", "green"),
         ({"state": WorkerState.STARTING}, "starting", "yellow"),
-        ({"state": WorkerState.LEAVING}, "leaving", "yellow"),
+        ({"state": WorkerState.LEAVING, "leaving_at": START}, "leaving for 2m00s", "yellow"),
         ({"state": WorkerState.HUNG}, "hung", "red"),
         ({"heard": 4.0}, "SILENT, ready", "red"),
         ({"blocked": 12.0}, "BLOCKED 12 s, ready", "red"),
@@ -38,7 +40,7 @@ def told(rows_: list[rows.Row], columns: tuple[rows.Column, ...]) -> list[dict[s
     ],
 )
 def test_how_a_worker_is_stands_in_words(more: dict[str, Any], words: str, style: str) -> None:
-    assert rows.state_of(a_worker(1, **more)) == (words, style)
+    assert rows.state_of(a_worker(1, **more), NOW) == (words, style)
 
 
 def test_workers_stand_below_their_farm_and_those_of_none_at_the_end() -> None:
@@ -47,14 +49,23 @@ def test_workers_stand_below_their_farm_and_those_of_none_at_the_end() -> None:
     assert [row.key for row in found] == [FARM, f"{FARM}.1", f"{FARM}.2", "lone"]
     first, second, _, last = told(found, rows.WORKERS)
     assert first == {
-        "worker": FARM, "state": "running, 1 to 10", "pid": "100", "active": "6/20", "ok": "40",
-        "failed": "2", "up": "2 min 00 s", "memory": "99 MB", "heard": "-",
+        "worker": FARM, "state": "running", "pid": "100", "running": "6/20", "attempts": "42",
+        "failed": "2", "memory": "99 MB", "age": "2m00s", "last signal": "-",
     }  # fmt: skip
     assert second == {
-        "worker": f"  {FARM}.1", "state": "ready", "pid": "200", "active": "3/10", "ok": "40",
-        "failed": "2", "up": "2 min 00 s", "memory": "50 MB", "heard": "0.4 s ago",
+        "worker": f"  {FARM}.1", "state": "ready", "pid": "200", "running": "3/10",
+        "attempts": "42", "failed": "2", "memory": "50 MB", "age": "2m00s",
+        "last signal": "0.4s ago",
     }  # fmt: skip
-    assert (last["state"], last["active"]) == ("of no farm, on elm", "3")
+    assert (last["state"], last["running"]) == ("of no farm, on elm", "3")
+
+
+def test_of_several_farms_each_shows_its_bounds() -> None:
+    found = rows.worker_rows([a_farm(FARM), a_farm("ash-000001", maximum=4)], [], NOW)
+    assert [row["state"] for row in told(found, rows.WORKERS)] == [
+        "running, 1 to 10",
+        "running, 1 to 4",
+    ]
 
 
 async def test_a_job_is_shown_with_its_worker_how_long_it_runs_and_a_note() -> None:
@@ -63,16 +74,17 @@ async def test_a_job_is_shown_with_its_worker_how_long_it_runs_and_a_note() -> N
         page = await world.operator.jobs()
         mark = RunningJob(running, "fetch", "chat", START, "soft_timeout")
         farm = a_farm(FARM, a_worker(3, jobs=(mark,)))
-        found = told(rows.job_rows(page, rows.running_in([farm]), NOW), rows.JOBS)
+        pools = await world.operator.pools()
+        found = told(rows.job_rows(page, rows.running_in([farm]), pools, NOW), rows.JOBS)
     cells = {row["id"]: row for row in found}
     assert list(cells) == [dead, waiting, running]
     assert cells[running] | {"task": ""} == {
         "state": "running", "id": running, "task": "", "pool": "chat", "worker": f"{FARM}.3",
-        "took": "2 min 00 s", "tries": "1", "note": "soft timeout",
+        "age": "2m00s", "took": "2m00s", "tries": "1", "note": "soft timeout",
     }  # fmt: skip
-    assert cells[waiting]["note"] == "it waits for a slot"
+    assert cells[waiting]["note"] == "waits for a worker"
     assert (cells[waiting]["took"], cells[waiting]["worker"]) == ("-", "-")
-    assert (cells[dead]["state"], cells[dead]["took"]) == ("failed, dead", "2.0 s")
+    assert (cells[dead]["state"], cells[dead]["took"]) == ("failed, dead", "2.0s")
     assert cells[dead]["note"] == "ValueError: no think"
 
 
@@ -115,32 +127,130 @@ def test_no_width_at_all_is_survived(width: int) -> None:
 
 
 def test_what_is_too_long_is_cut_where_it_says_least() -> None:
-    assert rows.cell("agents.fetch", 8, is_id=False) == "agents.…"
-    assert rows.cell("19a8b0c1d2e3f4", 8, is_id=True) == "19a8…3f4"
-    assert rows.cell("short", 8, is_id=True) == "short"
+    plain, id, path = rows.Column("a"), rows.Column("a", is_id=True), rows.Column("a", path=True)
+    number = rows.Column("a", right=True)
+    assert rows.cell("it waits for", 8, plain) == "it wait…"
+    assert rows.cell("19a8b0c1d2e3f4", 8, id) == "19a8…3f4"
+    assert rows.cell("agents.fetch", 8, path) == "…s.fetch"
+    assert rows.cell("short", 8, id) == "short"
+    assert rows.cell("12", 4, number) == "  12"
+
+
+def test_long_columns_are_shortened_before_others_are_spared() -> None:
+    wanted = [12, 28, 23, 8, 12, 5, 5, 5, 30]
+    names = [rows.JOBS[place].name for place in rows.fitting(rows.JOBS, wanted, 79)]
+    assert names == ["state", "id", "task", "age", "note"]
+    assert rows.fitting(rows.JOBS, wanted, 200) == dict(enumerate(wanted))
+
+
+def test_an_age_is_exact_for_a_minute_and_then_changes_for_all_rows_at_once() -> None:
+    def ages(now: float) -> list[str]:
+        moments = (START, START + timedelta(seconds=3.4), START + timedelta(minutes=20))
+        return [rows.age(since, START + timedelta(seconds=now)) for since in moments]
+
+    assert ages(28.6)[:2] == ["29s", "25s"]
+    assert ages(150.0) == ages(154.2) == ages(159.9)
+    assert ages(160.0) != ages(159.9)
+
+
+# Why jobs wait
+
+
+async def test_a_job_that_waits_says_what_for() -> None:
+    async with made() as world:
+        await world.add("fetch")
+        page = await world.operator.jobs()
+        (pool,) = await world.operator.pools()
+        for slots, running, note in (
+            (None, 9, "waits for a worker"),
+            (4, 3, "waits for a worker"),
+            (4, 4, "all 4 pool slots busy"),
+            (1, 1, "the pool's slot is busy"),
+        ):
+            seen = replace(pool, slots=slots, running=running)
+            (row,) = told(rows.job_rows(page, {}, [seen], NOW), rows.JOBS)
+            assert row["note"] == note
+        (job,) = page
+        failed = replace(
+            job, reason="scheduled", why="it waits for a retry", attempts=1,
+            error=Fault("ValueError", "no", ""),
+        )  # fmt: skip
+        (row,) = told(rows.job_rows([failed], {}, [pool], NOW), rows.JOBS)
+        assert row["note"] == "it waits for a retry; it raised ValueError: no"
+
+
+async def test_jobs_that_wait_for_pools_while_workers_are_free_are_told() -> None:
+    async with made() as world:
+        await world.add("fetch")
+        (pool,) = await world.operator.pools()
+    free, busy = a_farm(FARM, a_worker(1)), a_farm(FARM, a_worker(1, active=10))
+    full = replace(pool, slots=3, running=3, queued=7)
+    paused = replace(pool, name="mail", paused=True, queued=1)
+    assert summary.limits([free], [full, paused]) == (
+        "8 jobs wait for pools, not for workers: mail is paused, chat runs 3 of at most 3"
+    )
+    assert summary.limits([busy], [full, paused]) == (
+        "1 job waits for pools, not for workers: mail is paused"
+    )
+    assert summary.limits([busy], [full]) == summary.limits([free], [pool]) == ""
+
+
+# The head
+
+
+COUNTS = {Status.QUEUED: 5, Status.BLOCKED: 2, Status.COMPLETED: 38, Status.FAILED: 1}
+
+
+def plain(line: list[summary.Part]) -> str:
+    return summary.plain(line)
 
 
 def test_one_farm_is_named_and_many_are_counted() -> None:
     farm, other = a_farm(FARM), a_farm("ash-000001", host="ash/1", state=FarmState.STOPPING)
-    assert summary.who([farm], NOW) == f"farm {FARM}  running, up 2 min 00 s  shop:app"
-    assert summary.who([farm, other], NOW) == "2 farms on 2 hosts: 1 running, 1 stopping"
-    assert summary.load([farm, other]) == (
-        "queued 0  demand 6 of capacity 20  workers 0, wanted 2 (min 2, max 20)"
+    assert plain(summary.who([farm])) == f"farm {FARM} · shop:app"
+    assert plain(summary.state([farm], NOW)) == "● running · up 2 min 00 s"
+    assert plain(summary.who([farm, other])) == "2 farms on 2 hosts"
+    assert plain(summary.state([farm, other], NOW)) == "1 running, 1 stopping"
+    assert plain(summary.who([])) == "no farm"
+
+
+def test_the_load_is_told_in_words_that_need_no_explanation() -> None:
+    farm = a_farm(FARM, a_worker(1), a_worker(2), queued=228, capacity=20, wanted=2)
+    assert plain(summary.load([farm], COUNTS)) == (
+        "waiting 228 · running 6 of 20 slots · 2 workers (min 1, max 10)"
     )
+    # Two farms may serve the same pools: what waits is counted in the store.
+    assert plain(summary.load([farm, farm], COUNTS)).startswith("waiting 7 · running 12 of 40")
+    later = {Status.SCHEDULED: 3, Status.RUNNING: 1}
+    assert plain(summary.load([], later)) == "waiting 0 · running 1 · scheduled 3"
+
+
+def test_leaving_workers_are_told_apart_from_those_that_are_wanted() -> None:
+    leaving = a_worker(1, state=WorkerState.LEAVING, leaving_at=START)
+    farm = a_farm(FARM, leaving, a_worker(2), wanted=2, maximum=2, surge=0, held=1)
+    assert plain(summary.load([farm], {})).endswith(
+        "running 6 of 13 slots · 1 worker, 2 wanted, 1 leaving (min 1, max 2)"
+    )
+    assert plain(summary.held([farm])).startswith(f"{FARM}: 1 worker waits to start")
+    assert summary.held([a_farm(FARM)]) == []
+
+
+def test_failed_jobs_are_told_apart_from_failed_attempts() -> None:
+    line = plain(summary.speed([a_farm(FARM)], COUNTS, Throughput(0.0), 1.0, 20))
+    assert line == "0.0 jobs/s · jobs 38 done, 1 failed · attempts 42, 2 failed"
 
 
 def test_a_farm_that_stops_says_what_still_runs() -> None:
     farm = a_farm(FARM, a_worker(1), a_worker(2, active=1), state=FarmState.STOPPING)
-    assert "STOPPING: 4 still run in 2 workers" in summary.who([farm], NOW)
+    assert "STOPPING: 4 still run in 2 workers" in plain(summary.state([farm], NOW))
 
 
 def test_an_external_farm_says_that_it_only_tells_the_number() -> None:
-    assert "tells the number of workers only" in summary.who([a_farm(FARM, external=True)], NOW)
+    told = plain(summary.who([a_farm(FARM, external=True)]))
+    assert told.endswith("only tells how many workers are wanted")
 
 
-def test_the_head_has_four_lines_at_most_and_bars_only_where_there_is_room() -> None:
+def test_bars_are_there_only_where_there_is_room() -> None:
     for width in (20, 80, 200):
-        lines = summary.head([a_farm(FARM)], Throughput(0.0), NOW, 1.0, width)
-        assert len(lines) == 4
-        assert ("▁" in lines[2]) == (width >= 80)
-    assert summary.head([], Throughput(0.0), NOW, 1.0, 80) == [summary.NO_FARM]
+        line = summary.speed([a_farm(FARM)], {}, Throughput(0.0), 1.0, width)
+        assert ("▁" in plain(line)) == (width >= 80)

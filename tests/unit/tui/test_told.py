@@ -53,14 +53,26 @@ async def test_the_facts_of_a_job_hold_why_it_waits_its_error_and_nothing_that_a
         job, failed = await world.operator.job(waiting), await world.operator.job(dead)
     assert job is not None
     assert failed is not None
-    lines = told.facts(job, None, START)
-    assert any(line.startswith("why: ") for line in lines)
-    assert f"key {SPELLED}" in lines[1]
-    lines = told.facts(failed, None, START)
-    assert "a dead letter: r runs it again" in lines
-    assert f"error ValueError: no {SPELLED}" in lines
-    assert "      a line" in lines
-    assert all(line.isprintable() for line in lines)
+    facts = told.facts(job, None, START)
+    known = {fact.label: fact.text for fact in facts}
+    assert known["why it waits"].startswith("it waits for a free slot")
+    assert known["key"] == known["session"] == SPELLED
+    facts += told.facts(failed, None, START)
+    known = {fact.label: fact.text for fact in facts}
+    assert known["dead letter"] == "it failed for good; r runs it again"
+    assert known["error"] == f"ValueError: no {SPELLED}"
+    assert told.Fact("", "    a line", "dim") in facts
+    assert all((fact.label + fact.text).isprintable() for fact in facts)
+
+
+async def test_a_job_that_is_tried_again_tells_its_last_error() -> None:
+    async with made() as world:
+        dead = await world.operator.job(await world.dead())
+    assert dead is not None
+    again = replace(dead, status=Status.SCHEDULED, dead=False, why="it waits for a retry")
+    labels = [fact.label for fact in told.facts(again, None, START)]
+    assert "last error" in labels
+    assert "why it waits" in labels
 
 
 async def test_a_job_that_runs_is_told_with_its_worker() -> None:
@@ -70,9 +82,9 @@ async def test_a_job_that_runs_is_told_with_its_worker() -> None:
         job = await world.operator.job(id)
     assert job is not None
     runs = Running("box-1a2b3c.1", RunningJob(id, "fetch", "chat", START, "soft_timeout"))
-    assert "runs in worker box-1a2b3c.1, soft_timeout" in told.facts(job, runs, START)
+    assert told.Fact("worker", "box-1a2b3c.1, soft_timeout") in told.facts(job, runs, START)
     over = replace(job, status=Status.COMPLETED)
-    assert not [line for line in told.facts(over, runs, START) if "worker" in line]
+    assert not [fact for fact in told.facts(over, runs, START) if fact.label == "worker"]
 
 
 def test_a_snapshot_tells_what_runs_and_what_has_ended_with_its_errors() -> None:
@@ -83,5 +95,5 @@ def test_a_snapshot_tells_what_runs_and_what_has_ended_with_its_errors() -> None
     assert lines[0] == "farm box-1a2b3c: 1 running, 1 lately ended"
     assert lines[2] == "running since 00:00:00Z  j-1  fetch"
     assert lines[3].startswith(f"failed 00:00:00Z  j-0  {SPELLED}  attempt 3")
-    assert lines[4] == f"    error ValueError: {SPELLED}"
+    assert lines[4] == f"    ValueError: {SPELLED}"
     assert all(line.isprintable() for line in lines)

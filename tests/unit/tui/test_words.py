@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolhand.tui.throughput import SPAN, Throughput
-from poolhand.tui.words import BARS, bars, lasting, size
+from poolhand.tui.words import BARS, bars, brief, lasting, size
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,24 @@ from poolhand.tui.words import BARS, bars, lasting, size
 )
 def test_a_time_is_told_in_its_two_largest_units(seconds: float | None, words: str) -> None:
     assert lasting(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (-3.0, "0.0s"),
+        (0.26, "0.3s"),
+        (28.0, "28s"),
+        (59.6, "1m00s"),
+        (125.0, "2m05s"),
+        (1_700.0, "28m"),
+        (11_520.0, "3h12m"),
+        (370_000.0, "4d06h"),
+    ],
+)
+def test_a_time_in_a_column_is_short(seconds: float | None, words: str) -> None:
+    assert brief(seconds) == words
 
 
 @pytest.mark.parametrize(
