@@ -206,8 +206,7 @@ class App(Schedules, ByName):
         """
         check_can_block()
         terms = checked_terms(slots, pools, drain_timeout, capture)
-        seconds, opening = terms.drain_timeout, self._opening
-        return run_until_signal(self.shift(terms), seconds, lambda: opening.current, self.close)
+        return run_until_signal(self.shift(terms), terms.drain_timeout, self._opening, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Have every process that runs jobs call this before its first one: `@app.warm_up`.

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from poolhand.errors import UsageError
+from poolhand.farm.opening import Opening
 from poolhand.farm.shift import Shift, ShiftReport
-from poolhand.farm.station import Station
 from poolhand.farm.sync_ticket import has_loop
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -119,7 +119,7 @@ class SignalStop:
 def run_until_signal(
     shift: Shift,
     drain_timeout: float,
-    current: Callable[[], Station | None],
+    opening: Opening,
     close: Callable[[], Awaitable[None]],
 ) -> ShiftReport:
     """Run a worker until a signal has stopped it, then close its store."""
@@ -128,19 +128,18 @@ def run_until_signal(
         # Before the loop runs: the runner leaves a handler alone that is not Python's own.
         stop.listen()
         try:
-            return runner.run(_run_and_close(stop, current, close))
+            return runner.run(_run_and_close(stop, opening, close))
         finally:
             stop.restore()
 
 
 async def _run_and_close(
-    stop: SignalStop, current: Callable[[], Station | None], close: Callable[[], Awaitable[None]]
+    stop: SignalStop, opening: Opening, close: Callable[[], Awaitable[None]]
 ) -> ShiftReport:
     try:
         report = await stop.run()
-        station = current()
-        if report.stuck and station is not None:
-            station.say_farewell(RETURN_WITHIN)
+        if report.stuck and opening.current is not None:
+            opening.current.say_farewell(RETURN_WITHIN)
         return report
     finally:
         await close()
