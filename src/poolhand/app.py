@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from poolhand.config import load_store, load_timezone, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
-from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
+from poolhand.execute.code import KNOWN, Code, Codes
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
+from poolhand.execute.task_name import name_of_global
 from poolhand.farm.agent import Agent, message_of
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
@@ -318,7 +319,7 @@ class App(Schedules):
         # Is it a function at all? What its options say of it is checked with them.
         where_to_run(fn, None, None)
         name = options.pop("name", None)
-        code = Code(name_of_task(fn) if name is None else name, fn, self._parcels)
+        code = Code(name_of_global(fn) if name is None else name, fn, self._parcels)
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._add(code, pool)
@@ -329,7 +330,7 @@ class App(Schedules):
         kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
         name = options.pop("name", None)
         turn = turn_of(fn, SessionTerms(**kept), lambda data, job: message_of(code, data, job))
-        code = Code(name_of_task(fn) if name is None else name, turn, self._parcels)
+        code = Code(name_of_global(fn) if name is None else name, turn, self._parcels)
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
 from tests.oracle.books import Books
@@ -62,7 +63,9 @@ class Leases:
         for pool in pools:
             for row in self._books.aside(pool):
                 left = wanted.slots[len(claims) :]
-                if left and row.job.waits_for in wanted.causes and self._books.take_aside(row):
+                waits_for = row.job.waits_for or ""
+                met = claimable(wanted.causes, [waits_for])
+                if left and met and self._books.take_aside(row):
                     self._last = pool
                     claims.append(self._start(row, holder, left[0]))
         return claims

@@ -9,7 +9,7 @@ from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
 from poolhand.observe import events
 from poolhand.pool.config import PoolConfig
-from poolhand.rules.causes import home_of
+from poolhand.rules.causes import home_of, task_of
 from poolhand.rules.job import Job, Status
 
 
@@ -22,11 +22,13 @@ class Announcing:
         all_events: events.Events,
         configs: Mapping[str, PoolConfig],
         tell: Callable[[events.Event], None],
+        candidates: Callable[[str], list[str]],
     ) -> None:
         self.heard: Callable[[Job], None] | None = None
         self.callbacks = Callbacks(loop, all_events)
         self._configs = configs
         self._tell = tell
+        self._candidates = candidates
         self._causes: set[str] = set()
 
     def written(self, one: Done) -> None:
@@ -49,4 +51,8 @@ class Announcing:
         elif cause is not None and cause not in self._causes and home_of(cause) is None:
             # Once: the next jobs under this cause say nothing new. A closure goes on at its home.
             self._causes.add(cause)
-            self._tell(events.JobSetAside(job.pool, job, cause))
+            self._tell(events.JobSetAside(job.pool, job, cause, self._hint(cause)))
+
+    def _hint(self, cause: str) -> str:
+        names = self._candidates(task_of(cause) or "")
+        return f"it may be any of {', '.join(names)}: rename all but one" if names else ""

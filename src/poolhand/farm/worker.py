@@ -75,7 +75,9 @@ class Worker:
         self._offered = 0
         self.station = station
         self.changed = asyncio.Event()
-        self.announcing = Announcing(self.loop, self.events, configs, self._tell)
+        self.announcing = Announcing(
+            self.loop, self.events, configs, self._tell, executor.codes.candidates
+        )
         self._executor = executor
         self._configs = configs
         runtime = station.keeper.runtime

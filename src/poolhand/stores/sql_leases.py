@@ -12,6 +12,7 @@ import msgspec
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.job import Job
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import deal
@@ -268,7 +269,7 @@ class _Starter:
     ) -> list[Claim]:
         """Take the oldest; those whose key has no permit left hold up nobody else."""
         claims, full = list[Claim](), set[str]()
-        wanted = causes.intersection(pool.causes())
+        wanted = claimable(causes, pool.causes())
         for _ in range(LOOKS):
             known = len(full)
             claims += self._oldest(pool, wanted, slots[len(claims) :], full)

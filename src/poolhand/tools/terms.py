@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.execute.code import name_of_task
+from poolhand.execute.task_name import name_of_task
 from poolhand.rules.checks import is_amount, shown
 from poolhand.rules.receipts import Effect
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from poolhand.errors import BadSignature, Undecodable, UsageError
-from poolhand.execute.code import Code, Codes, name_of_task, run_apart
+from poolhand.execute.code import Code, Codes, run_apart
 from poolhand.execute.parcel import Parcels
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
