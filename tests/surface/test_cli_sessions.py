@@ -30,7 +30,7 @@ def job(url: str) -> str:
     """Let three sessions talk; return the id of the last turn."""
     made = App(url)
 
-    @made.agent(retry=None)
+    @made.agent(name="chat", retry=None)
     async def chat(session: Session, message: str) -> str:
         await progress("thinking", about=message)
         await emit(HOSTILE)

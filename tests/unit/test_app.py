@@ -67,7 +67,7 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     app.pool("chat", max_concurrent=3)
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     app.worker()
@@ -174,7 +174,7 @@ def test_a_pool_has_a_name_that_every_store_can_keep(name: Any) -> None:
         app.pool(name)
     with pytest.raises(UsageError, match=r"pool=.* is not allowed; it must be a non-blank text"):
 
-        @app.task(pool=name)
+        @app.task(name="call", pool=name)
         def call() -> None: ...
 
 
@@ -194,7 +194,7 @@ def test_a_task_has_a_name_that_every_store_can_keep(name: Any) -> None:
 def test_a_task_says_where_it_runs(where: Any) -> None:
     with pytest.raises(UsageError, match=r"run_in=.* is not allowed; it must be 'loop', 'thread'"):
 
-        @App("memory://").task(run_in=where)
+        @App("memory://").task(name="call", run_in=where)
         def call() -> None: ...
 
 
@@ -202,7 +202,7 @@ def test_a_task_that_was_refused_leaves_nothing_behind() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="timeout=-1"):
 
-        @app.task(pool="reserch", timeout=-1)
+        @app.task(name="call", pool="reserch", timeout=-1)
         async def call() -> None: ...
 
     app.pool("research")
@@ -232,19 +232,19 @@ def test_an_undeclared_pool_has_no_cap_but_a_near_miss_is_an_error() -> None:
     app = App("memory://")
     app.pool("research")
 
-    @app.task(pool="something else")
+    @app.task(name="fine", pool="something else")
     async def fine() -> None: ...
 
     with pytest.raises(UsageError, match="pool 'reserch' is not declared, but 'research' is"):
 
-        @app.task(pool="reserch")
+        @app.task(name="call", pool="reserch")
         async def call() -> None: ...
 
 
 def test_a_near_miss_is_found_when_the_pool_is_declared_after_the_task() -> None:
     app = App("memory://")
 
-    @app.task(pool="reserch")
+    @app.task(name="call", pool="reserch")
     async def call() -> None: ...
 
     with pytest.raises(UsageError, match="'reserch' is not declared, but 'research' is"):
@@ -256,7 +256,7 @@ async def test_two_pools_that_are_both_declared_may_have_similar_names() -> None
     app.pool("chat1")
     app.pool("chat2")
 
-    @app.task(pool="chat2")
+    @app.task(name="call", pool="chat2")
     async def call() -> int:
         return 1
 
@@ -333,7 +333,7 @@ async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
     ring = KeyRing({"k1": b"x" * 32}, current="k1")
     app = App("memory://", codec="pickle", ring=ring, pickle=AllowPickle())
 
-    @app.task
+    @app.task(name="call")
     async def call(value: Any) -> Any:
         return value
 
@@ -371,7 +371,7 @@ async def test_the_same_name_is_the_same_pool_in_every_process(tmp_path: Path) -
 async def test_an_app_can_be_used_by_many_tasks_of_a_loop_at_once(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         return number
 

@@ -275,7 +275,7 @@ async def test_a_turn_that_joins_another_is_signed_for_itself(tmp_path: Path) ->
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}", ring=RING)
     told: list[Any] = []
 
-    @app.agent(on_busy="merge", retry=None)
+    @app.agent(name="assistant", on_busy="merge", retry=None)
     async def assistant(session: Session, text: str) -> str:
         told.append((text, session.inbox))
         return text

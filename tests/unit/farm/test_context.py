@@ -104,7 +104,7 @@ async def test_every_attempt_begins_with_what_was_submitted(url: str) -> None:
     app = App(url)
     seen: list[Any] = []
 
-    @app.task(retry=Retry(attempts=3, first=0.0))
+    @app.task(name="fail_twice", retry=Retry(attempts=3, first=0.0))
     async def fail_twice() -> int:
         value = request_id.get()
         seen.append(list(value))
@@ -125,7 +125,7 @@ async def test_a_dead_job_that_is_run_again_has_the_context_of_its_first_submit(
     app = App(url)
     seen: list[Any] = []
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="die_once", retry=Retry(attempts=1))
     async def die_once() -> None:
         seen.append(request_id.get())
         if len(seen) == 1:
@@ -200,7 +200,7 @@ async def test_a_job_on_a_connection_of_the_users_brings_it_along(database: str)
 async def test_each_turn_of_a_session_has_the_context_of_its_own_submit(url: str) -> None:
     app = App(url)
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session, message: str) -> str:
         return f"{message} of {request_id.get()}"
 
@@ -217,7 +217,7 @@ async def test_a_job_of_a_job_has_what_the_outer_one_had(url: str) -> None:
     app = App(url)
     inner = app.task(context_tasks.on_loop)
 
-    @app.task
+    @app.task(name="outer")
     async def outer() -> str:
         return (await inner.submit(HERE)).id
 
@@ -233,7 +233,7 @@ async def test_a_job_of_a_job_has_what_the_outer_one_had(url: str) -> None:
 async def test_what_a_job_sets_is_gone_with_it(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="change")
     async def change(value: str) -> Any:
         before = request_id.get()
         request_id.set(value)

@@ -259,7 +259,7 @@ async def test_a_crash_in_company_is_never_the_last_attempt(runtime: SeededRunti
     app = StoreApp(store, runtime)
     gate = Gate()
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="work", retry=Retry(attempts=1))
     async def work() -> int:
         await gate.pass_through()
         return 1

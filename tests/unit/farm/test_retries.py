@@ -22,7 +22,7 @@ async def test_a_task_is_tried_four_times_with_growing_pauses(runtime: SeededRun
     app = App("memory://", runtime=runtime, events=heard.events)
     ran: list[float] = []
 
-    @app.task
+    @app.task(name="fail")
     async def fail() -> None:
         ran.append(runtime.monotonic())
         raise ValueError("no")
@@ -48,7 +48,7 @@ async def test_a_retry_that_succeeds_leaves_no_error(runtime: SeededRuntime) -> 
     app = App("memory://", runtime=runtime)
     ran: list[int] = []
 
-    @app.task
+    @app.task(name="flaky")
     def flaky() -> int:
         ran.append(1)
         if len(ran) < 3:
@@ -67,11 +67,11 @@ async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntim
     app = App("memory://", runtime=runtime)
     app.pool("once", retry=Retry(attempts=1))
 
-    @app.task(pool="once")
+    @app.task(name="fail", pool="once")
     async def fail() -> None:
         raise ValueError
 
-    @app.task(pool="once", retry=Retry(attempts=2, first=0.0))
+    @app.task(name="fail_twice", pool="once", retry=Retry(attempts=2, first=0.0))
     async def fail_twice() -> None:
         raise ValueError
 
@@ -86,7 +86,7 @@ async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntim
 async def test_an_error_named_as_permanent_is_not_tried_again(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task(retry=Retry(attempts=5, give_up_on=(LookupError,)))
+    @app.task(name="fail", retry=Retry(attempts=5, give_up_on=(LookupError,)))
     async def fail() -> None:
         raise KeyError("user")
 
@@ -99,7 +99,7 @@ async def test_an_error_named_as_permanent_is_not_tried_again(runtime: SeededRun
 async def test_dead_jobs_are_listed(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(fail: bool) -> None:
         if fail:
             raise ValueError
@@ -153,7 +153,7 @@ async def test_a_callback_that_does_not_end_is_stopped_with_the_drain(
 
     app.pool("told", on_dead=tell, retry=Retry(attempts=1))
 
-    @app.task(pool="told")
+    @app.task(name="fail", pool="told")
     async def fail() -> None:
         raise ValueError("no")
 

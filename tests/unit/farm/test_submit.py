@@ -59,7 +59,7 @@ async def test_a_job_in_a_thread_can_submit_another(url: str) -> None:
     app = App(url)
     add = adder(app)
 
-    @app.task
+    @app.task(name="plan")
     def plan() -> str:
         return str(add.submit_sync(6).id)
 
@@ -74,7 +74,7 @@ async def test_a_job_can_submit_another_and_wait_for_it(url: str) -> None:
     app = App(url)
     add = adder(app)
 
-    @app.task
+    @app.task(name="plan")
     async def plan() -> int:
         job = current_job()
         assert job is not None
@@ -121,7 +121,7 @@ async def test_a_hundred_submits_of_one_key_are_one_job(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         runs.append(number)
         return number
@@ -161,7 +161,7 @@ async def test_a_key_whose_job_failed_runs_again_only_when_asked_to(
     app = App("memory://", runtime=runtime)
     runs: list[int] = []
 
-    @app.task(retry=None)
+    @app.task(name="call", retry=None)
     async def call() -> int:
         runs.append(1)
         if len(runs) == 1:

@@ -62,7 +62,7 @@ async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
     app = App("memory://", runtime=runtime)
     seen: list[Any] = []
 
-    @app.task
+    @app.task(name="look")
     async def look(query: Query, hit: Hit, answer: Answer) -> Answer:
         seen.extend([query, hit, answer])
         return Answer(text=query.topic, hits=[query.depth])
@@ -76,7 +76,7 @@ async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
 async def test_every_kind_of_parameter_gets_what_was_given(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     def call(
         first: UUID, /, second: Query, *rest: Query, word: set[int], **more: Query
     ) -> list[Any]:
@@ -94,7 +94,7 @@ async def test_every_kind_of_parameter_gets_what_was_given(runtime: SeededRuntim
 async def test_a_parameter_that_was_left_out_has_its_default(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call(first: int, second: int = 2, *, third: int = 3) -> list[int]:
         return [first, second, third]
 
@@ -110,7 +110,7 @@ async def test_one_annotation_that_means_nothing_at_run_time_leaves_the_others_t
 ) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call(query: Query, number: Unheard) -> str:
         return f"{query.topic} {number}"
 
@@ -150,7 +150,7 @@ async def test_arguments_that_do_not_fit_are_refused_at_the_submit(
 ) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="count")
     async def count(number: int, *, words: list[str] | None = None) -> int:
         return number
 
@@ -163,7 +163,7 @@ async def test_arguments_that_do_not_fit_are_refused_at_the_submit(
 async def test_an_argument_that_cannot_be_written_is_refused_at_the_submit() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(value: Any) -> None: ...
 
     async with app:
@@ -174,7 +174,7 @@ async def test_an_argument_that_cannot_be_written_is_refused_at_the_submit() -> 
 async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
     app = App("memory://", limits=Limits(payload=2000))
 
-    @app.task
+    @app.task(name="call")
     async def call(value: str) -> None: ...
 
     async with app:
@@ -198,7 +198,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
     app = App("memory://", limits=Limits(payload=1000))
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="give")
     async def give() -> Any:
         runs.append(1)
         return make()
@@ -303,7 +303,7 @@ class Hostile:
 async def test_a_hostile_result_fails_its_job_and_harms_nobody_else() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="give")
     async def give(hostile: bool) -> Any:
         return Hostile() if hostile else 1
 
@@ -393,12 +393,12 @@ async def test_a_result_is_read_as_the_type_that_is_returned_now(runtime: Seeded
 async def test_a_plain_call_just_runs() -> None:
     app = App("memory://")
 
-    @app.task(pool="research")
+    @app.task(name="later", pool="research")
     async def later(topic: str) -> str:
         """Look it up."""
         return topic.upper()
 
-    @app.task
+    @app.task(name="now")
     def now(topic: str) -> str:
         return topic.upper()
 
@@ -412,7 +412,7 @@ async def test_a_plain_call_just_runs() -> None:
 async def test_many_calls_are_taken_together_in_their_order() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="double")
     async def double(number: int, plus: int = 0) -> int:
         return 2 * number + plus
 
@@ -426,7 +426,7 @@ async def test_many_calls_are_taken_together_in_their_order() -> None:
 async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="double")
     async def double(number: int) -> int:
         return 2 * number
 
@@ -441,7 +441,7 @@ async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> No
 async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(text: str = "") -> None: ...
 
     async with app:
@@ -452,7 +452,7 @@ async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
 async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> None: ...
 
     async with app:
@@ -467,7 +467,7 @@ async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> N
 async def test_a_forgotten_transaction_is_told(first: Any) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(text: str = "") -> None: ...
 
     async with app:
@@ -484,7 +484,7 @@ SIGNS = range(0x4E00, 0x9FA5)
 async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -501,7 +501,7 @@ async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
 async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     with pytest.raises(UsageError) as caught:
@@ -517,7 +517,7 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
 async def test_options_of_a_task_are_those_of_its_submits() -> None:
     app = App("memory://")
 
-    @app.task(priority=7, timeout=3)
+    @app.task(name="call", priority=7, timeout=3)
     async def call() -> None: ...
 
     async with app:
@@ -545,7 +545,7 @@ async def test_the_field_of_a_fair_pool_is_an_option_of_its_tasks() -> None:
     app = App("memory://")
     app.pool("chat", queue=fair_round_robin("customer"))
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     async with app:
@@ -556,7 +556,7 @@ async def test_the_field_of_a_fair_pool_is_an_option_of_its_tasks() -> None:
 async def test_a_pool_may_be_declared_after_its_tasks() -> None:
     app = App("memory://")
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     app.pool("chat", queue=fair_round_robin("customer"), retry=Retry(attempts=2))
@@ -569,7 +569,7 @@ async def test_a_pool_may_be_declared_after_its_tasks() -> None:
 async def test_an_async_task_cannot_ask_to_run_elsewhere(run_in: str) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     with pytest.raises(UsageError, match="is async and runs on the loop"):
@@ -582,7 +582,7 @@ async def test_an_async_task_runs_on_the_loop_whatever_its_pool_usually_does() -
     app = App("memory://")
     app.pool("cpu", run_in="thread")
 
-    @app.task(pool="cpu")
+    @app.task(name="call", pool="cpu")
     async def call() -> bool:
         return asyncio.get_running_loop() is loop
 
@@ -595,7 +595,7 @@ def test_a_task_for_a_process_must_be_one_that_a_process_can_find() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="top level of a module"):
 
-        @app.task(run_in="process")
+        @app.task(name="call", run_in="process")
         def call() -> None: ...
 
 
@@ -635,7 +635,7 @@ async def test_the_error_of_a_task_is_raised_as_it_is_in_its_own_process() -> No
     app = App("memory://")
     error = LookupError("no bees")
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call() -> None:
         raise error
 
@@ -691,7 +691,7 @@ async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRun
     app = App("memory://", runtime=runtime)
     errors = [LookupError(number) for number in range(20)]
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(number: int) -> None:
         raise errors[number]
 

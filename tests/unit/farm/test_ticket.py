@@ -24,7 +24,7 @@ async def test_waiting_ends_after_its_timeout_and_leaves_the_job_be(
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         await gate.pass_through()
         return 1
@@ -46,7 +46,7 @@ async def test_waiting_ends_after_its_timeout_and_leaves_the_job_be(
 async def test_a_timeout_must_be_seconds(timeout: float) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app:
@@ -59,7 +59,7 @@ async def test_a_timeout_must_be_seconds(timeout: float) -> None:
 async def test_many_are_waited_for_in_their_order(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(number: int) -> int:
         await asyncio.sleep(10 - number)
         if number == 2:
@@ -77,7 +77,7 @@ async def test_a_snapshot_asks_nobody_and_a_refresh_the_store(runtime: SeededRun
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> str:
         await gate.pass_through()
         return "done"
@@ -101,7 +101,7 @@ async def test_a_snapshot_asks_nobody_and_a_refresh_the_store(runtime: SeededRun
 async def test_a_stale_look_never_takes_the_end_of_a_job_back(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -142,7 +142,7 @@ async def test_a_job_is_found_again_by_its_id(runtime: SeededRuntime) -> None:
 async def test_a_job_that_was_over_for_long_is_forgotten(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime, keep=Keep(results=300.0))
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 7
 
@@ -162,7 +162,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
     app = StoreApp(store, runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -181,7 +181,7 @@ async def test_a_job_that_is_not_kept_any_more_is_not_waited_for(runtime: Seeded
 async def test_a_waiting_job_says_why(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app:
@@ -197,7 +197,7 @@ async def test_a_waiting_job_says_why(runtime: SeededRuntime) -> None:
 async def test_those_who_wait_are_told_when_the_app_is_closed(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     station = await app.station()
@@ -215,7 +215,7 @@ async def test_those_who_wait_are_told_when_the_app_is_closed(runtime: SeededRun
 async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async def wait_there() -> BaseException | None:
@@ -235,7 +235,7 @@ async def test_those_who_wait_in_other_threads_are_told_when_the_app_is_closed(u
 async def test_a_ticket_goes_on_when_its_app_is_opened_again(runtime: SeededRuntime) -> None:
     app = StoreApp(SharedStore(runtime), runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 3
 
@@ -249,7 +249,7 @@ async def test_a_ticket_goes_on_when_its_app_is_opened_again(runtime: SeededRunt
 async def test_what_nobody_holds_is_not_remembered(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 3
 
@@ -268,7 +268,7 @@ async def test_what_nobody_holds_is_not_remembered(runtime: SeededRuntime) -> No
 async def test_those_who_stopped_waiting_are_forgotten(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app:

@@ -41,7 +41,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 async def test_the_state_of_a_session_goes_from_turn_to_turn(url: str) -> None:
     app = App(url)
 
-    @app.agent(pool="chat")
+    @app.agent(name="assistant", pool="chat")
     async def assistant(session: Session, message: str) -> int:
         session.state["messages"].append(message)
         return len(session.state["messages"])
@@ -65,7 +65,7 @@ async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
-    @app.agent(retry=AGAIN)
+    @app.agent(name="assistant", retry=AGAIN)
     async def assistant(session: Session, message: str) -> list[str]:
         session.state["messages"].append(message)
         runs.append(len(session.state["messages"]))
@@ -98,7 +98,7 @@ async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
 async def test_what_is_saved_in_a_turn_stays_whatever_becomes_of_it(url: str) -> None:
     app = App(url)
 
-    @app.agent(retry=None)
+    @app.agent(name="assistant", retry=None)
     async def assistant(session: Session, message: str) -> None:
         session.state["saved"] = message
         await session.save()
@@ -121,7 +121,7 @@ class Busy:
         self.app = App(url)
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
 
-        @self.app.agent(on_busy=on_busy)
+        @self.app.agent(name="assistant", on_busy=on_busy)
         async def assistant(session: Session, message: str) -> list[Any]:
             session.state["messages"].append(message)
             await session.save()
@@ -218,7 +218,7 @@ async def test_a_session_belongs_to_the_user_of_its_first_turn(url: str) -> None
     app = App(url)
     seen: list[str | None] = []
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> str | None:
         session.state["note"] = "ann's"
         seen.append(session.user)
@@ -253,7 +253,7 @@ async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_no
     app = App(url)
     runs: list[str | None] = []
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> None:
         runs.append(session.user)
 
@@ -273,7 +273,7 @@ async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_no
 async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
     app = App(url)
 
-    @app.agent(retry=None)
+    @app.agent(name="assistant", retry=None)
     async def assistant(session: Session, what: str) -> None:
         if what == "list":
             session.state = ["no dict"]  # type: ignore[assignment]
@@ -295,7 +295,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
     app = App(url)
     seen: list[int] = []
 
-    @app.agent
+    @app.agent(name="chat")
     async def chat(session: Session) -> None:
         await session.save()
         seen.append(session.revision)
@@ -319,7 +319,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
 async def test_only_so_many_revisions_are_kept(url: str) -> None:
     app = App(url)
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> None:
         session.state["turn"] = session.revision
 
@@ -338,7 +338,7 @@ async def test_only_so_many_revisions_are_kept(url: str) -> None:
 async def test_a_plain_call_takes_a_turn_with_any_session() -> None:
     app = App("memory://")
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session, message: str) -> str:
         """Answer."""
         session.state["messages"].append(message)
@@ -418,7 +418,7 @@ async def test_a_session_parameter_may_be_typed_in_many_ways() -> None:
 async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
     app = App(url)
 
-    @app.agent
+    @app.agent(name="count")
     async def count(session: Session, number: int) -> None:
         session.state["messages"].append(number)
 
@@ -435,7 +435,7 @@ async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
 async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.agent(ttl=100.0)
+    @app.agent(name="assistant", ttl=100.0)
     async def assistant(session: Session) -> int:
         session.state["turns"] = session.state.get("turns", 0) + 1
         return int(session.state["turns"])
@@ -454,7 +454,7 @@ async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: See
 async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> None:
     app, begun, tries = App(url), asyncio.Event(), list[int]()
 
-    @app.agent(retry=AGAIN)
+    @app.agent(name="assistant", retry=AGAIN)
     async def assistant(session: Session, message: str) -> list[str]:
         session.state["messages"].append(message)
         if message == "often":
