@@ -178,3 +178,16 @@ async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Ha
     replaced = await hand.store.replace([back], Wanted("hand", (0, 1)))
     assert ids(replaced.claims) == ["b", "c"]
     assert await hand.status("a") == "expired"
+
+
+async def test_a_cause_is_met_in_any_package_where_that_is_offered(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c", "d")
+    longer, shorter, keyed, other = await hand.claim()
+    await set_aside(hand, [longer], "task:work.proj.agents.f")
+    await set_aside(hand, [shorter], "task:agents.f")
+    await set_aside(hand, [keyed], "key:k/proj.agents.f")
+    await set_aside(hand, [other], "task:proj.other.f")
+    assert await claim(hand, "task:proj.agents.f") == []
+    assert ids(await claim(hand, "task:*.proj.agents.f", "task:agents.f")) == ["a", "b"]
+    assert ids(await claim(hand, "task:*.agents.f", "key:k/*.agents.f")) == ["c"]
+    assert ids(await claim(hand, "task:*.other.f")) == ["d"]

@@ -1,4 +1,4 @@
-"""The name of a task: the full path of its module and the function in it, however it was started."""
+"""The name of a task: the full path of its module and of the function in it."""
 
 from __future__ import annotations
 

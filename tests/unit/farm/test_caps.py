@@ -130,7 +130,7 @@ async def test_a_session_is_held_while_its_turn_waits_for_a_retry(
             raise OSError
 
     async with app, app.worker(3):
-        view = app.task(turn.fn).with_options(session="s", retry=Retry(attempts=2, first=10))
+        view = turn.with_options(session="s", retry=Retry(attempts=2, first=10))
         tickets = [await view.submit("first"), await view.submit("second")]
         await asyncio.sleep(3)
         assert (await tickets[1].refresh()).status is Status.BLOCKED

@@ -404,7 +404,7 @@ async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
             except asyncio.CancelledError:
                 continue
 
-    call = one.task(stubborn)
+    call = one.task(name="stubborn")(stubborn)
     async with one, one.worker(drain_timeout=1) as worker:
         await call.submit()
         await until(lambda: worker.running == 1)

@@ -131,7 +131,7 @@ async def test_the_death_of_a_job_is_told_before_a_drain_is_over(runtime: Seeded
     async def fail() -> None:
         raise ValueError("no")
 
-    told = app.task(pool="told")(fail)
+    told = app.task(name="told", pool="told")(fail)
     deaf = app.task(pool="deaf", name="deaf")(fail)
     async with app:
         async with app.worker(2):

@@ -145,8 +145,9 @@ async def test_a_key_is_one_job_for_all_apps_of_a_store(runtime: SeededRuntime) 
         runs.append(number)
         return number
 
-    views = [app.task(call).with_options(idempotency_key="k", tenant="t") for app in apps]
-    others = apps[0].task(call).with_options(idempotency_key="k", tenant="u")
+    tasks = [app.task(name="call")(call) for app in apps]
+    views = [task.with_options(idempotency_key="k", tenant="t") for task in tasks]
+    others = tasks[0].with_options(idempotency_key="k", tenant="u")
     async with apps[0], apps[1], apps[2], apps[2].worker(3):
         tickets = await asyncio.gather(*(view.submit(1) for view in views for _ in range(5)))
         assert {await ticket for ticket in tickets} == {1}

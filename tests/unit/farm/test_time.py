@@ -85,7 +85,7 @@ async def test_a_time_survives_a_restart(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     first, second = StoreApp(store, runtime), StoreApp(store, runtime)
     note, ran = clock(first, runtime)
-    second.task(note.fn)
+    second.task(name=note.name)(note.fn)
     began = runtime.monotonic()
     async with first, first.worker():
         ticket = await note.with_options(delay=20).submit()

@@ -288,7 +288,7 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
     store.down = False
     other = StoreApp(store, runtime)
     gate.opened.set()
-    other.task(call.fn)
+    other.task(name=call.name)(call.fn)
     async with other, other.worker():
         await asyncio.sleep(40)
         rows = await store.pools()

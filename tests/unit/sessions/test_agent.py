@@ -370,8 +370,8 @@ async def test_wrong_agents_and_options_are_refused() -> None:
         ({"colour": 1}, "'colour' is no option"),
     ):
         with pytest.raises(UsageError, match=said):
-            app.agent(**options)(fine)
-    talk = app.agent(fine).session("s", on_busy="merge")
+            app.agent(name="fine", **options)(fine)
+    talk = app.agent(name="fine")(fine).session("s", on_busy="merge")
     with pytest.raises(UsageError, match="one turn at a time"):
         await talk.submit_many([()])
     with pytest.raises(UsageError, match="goes with a session"):
@@ -411,7 +411,7 @@ async def test_a_session_parameter_may_be_typed_in_many_ways() -> None:
     async def elsewhere(session: NotImported, message: str) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
     for fn in (bare, anything, perhaps, elsewhere):
-        app.agent(fn)
+        app.agent(name=fn.__name__)(fn)
 
 
 @pytest.mark.slow
