@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from msgspec.structs import replace
 
-from poolhand.config import load_store, load_timezone, masked
+from poolhand.app_options import AppOptions, check_names, chosen_store
+from poolhand.config import load_app_store, load_timezone, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.code import KNOWN, Code, Codes
@@ -34,7 +35,7 @@ from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
-from poolhand.observe.events import EVENTS, Event, Events
+from poolhand.observe.events import EVENTS, Event
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
 from poolhand.pool.pool import check_parts
@@ -46,16 +47,14 @@ from poolhand.rules.checks import (
 )
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
-from poolhand.rules.keep import KEEP, Keep, check_keep
+from poolhand.rules.keep import KEEP, check_keep
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
 from poolhand.settings import check_farm
 from poolhand.store_url import store_of
 from poolhand.tools.calling import settle
-from poolhand.wire.limits import LIMITS, Limits
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.limits import LIMITS
 
 if TYPE_CHECKING:
     from poolhand.farm.supervisor import Supervisor
@@ -73,29 +72,27 @@ class App(Schedules):
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
     processes as you like, each with `async with app.worker(…)`. The store is opened when it is
-    first needed, or by `async with app`.
+    first needed, or by `async with app`. Without a URL the setting `store` names it
+    (POOLHAND_STORE, or `[tool.poolhand]` of pyproject.toml), else it is the file poolhand.db in the
+    current folder.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        codec: str = "json",
-        limits: Limits = LIMITS,
-        ring: KeyRing | None = None,
-        pickle: AllowPickle | None = None,
-        keep: Keep = KEEP,
-        runtime: Runtime | None = None,
-        events: Events | None = None,
-    ) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[AppOptions]) -> None:
+        check_names(options)
+        runtime, events = options.get("runtime"), options.get("events")
         check_parts(runtime, events, "App")
-        self.url = str(url)
+        self.url, self.store_origin = chosen_store(url)
         self.runtime = runtime or Runtime()
         self.events = EVENTS if events is None else events
-        store_of(url, self.runtime)
-        check_keep(keep)
-        self._keep = keep
-        self._parcels = Parcels(codec, limits, ring, pickle)
+        store_of(self.url if url is None else url, self.runtime)
+        self._keep = options.get("keep", KEEP)
+        check_keep(self._keep)
+        self._parcels = Parcels(
+            options.get("codec", "json"),
+            options.get("limits", LIMITS),
+            options.get("ring"),
+            options.get("pickle"),
+        )
         self._declared = Declared()
         self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
@@ -329,7 +326,8 @@ class App(Schedules):
         """Make an agent of a function."""
         kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
         name = options.pop("name", None)
-        turn = turn_of(fn, SessionTerms(**kept), lambda data, job: message_of(code, data, job))
+        terms = SessionTerms(**kept, most_state=self._parcels.limits.state)
+        turn = turn_of(fn, terms, lambda data, job: message_of(code, data, job))
         code = Code(name_of_global(fn) if name is None else name, turn, self._parcels)
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
@@ -347,7 +345,9 @@ class App(Schedules):
 
 
 def _configured_store() -> str | None:
-    return load_store()[0].text
+    """Return the store of pools that name none; one that several machines share has no default."""
+    found = load_app_store()
+    return None if found.is_default else found.text
 
 
 DurablePool.make_store = staticmethod(store_of)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poolhand import config
-from poolhand.app_name import load_app
-from poolhand.cli import options
-from poolhand.cli.door import Told, told
+from poolhand.app_options import IN_CODE, store_conflict
+from poolhand.cli import options, screen
+from poolhand.cli.door import Told, loaded, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
 from poolhand.rules.farm import FarmSettings, Speech
@@ -111,7 +111,7 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
     name = found.app.text
     if name is None:
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
-    app = load_app(name)
+    app = loaded(name)
     tell.urls.append(app.url)
     if speech.quiet:
         # The screen is the view's: what goes wrong is shown there.
@@ -119,7 +119,24 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
     else:
         logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
         log_events(events=app.events)
+        logging.getLogger("poolhand").info("%s", store_line(app))
+    conflict = _store_conflict(app, name, found.store)
+    if conflict is not None:
+        screen.aside(f"poolhand: {screen.safe(conflict)}")
     asyncio.run(_run(app, name, found.farm, pools, speech))
+
+
+def store_line(app: App) -> str:
+    """Return which store an app uses, and what names it, as one line of the log."""
+    origin = app.store_origin
+    named = "the default, as nothing names one" if origin == config.DEFAULT else f"from {origin}"
+    return f"store {config.masked(app.url)} ({named})"
+
+
+def _store_conflict(app: App, name: str, setting: config.Value) -> str | None:
+    if app.store_origin != IN_CODE or setting.is_default or setting.text is None:
+        return None
+    return store_conflict(name, app.url, setting.text, setting.origin)
 
 
 async def _run(

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from poolhand.errors import SchemaTooNew, TooLarge, UsageError
 
-MOST_STATE = 1024 * 1024  # bytes of JSON
+MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app says otherwise
 KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
 
 State = dict[str, Any]
@@ -44,7 +44,7 @@ def new_state(session_id: str, at: datetime) -> State:
     return {"session_id": session_id, "messages": [], "context": {}, "created_at": at.isoformat()}
 
 
-def write(record: SessionRecord) -> bytes:
+def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
     """Return a record as it is kept, or say why it cannot be."""
     if not isinstance(record.state, dict):
         kind = type(record.state).__name__
@@ -55,11 +55,12 @@ def write(record: SessionRecord) -> bytes:
         raise UsageError(
             f"the state of session {record.id!r} takes JSON values: {error}"
         ) from error
-    if len(data) > MOST_STATE:
+    if len(data) > most:
         raise TooLarge(
-            f"the state of session {record.id!r} has {len(data):,} bytes; at most {MOST_STATE:,} "
-            "are kept: leave out what can be found elsewhere",
-            limit=MOST_STATE,
+            f"the state of session {record.id!r} has {len(data):,} bytes; at most {most:,} "
+            "are kept: leave out what can be found elsewhere, or raise the limit: "
+            "App(…, limits=Limits(state=…))",
+            limit=most,
             size=len(data),
         )
     return data

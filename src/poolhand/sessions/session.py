@@ -18,6 +18,7 @@ from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
     KEPT_REVISIONS,
+    MOST_STATE,
     SessionRecord,
     State,
     Upcasters,
@@ -30,11 +31,15 @@ from poolhand.sessions.signature import without_session
 
 
 class SessionTerms(Struct, frozen=True):
-    """How the sessions of an agent are kept: the shape of their state, and for how long."""
+    """How the sessions of an agent are kept: the shape of their state, and for how long.
+
+    `most_state` is how many bytes of JSON the state may have.
+    """
 
     schema: int = 1
     upcasters: Upcasters = {}
     ttl: float | None = None
+    most_state: int = MOST_STATE
 
     def __post_init__(self) -> None:
         if not is_count(self.schema):
@@ -141,7 +146,8 @@ class Session:
         job: Any = self._inside.snapshot()
         whose = (self.id, self.tenant, self.user)
         schema, writes = self._terms.schema, self._writes + 1
-        return write(SessionRecord(*whose, schema, job.id, self.state, final, writes))
+        record = SessionRecord(*whose, schema, job.id, self.state, final, writes)
+        return write(record, self._terms.most_state)
 
     def _place(self) -> str:
         """Return the key of the document, and the stream of its revisions."""
