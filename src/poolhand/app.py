@@ -48,6 +48,7 @@ from poolhand.rules.checks import (
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
 from poolhand.rules.keep import KEEP, check_keep
+from poolhand.rules.showing import safe
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
@@ -103,7 +104,7 @@ class App(Schedules):
         self._submissions = Submissions(self, self.events)
 
     def __repr__(self) -> str:
-        return f"<App {masked(self.url)}>"
+        return f"<App {safe(masked(self.url))}>"
 
     async def __aenter__(self) -> Self:
         await self.station()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import Autoscale, Status, Unsupported, UsageError, wait
+from poolhand import Autoscale, Session, Status, Unsupported, UsageError, wait
 from poolhand.app import App
 from poolhand.execute.brief import read_brief, write_brief
 from poolhand.rules.keep import Keep
@@ -37,6 +37,58 @@ def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url
     with pytest.raises(Unsupported, match="is not supported by this version") as caught:
         App(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("postgresql+asyncpg://u:secret@h/db", "write postgresql://…, without a driver: poolhand"),
+        ("postgresql+psycopg://u:secret@h/db", "write postgresql://…, without a driver"),
+        ("postgres+psycopg2://u:secret@h/db", "write postgresql://…, without a driver"),
+        ("pgsql://u:secret@h/db", "write postgresql://…"),
+        ("sqlite+aiosqlite:///a.db", "write sqlite:///file.db, without a driver"),
+        ("mysql+pymysql://u:secret@h/db", "use memory://, sqlite:///file.db"),
+    ],
+)
+def test_a_url_as_another_library_writes_it_gets_a_hint(url: str, hint: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        App(url)
+    assert hint in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "memory://"}, "'store' is no option; the URL of the store comes first: App("),
+        ({"database": "memory://"}, "'database' is no option; the URL of the store comes first"),
+        ({"limit": None}, "'limit' is no option; did you mean limits=?"),
+        ({"key_ring": None}, "'key_ring' is no option; did you mean ring=?"),
+        ({"workers": 3}, "'workers' is no option; there are codec, limits, ring, pickle, keep"),
+        ({"eventz": 1, "x": 2}, "'eventz' is no option; did you mean events=?; 'x' is no option"),
+    ],
+)
+def test_an_option_that_an_app_does_not_have_is_told_with_what_may_be_meant(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        App("memory://", **options)
+    assert str(caught.value).startswith(f"App: {said}")
+
+
+def test_what_is_shown_of_an_app_and_its_tasks_steers_no_terminal() -> None:
+    app = App("sqlite:///a\x1b[31m.db")
+    name = "task\x1b[2J\r\n\x9b1m\u202e"
+    task, agent = app.task(name=name)(_nothing), app.agent(name=f"agent {name}")(_turn)
+    for shown in map(repr, (app, task, agent)):
+        assert shown.isprintable()
+        assert "\\x1b[" in shown
+
+
+async def _nothing() -> None: ...
+
+
+async def _turn(session: Session) -> None: ...
 
 
 def test_an_app_is_shown_by_its_url_without_the_password() -> None:

@@ -15,6 +15,7 @@ from poolhand.farm.station import Station
 from poolhand.farm.task import Door, Submits
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import OnBusy, may_use
+from poolhand.rules.showing import safe
 from poolhand.rules.streams import executions_of, session_of
 from poolhand.sessions.record import SessionRecord, read
 from poolhand.sessions.session import Session
@@ -58,7 +59,7 @@ class Agent(Generic[P, T]):
         return await self._call(session, *args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Agent {self.name} in pool {self._pool!r}>"
+        return f"<Agent {safe(self.name)} in pool {self._pool!r}>"
 
     def session(
         self,

@@ -22,6 +22,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
 from poolhand.rules.checks import shown
+from poolhand.rules.showing import safe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -212,7 +213,7 @@ class Task(Submits[P, T], Generic[P, R, T]):
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Task {self.name} in pool {self._pool!r}>"
+        return f"<Task {safe(self.name)} in pool {self._pool!r}>"
 
 
 # A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.

@@ -66,6 +66,23 @@ async def session_of(store: Operable, tenant: str | None, id: str) -> SessionVie
     return await _view(store, streams.session_of(tenant, id), with_state=True)
 
 
+async def tenants_of(store: Operable, id: str) -> list[str | None]:
+    """Return the tenants that have a session of this name, None for one of no tenant."""
+    found: list[str | None] = []
+    after = ""
+    for _ in range(AT_ONCE):
+        keys = await store.scan(streams.SESSIONS, after, 1)
+        if not keys:
+            break
+        tenant = keys[0].removeprefix(streams.SESSIONS).partition("/")[0]
+        view = await _view(store, f"{streams.SESSIONS}{tenant}/{streams.part(id)}", False)
+        if view is not None:
+            found.append(view.tenant)
+        # Behind all sessions of this tenant: 0 comes after /.
+        after = f"{streams.SESSIONS}{tenant}0"
+    return found
+
+
 async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execution]:
     """Return the attempts at the turns of a session."""
     bodies = await bodies_of(store, streams.executions_of(tenant, id))

@@ -27,6 +27,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.streams import session_of
 from poolhand.sessions.record import SessionRecord, write
 from poolhand.testing import SeededRuntime
+from poolhand.wire.limits import Limits
 from tests.unit.farm.support import seeded
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
@@ -286,6 +287,24 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
             with pytest.raises((error, JobFailed), match="the state of session 's'"):
                 await result(await talk.submit(what))
         assert await talk.record() is None
+
+
+async def test_how_much_state_a_session_may_have_is_set_by_the_app(url: str) -> None:
+    for most, kept in ((1_000, False), (3_000_000, True)):
+        app = App(url, limits=Limits(state=most))
+
+        @app.agent(name="assistant", retry=None)
+        async def assistant(session: Session) -> None:
+            session.state["x"] = "x" * 2_000_000
+
+        async with app, app.worker():
+            talk = assistant.session("s")
+            job = await wait(await talk.submit(), LIMIT)
+            assert (await talk.record() is not None) is kept
+        if not kept:
+            assert job.error is not None
+            assert "at most 1,000 are kept" in job.error.message
+            assert "or raise the limit: App(…, limits=Limits(state=…))" in job.error.message
 
 
 @pytest.mark.parametrize("deleted", [0, 1, 2])
