@@ -11,7 +11,7 @@ from poolhand.observe.events import Events
 from poolhand.pool.alarm import NEVER, Alarm
 from poolhand.pool.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
 from poolhand.pool.clock import Clock
-from poolhand.pool.substrate import Substrate
+from poolhand.pool.substrate import Substrate, leave_behind
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
     Asked,
@@ -174,7 +174,11 @@ class Slots(Generic[W]):
                 self._ended(attempt, None, CancelledError())
 
     def close(self) -> None:
+        """Let go of what is needed to run jobs, and of code that did not stop when it was asked."""
         self._alarm.close()
+        for slot in self.all:
+            if slot.attempt is not None and slot.attempt.task is not None:
+                leave_behind(slot.attempt.task)
         self._substrate.children.keep(0)
 
     def _ended(self, attempt: Attempt[W], value: Any, error: BaseException | None) -> None:

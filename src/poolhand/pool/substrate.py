@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Task, isfuture
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -262,6 +263,17 @@ def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: s
     if loop.get_task_factory() is None:
         return loop.create_task(coroutine, name=name)
     return Task(coroutine, loop=loop, name=name)
+
+
+def leave_behind(task: Task[Any]) -> None:
+    """Let a loop end while this task goes on: else `asyncio.run` waits for it, for ever perhaps.
+
+    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks.
+    """
+    if isinstance(task, asyncio.Task):
+        asyncio._unregister_task(task)
+        # It was reported as stuck; at the end of the loop there is nothing to add.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.
