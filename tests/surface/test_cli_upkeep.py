@@ -19,6 +19,8 @@ import typer
 
 from poolhand import App
 from poolhand.cli.door import check_schema, told
+from poolhand.cli.work import store_conflict_of, store_line
+from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
@@ -69,10 +71,42 @@ def test_where_nothing_is_named_the_store_of_an_app_without_a_url_is_used(here: 
     (job,) = json.loads(run("jobs", "list", "--json").stdout)["jobs"]
     assert job["name"] == "wait"
     (here / "pyproject.toml").write_text('[tool.poolhand]\nstore = "sqlite:///other.db"\n')
-    assert "there is no file 'other.db'" in run("jobs", "list", code=5).stderr
+    assert "other.db'; check the name" in run("jobs", "list", code=5).stderr
 
 
 def do_nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "warned"),
+    [
+        ("sqlite:///a.db", "sqlite:///b.db", True),
+        ("sqlite:///a.db", "postgresql://me:secret@host/db", True),
+        ("sqlite:///a.db", "sqlite:///./a.db", False),
+        ("sqlite:///a.db", None, False),
+        (None, "sqlite:///b.db", False),
+    ],
+)
+def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
+    here: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, setting: str | None, warned: bool
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("POOLHAND_STORE", setting)
+    told = store_conflict_of(App(url), "agents:app", load_store()[0])
+    assert (told is not None) is warned
+    if told is not None:
+        assert told.startswith("the code of agents:app uses the store sqlite:///a.db, and ")
+        assert "secret" not in told
+
+
+def test_a_farm_says_which_store_it_uses_and_what_names_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_line(App("sqlite:///a.db")) == "store sqlite:///a.db (from the code)"
+    default = "store sqlite:///poolhand.db (the default, as nothing names one)"
+    assert store_line(App()) == default
+    monkeypatch.setenv("POOLHAND_STORE", "sqlite:///b.db")
+    assert store_line(App()) == "store sqlite:///b.db (from environment POOLHAND_STORE)"
 
 
 def test_the_store_comes_from_the_environment_or_the_file(

@@ -217,6 +217,9 @@ WRONG = {
     "await step('count', count, 5)": "arg-type|call-overload",
     "app.pool('x', max_concurrent='5')": "arg-type|typeddict-item",
     "app.worker('5')": "arg-type",
+    "App(5)": "arg-type",
+    "App('memory://', codec=5)": "arg-type|typeddict-item",
+    "App(store='memory://')": "call-arg",
 }
 
 

@@ -134,10 +134,19 @@ def loaded(app: str) -> App:
     return load_app(app, lambda text: screen.aside(f"poolhand: {screen.safe(text)}"))
 
 
+def file_of(url: str) -> Path | None:
+    """Return the file that a URL names, None where it names something else."""
+    try:
+        store = store_of(url, Runtime())
+    except PoolhandError:
+        return None
+    return store.path.absolute() if isinstance(store, InFile) else None
+
+
 def _check_default(url: str) -> None:
     """Raise unless there is the file that an app uses whose code names no store."""
-    store = store_of(url, Runtime())
-    if isinstance(store, InFile) and not store.path.exists():
+    file = file_of(url)
+    if file is not None and not file.exists():
         raise UsageError(NO_STORE)
 
 

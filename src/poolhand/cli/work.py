@@ -12,7 +12,7 @@ import typer
 from poolhand import config
 from poolhand.app_options import IN_CODE, store_conflict
 from poolhand.cli import options, screen
-from poolhand.cli.door import Told, loaded, told
+from poolhand.cli.door import Told, file_of, loaded, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
 from poolhand.rules.farm import FarmSettings, Speech
@@ -120,7 +120,7 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
         logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
         log_events(events=app.events)
         logging.getLogger("poolhand").info("%s", store_line(app))
-    conflict = _store_conflict(app, name, found.store)
+    conflict = store_conflict_of(app, name, found.store)
     if conflict is not None:
         screen.aside(f"poolhand: {screen.safe(conflict)}")
     asyncio.run(_run(app, name, found.farm, pools, speech))
@@ -133,8 +133,11 @@ def store_line(app: App) -> str:
     return f"store {config.masked(app.url)} ({named})"
 
 
-def _store_conflict(app: App, name: str, setting: config.Value) -> str | None:
+def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
+    """Return a warning if a setting names another store than the code of an app, else None."""
     if app.store_origin != IN_CODE or setting.is_default or setting.text is None:
+        return None
+    if file_of(app.url) is not None and file_of(app.url) == file_of(setting.text):
         return None
     return store_conflict(name, app.url, setting.text, setting.origin)
 

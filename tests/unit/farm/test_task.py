@@ -536,7 +536,7 @@ async def test_wrong_options_of_a_task_are_told_where_it_is_made(options: Any) -
     app = App("memory://")
     with pytest.raises(UsageError):
 
-        @app.task(**options)
+        @app.task(**{"name": "call", **options})
         async def call() -> None: ...
 
 
