@@ -41,11 +41,13 @@ def check_names(given: Collection[str]) -> None:
 
 
 def _fault(name: str, known: list[str]) -> str:
-    if name.lower() in URL_NAMES:
+    near = get_close_matches(name, known, n=1)
+    if near:
+        hint = f"did you mean {near[0]}=?"
+    elif get_close_matches(name.lower(), URL_NAMES, n=1):
         hint = 'the URL of the store comes first: App("sqlite:///agents.db")'
     else:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+        hint = f"there are {', '.join(known)}"
     return f"{shown(name)} is no option; {hint}"
 
 

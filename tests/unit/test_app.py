@@ -62,6 +62,8 @@ def test_a_url_as_another_library_writes_it_gets_a_hint(url: str, hint: str) -> 
     [
         ({"store": "memory://"}, "'store' is no option; the URL of the store comes first: App("),
         ({"database": "memory://"}, "'database' is no option; the URL of the store comes first"),
+        ({"stores": "memory://"}, "'stores' is no option; the URL of the store comes first"),
+        ({"DSN": "memory://"}, "'DSN' is no option; the URL of the store comes first"),
         ({"limit": None}, "'limit' is no option; did you mean limits=?"),
         ({"key_ring": None}, "'key_ring' is no option; did you mean ring=?"),
         ({"workers": 3}, "'workers' is no option; there are codec, limits, ring, pickle, keep"),

@@ -33,11 +33,11 @@ def name_of_global(fn: Callable[..., Any]) -> str:
     is_lambda = fn.__name__ == "<lambda>"
     wanted = "send_mail" if is_lambda else fn.__name__
     kind = "a lambda" if is_lambda else "defined inside another function"
+    wraps = "" if is_lambda else " (or is it the wrapper of a decorator? Use functools.wraps there)"
     raise UsageError(
         f"{shown(name)} is {kind}, so its name means nothing to other processes, and two of them "
         "would have the same one; define it at the top level of a module, or give it a name: "
-        f'@app.task(name="{wanted}") or @app.agent(name="{wanted}") (if a decorator has '
-        "wrapped your function, let the decorator use functools.wraps)"
+        f'@app.task(name="{wanted}"), @app.agent(name="{wanted}"){wraps}'
     )
 
 
@@ -98,7 +98,8 @@ def _module_of(fn: Callable[..., Any], module: str) -> str:
 
 def _path_of(file: Any) -> str:
     """Return the dotted path of a file, from the outermost folder that is a package."""
-    if not isinstance(file, str) or not file:
+    # Text that was typed in, or came through a pipe, has no file: "<stdin>".
+    if not isinstance(file, str) or not file or file.startswith("<"):
         return ""
     path = Path(file).absolute()
     parts = [] if path.stem == "__init__" else [path.stem]

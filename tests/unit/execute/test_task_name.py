@@ -57,6 +57,8 @@ def test_a_script_has_the_name_that_importing_it_would_give(module: str, package
     assert name_of_task(defined(module, package / "__main__.py")) == "proj.agents.add"
     assert name_of_task(defined(module, package.parent.parent / "mail.py")) == "mail.add"
     assert name_of_task(defined(module, "/nowhere/mail.py")) == "mail.add"
+    assert name_of_task(defined(module, "<stdin>")) == name_of_task(defined(module))
+    assert name_of_task(defined(module)) == "__main__.add"
     by_name = defined(module, package / "mail.py", "proj.agents.mail")
     assert name_of_task(by_name) == "proj.agents.mail.add"
     assert name_of_task(defined(module, spec="proj.agents.__main__")) == "proj.agents.add"
