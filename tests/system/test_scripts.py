@@ -141,7 +141,7 @@ async def swallow() -> None:
     while True:
         try:
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
+        except BaseException:
             pass
 
 async def in_worker() -> None:

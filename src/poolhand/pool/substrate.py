@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Task, isfuture
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate, isawaitable
@@ -265,15 +266,24 @@ def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: s
     return Task(coroutine, loop=loop, name=name)
 
 
-def leave_behind(task: Task[Any]) -> None:
+def leave_behind(task: asyncio.Future[Any]) -> None:
     """Let a loop end while this task goes on: else `asyncio.run` waits for it, for ever perhaps.
 
-    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks.
+    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks. It is
+    not closed when the program ends, either: it could catch GeneratorExit and go on. Until it is
+    done, one more reference keeps the task.
     """
-    if isinstance(task, asyncio.Task):
-        asyncio._unregister_task(task)
-        # It was reported as stuck; at the end of the loop there is nothing to add.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if not isinstance(task, asyncio.Task) or task.done():
+        return
+    asyncio._unregister_task(task)
+    # It was reported as stuck; at the end of the loop there is nothing to add.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    with suppress(ImportError):
+        # Imported only here: few programs need it.
+        from ctypes import py_object, pythonapi
+
+        pythonapi.Py_IncRef(py_object(task))
+        task.add_done_callback(lambda done: pythonapi.Py_DecRef(py_object(done)))
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.
