@@ -332,6 +332,9 @@ class App(Schedules, ByName):
     def config(self, pool: str) -> PoolConfig:
         return self._declared.find(pool)
 
+    def slots(self, pool: str) -> int | None:
+        return self._declared.slots(pool)
+
     def served_pools(self) -> tuple[str, ...]:
         """Return the pools that a worker serves unless it is told which."""
         return self._declared.served()

@@ -55,6 +55,10 @@ class Declared:
         spec = spec_of(self.configs[name], id)
         return spec if self._capped[name] else replace(spec, slots=None)
 
+    def slots(self, pool: str) -> int | None:
+        """Return the cap of a pool, None if it has none."""
+        return self.configs[pool].max_concurrent if self._capped.get(pool) else None
+
     def find(self, pool: str) -> PoolConfig:
         """Return the rules of a pool; one that nobody declared has the usual ones."""
         config = self.configs.get(pool)

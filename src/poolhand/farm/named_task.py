@@ -53,13 +53,13 @@ class PublishedCode(Code):
         """Return a call as it is kept; one that does not fit the published schema is refused."""
         if self._record is None:
             return self._pack_unknown(args, kwargs, bound)
-        _, _, values = self.signature.bind(args, kwargs)
+        call = self.signature.bind(args, kwargs)
         schema = self._record.arguments
-        for name, value in _as_json(dict(values)).items():
+        for name, value in _as_json(dict(call[2])).items():
             fault = schema_fault(value, schema.get("properties", {}).get(name), schema, name)
             if fault is not None:
                 raise self.signature.misfit(fault)
-        return super().pack(args, kwargs, bound)
+        return self.parcels.write(call, self._call, bound)
 
     def _pack_unknown(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None
@@ -69,9 +69,7 @@ class PublishedCode(Code):
                 f"{self.name}: no worker has published its parameters, so arguments are given by "
                 "name: submit(topic='bees'), not submit('bees')"
             )
-        return self.parcels.write(
-            (self.name, list(kwargs), kwargs), f"a call of {self.name}", bound
-        )
+        return self.parcels.write((self.name, list(kwargs), kwargs), self._call, bound)
 
 
 class NamedTask(Submits[..., Any]):

@@ -10,7 +10,6 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVa
 from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
-from poolhand.farm.declared import UNDECLARED
 from poolhand.farm.orders import Call, Orders
 from poolhand.farm.station import Station
 from poolhand.farm.stored_map import map_stored, map_window
@@ -51,6 +50,8 @@ class Door(Protocol):
     def orders(self) -> Orders: ...
 
     def config(self, pool: str) -> PoolConfig: ...
+
+    def slots(self, pool: str) -> int | None: ...
 
     def pool_id(self, pool: str) -> str: ...
 
@@ -254,8 +255,7 @@ class Submits(Generic[P, T]):
 
     def _slots(self) -> int | None:
         """Return the cap of the pool, None if it has none."""
-        config = self._config()
-        return None if config is UNDECLARED else config.max_concurrent
+        return self._door.slots(self._pool)
 
     def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
         """Raise if the function cannot run where the options say."""

@@ -148,7 +148,7 @@ async def test_a_name_that_nobody_has_published_names_near_ones(apps: tuple[App,
             assert str(caught.value) == (
                 "task 'agents.reserch' is not registered in this app, and no worker of this store "
                 "has published it; did you mean 'agents.research'? to submit it anyway, name its "
-                "pool: (await app.find_task('agents.reserch', pool='…')).submit(…)"
+                "pool: (await app.find_task('agents.reserch', pool='…')).submit(…) [PH-USE-001]"
             )
             with pytest.raises(UsageError, match=r"did you mean 'agents\.chat'\?"):
                 await here.submit("chat", "hello")

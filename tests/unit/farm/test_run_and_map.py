@@ -141,6 +141,14 @@ async def test_a_window_of_jobs_is_in_the_pool_at_a_time(url: str) -> None:
         assert await count(app, "capped") == {Status.COMPLETED: 30}
 
 
+def test_a_pool_without_a_cap_has_a_wide_window() -> None:
+    app = App("memory://")
+    app.pool("open")
+    app.pool("capped", max_concurrent=1)
+    found = [app.slots(pool) for pool in ("open", "undeclared", "capped")]
+    assert found == [None, None, 1]
+
+
 @pytest.mark.parametrize(
     ("slots", "policy", "window"),
     [
