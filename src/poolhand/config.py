@@ -24,6 +24,7 @@ from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain,
 
 FILE = "pyproject.toml"
 TABLE = "tool.poolhand"
+DEFAULT = "default"
 
 _HIDDEN = "***"
 _WITHOUT_LOGIN = ("sqlite", "memory")
@@ -53,6 +54,11 @@ class Value(Struct, frozen=True):
     def plain(self) -> Plain:
         """The value as programs may see it."""
         return masked(self.value) if isinstance(self.value, str) else self.value
+
+    @property
+    def is_default(self) -> bool:
+        """Whether no place names this value."""
+        return self.origin == DEFAULT
 
     def __str__(self) -> str:
         return f"{self.name}={cut(self.shown)} ({self.origin})"
@@ -91,7 +97,7 @@ class Places(Struct, frozen=True):
         chosen = PROFILES.get(self.profile or "", {})
         yield f"flag --profile {self.profile}", chosen.get(setting.name)
         yield f"{FILE} [{TABLE}]", self.file.get(setting.name)
-        yield "default", setting.default
+        yield DEFAULT, setting.default
 
 
 def load(*, profile: str | None = None, **flags: Plain) -> Config:
@@ -107,6 +113,11 @@ def load_store(*, store: str | None = None, app: str | None = None) -> tuple[Val
     """
     values = _some({"store": store, "app": app})
     return values["store"], values["app"]
+
+
+def load_app_store() -> Value:
+    """Read only which store an app uses whose code names none."""
+    return _some({"store": None})["store"]
 
 
 def load_timezone() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -16,7 +17,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from poolhand import App
 from poolhand.cli.door import check_schema, told
+from poolhand.cli.work import store_conflict_of, store_line
+from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
@@ -53,8 +57,56 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_without_a_store_it_is_said_how_to_name_one() -> None:
     error = run("jobs", "list", code=2).stderr
-    assert error.startswith("poolhand: no store is named; give --store URL")
+    assert error.startswith(
+        "poolhand: no store is named, and there is no poolhand.db in this folder;"
+    )
+    assert "give --store URL" in error
     assert error.count("\n") == 1
+
+
+def test_where_nothing_is_named_the_store_of_an_app_without_a_url_is_used(here: Path) -> None:
+    app = App()
+    app.task(name="wait")(do_nothing).submit_sync()
+    asyncio.run(app.close())
+    (job,) = json.loads(run("jobs", "list", "--json").stdout)["jobs"]
+    assert job["name"] == "wait"
+    (here / "pyproject.toml").write_text('[tool.poolhand]\nstore = "sqlite:///other.db"\n')
+    assert "other.db'; check the name" in run("jobs", "list", code=5).stderr
+
+
+def do_nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "warned"),
+    [
+        ("sqlite:///a.db", "sqlite:///b.db", True),
+        ("sqlite:///a.db", "postgresql://me:secret@host/db", True),
+        ("sqlite:///a.db", "sqlite:///./a.db", False),
+        ("sqlite:///a.db", None, False),
+        (None, "sqlite:///b.db", False),
+    ],
+)
+def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
+    here: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, setting: str | None, warned: bool
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("POOLHAND_STORE", setting)
+    told = store_conflict_of(App(url), "agents:app", load_store()[0])
+    assert (told is not None) is warned
+    if told is not None:
+        assert told.startswith("the code of agents:app uses the store sqlite:///a.db, and ")
+        assert "secret" not in told
+
+
+def test_a_farm_says_which_store_it_uses_and_what_names_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_line(App("sqlite:///a.db")) == "store sqlite:///a.db (from the code)"
+    default = "store sqlite:///poolhand.db (the default, as nothing names one)"
+    assert store_line(App()) == default
+    monkeypatch.setenv("POOLHAND_STORE", "sqlite:///b.db")
+    assert store_line(App()) == "store sqlite:///b.db (from environment POOLHAND_STORE)"
 
 
 def test_the_store_comes_from_the_environment_or_the_file(
@@ -261,7 +313,7 @@ def test_every_setting_is_shown_with_where_it_came_from(
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()[1:]]
     assert [line.split()[0] for line in lines] == [setting.name for setting in SETTINGS]
     assert lines[:4] == [
-        "store postgresql://me:***@host/db environment POOLHAND_STORE the store to look at",
+        "store postgresql://me:***@host/db environment POOLHAND_STORE the store of jobs",
         "app agents:app pyproject.toml [tool.poolhand] the app whose store to look at",
         "loglevel info default the least of what is logged",
         "min_workers 2 environment MIN_WORKERS worker processes there always are",
@@ -433,7 +485,7 @@ def test_the_guide_shows_every_command_and_setting() -> None:
 def test_the_guide_of_the_farm_shows_every_setting_with_its_limits_and_default() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = [
-        f"| `{one.name.upper()}` | {f'`{one.flag}`' if one.flag else ''} "
+        f"| `{one.variables[-1]}` | {f'`{one.flag}`' if one.flag else ''} "
         f"| {one.default or 'not set'} | {one.kind.allowed} |"
         for one in FARM
     ]

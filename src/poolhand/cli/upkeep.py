@@ -173,7 +173,7 @@ async def _examine(url: str) -> list[Finding]:
     try:
         return await examine(existing(url, runtime), runtime)
     except Unavailable as error:
-        text = config.without_secrets(str(error), [url])
+        text = config.without_secrets(error.message, [url])
         return [Finding("store", Level.WRONG, f"{text} [{error.code}]")]
 
 

@@ -19,6 +19,7 @@ class Owner(Struct, frozen=True):
     """A process that holds leases: who it is, and how to tell on its host whether it lives.
 
     One that `works` runs jobs of the `pools` it serves, None for any; others only submit them.
+    `catalogue` names the document with the tasks that it has.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Owner(Struct, frozen=True):
     started: str
     works: bool = False
     pools: tuple[str, ...] | None = None
+    catalogue: str | None = None
 
     def serves(self, pool: str) -> bool:
         """Tell whether this process runs jobs of a pool."""
@@ -103,13 +105,15 @@ class Refusal(Struct, frozen=True):
 class Wanted(Struct, frozen=True, gc=False):
     """What an owner would run: as many jobs as it has free slots, of these pools or of all.
 
-    Jobs that were set aside are claimed only by their `causes`, before those that are queued.
+    Jobs that were set aside are claimed only by their `causes`, before those that are queued; not
+    by those that it has `refused`, whatever version of a call the causes allow.
     """
 
     owner: str
     slots: tuple[int, ...]
     pools: tuple[str, ...] | None = None
     causes: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
 
 
 class Claim(Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from poolhand.farm.agent import Agent
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
 from poolhand.rules import schedule
+from poolhand.rules.checks import Seconds
 from poolhand.sessions.session import Session
 
 P = ParamSpec("P")
@@ -135,13 +136,13 @@ class Schedules:
 
     def every(
         self,
-        seconds: float,
+        seconds: Seconds,
         *,
         missed: str = "once",
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> ScheduleMaker:
-        """Have a task run every so many seconds: `@app.every(30)`.
+        """Have a task run every so many seconds, or every timedelta: `@app.every(30)`.
 
         Once over all processes, at multiples of the interval since 1970; `missed`, `args` and
         `kwargs` as for `cron`.

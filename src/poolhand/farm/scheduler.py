@@ -231,8 +231,8 @@ class Scheduler:
             trial.pack(args, kwargs)
         except UsageError as error:
             raise UsageError(
-                f"{error}; a scheduled task is called with the args=(…) and kwargs={{…}} of its "
-                "schedule: give them there, or give its parameters defaults"
+                f"{error.message}; a scheduled task is called with the args=(…) and kwargs={{…}} "
+                "of its schedule: give them there, or give its parameters defaults"
             ) from None
         given = trial.signature.bind(args, kwargs)[2]
         return digest(given).hex()[:CALL_DIGITS] if given else ""

@@ -29,6 +29,7 @@ from poolhand.operate.sessions import (
     history_of,
     session_of,
     sessions_of,
+    tenants_of,
 )
 from poolhand.operate.views import (
     Answer,
@@ -191,6 +192,10 @@ class Operator:
     async def session(self, id: str, tenant: str | None = None) -> SessionView | None:
         """Return a session with its state."""
         return await session_of(self._store, tenant, id)
+
+    async def session_tenants(self, id: str) -> list[str | None]:
+        """Return the tenants that have a session of this name, None for one of no tenant."""
+        return await tenants_of(self._store, id)
 
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
         """Return the attempts at the turns of a session, oldest first."""

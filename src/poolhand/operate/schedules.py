@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Line, Order, Put, Refusal
@@ -24,6 +23,7 @@ from poolhand.farm.scheduler import (
 from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer
 from poolhand.rules import audit
+from poolhand.rules.view import View
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100
@@ -31,7 +31,7 @@ AT_ONCE = 100
 Declared = Callable[[str], Order | None]
 
 
-class ScheduleView(Struct, frozen=True):
+class ScheduleView(View, frozen=True):
     """A schedule that a worker has seen; `last` is the moment up to which all is done with.
 
     `arguments` are those of its task, as text. One whose `next` moment is long past is declared

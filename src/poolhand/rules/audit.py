@@ -13,6 +13,7 @@ from operator import attrgetter
 from msgspec import Struct, json
 
 from poolhand.rules.job import Job, Status
+from poolhand.rules.view import View
 
 STREAM = "lifecycle.pool.audit"
 
@@ -123,7 +124,7 @@ class Acted(Struct, frozen=True, gc=False):
 Audit = Submitted | Dequeued | Dropped | Ended | Acted
 
 
-class AuditLine(Struct, frozen=True, gc=False):
+class AuditLine(View, frozen=True, gc=False):
     """A record as it is read, with its number; numbers have no gaps."""
 
     number: int

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 Predicate = Callable[[Any], bool]
+Seconds = float | timedelta
+"""A duration as users give it; `to_seconds` makes one number of both, where it comes in."""
 
 LARGEST = 1e18
 LONGEST_NAME = 1_000  # bytes: room for any id or path; two of them fit into any index
@@ -92,6 +98,22 @@ def is_number(value: Any) -> bool:
     # Compared, not converted: an int may be too long for a float. NaN and infinity fail.
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and -LARGEST <= value <= LARGEST
+
+
+def to_seconds(value: Any) -> Any:
+    """Return a timedelta in seconds; any other value is returned unchanged, for a check to judge.
+
+    Options are converted before they are checked, so that all other code knows only floats.
+    """
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def convert_seconds(record: Struct, *fields: str) -> None:
+    """Convert fields of a record that has just been made; only its `__post_init__` may do that."""
+    for field in fields:
+        value = getattr(record, field)
+        if isinstance(value, timedelta):
+            force_setattr(record, field, to_seconds(value))
 
 
 def is_seconds(value: Any) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import did_you_mean, is_number, is_short, is_text, shown
+from poolhand.rules.checks import did_you_mean, is_number, is_short, is_text, shown, to_seconds
 
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 LATE = timedelta(seconds=60)  # older than that, "skip" does not run a moment
@@ -210,6 +210,7 @@ def cron(expression: Any, zone: Any) -> Cron:
 
 def every(seconds: Any) -> Every:
     """Return a checked interval."""
+    seconds = to_seconds(seconds)
     if not is_number(seconds) or not SHORTEST <= seconds <= LONGEST:
         raise UsageError(f"every: {shown(seconds)} is not allowed; it must be {EVERY_ALLOWED}")
     return Every(round(float(seconds), 6))

@@ -23,6 +23,7 @@ from poolhand.contract import (
     Wanted,
 )
 from poolhand.operate.actions import Operator
+from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
@@ -55,8 +56,14 @@ class World:
         self.runtime = runtime
         self.operator = Operator(store, runtime)
         self.worker = Owner("w-1", *runtime.identity(), works=True)
+        self.audited_before = 0  # the last number that the audit had when this began
         self._ids = ids
         self._count = 0
+
+    async def look_around(self) -> None:
+        """Know what was in the audit before."""
+        lines = await self.store.read(STREAM, limit=10_000)
+        self.audited_before = lines[-1].number if lines else 0
 
     async def declare(self, name: str, **rules: Any) -> None:
         await self.store.declare(PoolSpec(name, pool_id("app", "", name), **rules))
@@ -137,6 +144,8 @@ async def made(
     kept = store or MemoryStore(clock)
     await kept.open()
     try:
-        yield World(kept, clock, ids)
+        world = World(kept, clock, ids)
+        await world.look_around()
+        yield world
     finally:
         await kept.close()
