@@ -60,7 +60,7 @@ async def take(url: str, read: bool, seconds: float) -> Sample:
     over = asyncio.Event()
     told = writes = 0
 
-    @app.task
+    @app.task(name="stream")
     async def stream() -> None:
         nonlocal told
         while not over.is_set():

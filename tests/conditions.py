@@ -1,12 +1,17 @@
-"""The conditions in which a test meets a store: new, or used by another app before.
+"""The conditions in which a test meets a store: new, used by another app before, or old.
 
 A used store was closed and opened again. Jobs, documents and streams of others have come and gone:
 versions, numbers and tokens do not begin at 1. A pool, a job and a document of others are there.
+
+An old store was written by an earlier version (tests/old_store), with jobs in every state, and
+migrated by the code of today. Its pools are paused, and what was due has happened: a test meets
+only jobs of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +25,7 @@ from poolhand.rules.spec import undeclared
 from poolhand.runtime import Runtime
 from poolhand.store_url import store_of
 from poolhand.stores.sqlite import SqliteStore
+from tests.old_store.load import load_sqlite
 
 STRANGER = "stranger"  # whose pool, job, document and stream are in a used store
 WAITS = "strange-job"  # the one that waits there, in a pool that is paused
@@ -75,18 +81,47 @@ async def use_at(store: Store) -> None:
         await store.close()
 
 
-_files: dict[str, bytes] = {}
+async def migrate_at(store: Store) -> None:
+    """Open a store of an earlier version, pause its pools, let what is due happen; close it."""
+    await store.open()
+    try:
+        for pool in await store.pools():
+            await store.pause(pool.spec.name, True, "ann")
+        await store.promote()
+        await store.prune(Keep())
+    finally:
+        await store.close()
+
+
+_files: dict[tuple[str, str], bytes] = {}
 
 
 def used_file(path: Path, runtime: Runtime) -> None:
     """Write a used file; made once for each boot that a runtime tells of, then copied."""
-    boot = runtime.identity()[1]
-    if boot not in _files:
+
+    def make(made: Path) -> None:
+        asyncio.run(use_at(SqliteStore(made, runtime)))
+
+    _write_file(path, ("used", runtime.identity()[1]), make)
+
+
+def old_file(path: Path, runtime: Runtime) -> None:
+    """Write an old file, migrated; made once for each boot that a runtime tells of."""
+
+    def make(made: Path) -> None:
+        load_sqlite(made)
+        asyncio.run(migrate_at(SqliteStore(made, runtime)))
+
+    _write_file(path, ("old", runtime.identity()[1]), make)
+
+
+def _write_file(path: Path, name: tuple[str, str], make: Callable[[Path], None]) -> None:
+    if name not in _files:
         with TemporaryDirectory() as folder:
             made = Path(folder) / "jobs.db"
-            asyncio.run(use_at(SqliteStore(made, runtime)))
-            _files[boot] = made.read_bytes()
-    path.write_bytes(_files[boot])
+            make(made)
+            _files[name] = made.read_bytes()
+    path.write_bytes(_files[name])
 
 
 def use_url(url: str) -> None:

@@ -81,7 +81,9 @@ if TYPE_CHECKING:
     from poolhand.contract import Filter
     from poolhand.execute.execution import Execution
     from poolhand.farm.agent import Agent
+    from poolhand.farm.named_task import NamedTask
     from poolhand.farm.shift import Shift, ShiftReport
+    from poolhand.farm.sync_ticket import SyncTicket
     from poolhand.farm.task import Task
     from poolhand.rules.farm import FarmSettings
     from poolhand.sessions.session import Session
@@ -102,9 +104,11 @@ _LATER = {
     "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
+    "NamedTask": "poolhand.farm.named_task",
     "Session": "poolhand.sessions.session",
     "Shift": "poolhand.farm.shift",
     "ShiftReport": "poolhand.farm.shift",
+    "SyncTicket": "poolhand.farm.sync_ticket",
     "Task": "poolhand.farm.task",
     "ToolContext": "poolhand.tools.calling",
     "step": "poolhand.tools.step",
@@ -165,6 +169,7 @@ __all__ = [
     "Keep",
     "KeyRing",
     "Limits",
+    "NamedTask",
     "NoFreeSlot",
     "Pool",
     "PoolFull",
@@ -188,6 +193,7 @@ __all__ = [
     "Snooze",
     "Status",
     "StoreError",
+    "SyncTicket",
     "Task",
     "Ticket",
     "TooLarge",

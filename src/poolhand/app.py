@@ -11,50 +11,57 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from msgspec.structs import replace
 
-from poolhand.config import load_store, load_timezone, masked
+from poolhand.app_options import AppOptions, check_names, chosen_store
+from poolhand.config import load_app_store, load_timezone, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
-from poolhand.execute.code import KNOWN, Code, Codes, name_of_task
+from poolhand.execute.code import KNOWN, Code, Codes
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
+from poolhand.execute.task_name import name_of_global
 from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.blocking import Blocking
+from poolhand.farm.catalogue import AGENT, TASK, Catalogue
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
+from poolhand.farm.named_task import ByName, NamedTasks
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
+from poolhand.farm.run_worker import check_can_block, run_until_signal
 from poolhand.farm.scheduler import Scheduler
-from poolhand.farm.shift import Hooks, Shift
+from poolhand.farm.shift import Hooks, Shift, ShiftReport
 from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
+from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.task import Task, TaskOptions
 from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
-from poolhand.observe.events import EVENTS, Event, Events
+from poolhand.observe.events import EVENTS
 from poolhand.operate.actions import Operator
-from poolhand.pool.config import PoolConfig, PoolOptions, spec_of
+from poolhand.pool.config import PoolConfig, PoolOptions
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import (
+    Seconds,
     is_writable,
     shown,
 )
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
-from poolhand.rules.keep import KEEP, Keep, check_keep
+from poolhand.rules.keep import KEEP, check_keep
+from poolhand.rules.showing import safe
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 from poolhand.sessions.session import Session, SessionTerms, turn_of
 from poolhand.settings import check_farm
 from poolhand.store_url import store_of
 from poolhand.tools.calling import settle
-from poolhand.wire.limits import LIMITS, Limits
-from poolhand.wire.pickling import AllowPickle
-from poolhand.wire.signing import KeyRing
+from poolhand.wire.limits import LIMITS
 
 if TYPE_CHECKING:
     from poolhand.farm.supervisor import Supervisor
@@ -67,45 +74,46 @@ READY_WITHIN = 4.5
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
 
 
-class App(Schedules):
+class App(Schedules, ByName):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
     processes as you like, each with `async with app.worker(…)`. The store is opened when it is
-    first needed, or by `async with app`.
+    first needed, or by `async with app`. Without a URL the setting `store` names it
+    (POOLHAND_STORE, or `[tool.poolhand]` of pyproject.toml), else it is the file poolhand.db in the
+    current folder.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        codec: str = "json",
-        limits: Limits = LIMITS,
-        ring: KeyRing | None = None,
-        pickle: AllowPickle | None = None,
-        keep: Keep = KEEP,
-        runtime: Runtime | None = None,
-        events: Events | None = None,
-    ) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[AppOptions]) -> None:
+        check_names(options)
+        runtime, events = options.get("runtime"), options.get("events")
         check_parts(runtime, events, "App")
-        self.url = str(url)
+        self.url, self.store_origin = chosen_store(url)
         self.runtime = runtime or Runtime()
         self.events = EVENTS if events is None else events
-        store_of(url, self.runtime)
-        check_keep(keep)
-        self._keep = keep
-        self._parcels = Parcels(codec, limits, ring, pickle)
+        store_of(self.url if url is None else url, self.runtime)
+        self._keep = options.get("keep", KEEP)
+        check_keep(self._keep)
+        self._parcels = Parcels(
+            options.get("codec", "json"),
+            options.get("limits", LIMITS),
+            options.get("ring"),
+            options.get("pickle"),
+        )
         self._declared = Declared()
         self._warm_ups = WarmUps()
         self._opening = Opening(self._station)
+        self._blocking = Blocking(self, self._opening, self.events)
         self._codes = Codes()
+        self._catalogue = Catalogue()
+        self._named = NamedTasks(self, self, self._parcels)
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
         self._submissions = Submissions(self, self.events)
 
     def __repr__(self) -> str:
-        return f"<App {masked(self.url)}>"
+        return f"<App {safe(masked(self.url))}>"
 
     async def __aenter__(self) -> Self:
         await self.station()
@@ -120,9 +128,12 @@ class App(Schedules):
         await self.close()
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
-        """Declare a pool: its rules hold in every process that uses this store."""
-        config = self._declared.add(name, **options)
-        self._opening.declare(spec_of(config, self.pool_id(name)))
+        """Declare a pool: its rules hold in every process that uses this store.
+
+        Without `max_concurrent` it has no cap: as many of its jobs run as workers have slots.
+        """
+        self._declared.add(name, **options)
+        self._opening.declare(self._declared.spec(name, self.pool_id(name)))
 
     @overload
     def task(
@@ -170,14 +181,33 @@ class App(Schedules):
         self,
         slots: int = 10,
         pools: Iterable[str] | None = None,
-        drain_timeout: float = DRAIN_TIMEOUT,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
     ) -> Shift:
         """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
 
         `capture`: what jobs print and log goes into their events as well.
         """
-        return self.shift(checked_terms(slots, pools, drain_timeout, capture))
+        terms = checked_terms(slots, pools, drain_timeout, capture)
+        self._declared.warn_of_unknown(terms.pools, "worker")
+        return self.shift(terms)
+
+    def run_worker(
+        self,
+        slots: int = 10,
+        pools: Iterable[str] | None = None,
+        drain_timeout: Seconds = DRAIN_TIMEOUT,
+        capture: bool = False,
+    ) -> ShiftReport:
+        """Run a worker in a script, and block until SIGTERM or Ctrl-C stops it.
+
+        The first signal lets running jobs finish within `drain_timeout`; a second one hands them
+        back at once, uncharged. Other options as for `worker`.
+        """
+        check_can_block()
+        terms = checked_terms(slots, pools, drain_timeout, capture)
+        seconds, opening = terms.drain_timeout, self._opening
+        return run_until_signal(self.shift(terms), seconds, lambda: opening.current, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Have every process that runs jobs call this before its first one: `@app.warm_up`.
@@ -196,7 +226,7 @@ class App(Schedules):
     def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
         """Return a worker under terms that were checked; `heard` is told what ends in it."""
         self._scheduler.check()
-        hooks = Hooks(heard, self._scheduler.begin, self.get_ready)
+        hooks = Hooks(heard, self._scheduler.begin, self.get_ready, self._catalogue.published)
         terms = replace(terms, before=self._warm_ups.packed())
         return Shift(self, self._executor, self._declared.configs, terms, hooks)
 
@@ -218,6 +248,7 @@ class App(Schedules):
         chosen = checked_pools(pools, "farm")
         for pool in chosen or ():
             self._declared.check_use(pool)
+        self._declared.warn_of_unknown(chosen, "farm")
         if self.url.lower().startswith("memory:"):
             raise UsageError(
                 f"farm: the store is {self.url!r}, which lives inside one process; keep jobs in a "
@@ -236,7 +267,10 @@ class App(Schedules):
         return True
 
     async def get(self, id: str) -> Ticket[Any] | None:
-        """Return the ticket of a job by its id, None when no such job is kept."""
+        """Return the ticket of a job by its id, None when no such job is kept.
+
+        The result of a task that this app does not have is read as plain JSON.
+        """
         if not isinstance(id, str):
             raise UsageError(f"get({shown(id)}) is not allowed; give the id of a job, a text")
         if not is_writable(id):
@@ -247,12 +281,20 @@ class App(Schedules):
         if found is None or found.parked:
             return None
         code = self._codes.find(found.job.name)
-        how = How(code, self.config(found.job.pool).backpressure)
+        policy = self.config(found.job.pool).backpressure
+        how = How(code, policy, parcels=self._parcels)
         return self._submissions.ticket(station, found.job, at, how)
+
+    def get_sync(self, id: str) -> SyncTicket[Any] | None:
+        """Return the ticket of a job by its id, for code without an event loop."""
+        if has_loop():
+            raise UsageError("get_sync would block the loop that runs here; use await app.get(…)")
+        found = self._blocking.ask(lambda: self.get(id))
+        return self._blocking.ticket(found) if isinstance(found, StoredTicket) else None
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
-        return Operator(KeptStore(self), self.runtime)
+        return Operator(KeptStore(self), self.runtime, self._scheduler.order)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -297,20 +339,12 @@ class App(Schedules):
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)
 
-    async def submit(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    async def hand_in(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
         return await self._submissions.submit(orders, how)
 
-    def submit_sync(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]:
         self._declared.check()
-        station = self._opening.station_sync()
-        heard: list[Event] = []
-        submissions = Submissions(self, self.events, heard.append)
-        try:
-            return station.keeper.ask_sync(lambda: submissions.submit(orders, how))
-        finally:
-            # On this thread: subscribers are user code, which the keeper never runs.
-            for event in heard:
-                self.events.emit(event)
+        return self._blocking.submit(order, how)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
@@ -318,21 +352,28 @@ class App(Schedules):
         # Is it a function at all? What its options say of it is checked with them.
         where_to_run(fn, None, None)
         name = options.pop("name", None)
-        code = Code(name_of_task(fn) if name is None else name, fn, self._parcels)
+        code = Code(name_of_global(fn) if name is None else name, fn, self._parcels)
+        code.signature.check_early()
         task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
         task.check()
         self._add(code, pool)
+        self._catalogue.add(code, pool, TASK, task.usual_options)
+        self._named.add(code, pool, TASK, options)
         return task
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make an agent of a function."""
         kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
         name = options.pop("name", None)
-        turn = turn_of(fn, SessionTerms(**kept), lambda data, job: message_of(code, data, job))
-        code = Code(name_of_task(fn) if name is None else name, turn, self._parcels)
+        terms = SessionTerms(**kept, most_state=self._parcels.limits.state)
+        turn = turn_of(fn, terms, lambda data, job: message_of(code, data, job))
+        code = Code(name_of_global(fn) if name is None else name, turn, self._parcels)
+        code.signature.check_early()
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
         self._add(code, pool)
+        self._catalogue.add(code, pool, AGENT, agent.usual_options)
+        self._named.add(code, pool, AGENT, agent.changes)
         return agent
 
     def _add(self, code: Code, pool: str) -> None:
@@ -346,7 +387,9 @@ class App(Schedules):
 
 
 def _configured_store() -> str | None:
-    return load_store()[0].text
+    """Return the store of pools that name none; one that several machines share has no default."""
+    found = load_app_store()
+    return None if found.is_default else found.text
 
 
 DurablePool.make_store = staticmethod(store_of)

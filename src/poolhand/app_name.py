@@ -5,23 +5,29 @@ Worker processes load their app by it, so nothing of the command line is loaded 
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from poolhand.errors import UsageError
+from poolhand.runtime import GUARD, Importing, current_import, importing
 from poolhand.settings import APP
 
 if TYPE_CHECKING:
     from poolhand.app import App
 
 
-def load_app(name: str) -> App:
+def load_app(name: str, warn: Callable[[str], None] = lambda text: None) -> App:
     """Import `module:attribute` and return the App that it names.
 
-    The current folder is searched first, and stays on `sys.path`: an app may import more later.
+    The current folder is searched first, and stays on `sys.path`: an app may import more later. A
+    module that submits jobs or runs them while it is imported is refused. One that runs an event
+    loop for something else is imported; `warn` is called at once, as the loop may never end.
     """
     try:
         APP.parse(name)
@@ -29,7 +35,7 @@ def load_app(name: str) -> App:
         raise UsageError(f"app={name!r} is not allowed; it must be {APP.allowed}") from None
     module, _, attribute = name.partition(":")
     _search_here()
-    found = _imported(module, name)
+    found = _imported(module, name, warn)
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise UsageError(f"app={name!r}: module {module!r} has no {attribute!r}")
@@ -48,12 +54,15 @@ def _search_here() -> None:
         sys.path.insert(0, here)
 
 
-def _imported(module: str, name: str) -> object:
+def _imported(module: str, name: str, warn: Callable[[str], None]) -> object:
+    under_way = Importing(module)
     try:
         # What a module prints while it loads is not what was asked for.
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), _watched(under_way, warn):
             return import_module(module)
     except (Exception, SystemExit) as error:
+        if under_way.refused is not None:
+            raise UsageError(f"app={name!r}: {under_way.refused}") from error
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             advice = f"{error}; run this in the folder of your project"
         else:
@@ -62,6 +71,46 @@ def _imported(module: str, name: str) -> object:
                 f'try `python -c "import {module}"`'
             )
         raise UsageError(f"app={name!r}: {advice}") from error
+
+
+@contextmanager
+def _watched(under_way: Importing, warn: Callable[[str], None]) -> Iterator[None]:
+    """Know of an import while it lasts, and warn once of an event loop that it runs."""
+    warned: list[str] = []
+
+    def notice() -> None:
+        if current_import() is under_way and not warned:
+            warned.append(
+                f"{under_way.module} runs an event loop (asyncio.run or the like) while it is "
+                f"imported, as every worker process imports it; {GUARD}"
+            )
+            warn(warned[0])
+
+    # The second is for loops of other libraries, which have methods of their own.
+    kinds: tuple[tuple[Any, str], ...] = (
+        (asyncio.BaseEventLoop, "run_forever"),
+        (asyncio.Runner, "run"),
+    )
+    usual = [getattr(kind, verb) for kind, verb in kinds]
+    token = importing.set(under_way)
+    try:
+        for (kind, verb), method in zip(kinds, usual, strict=True):
+            setattr(kind, verb, _noticed(method, notice))
+        yield
+    finally:
+        for (kind, verb), method in zip(kinds, usual, strict=True):
+            setattr(kind, verb, method)
+        importing.reset(token)
+        under_way.is_over = True
+
+
+def _noticed(method: Callable[..., Any], notice: Callable[[], None]) -> Callable[..., Any]:
+    @wraps(method)
+    def noticed(*args: Any, **options: Any) -> Any:
+        notice()
+        return method(*args, **options)
+
+    return noticed
 
 
 def _checked(found: object, name: str) -> App:

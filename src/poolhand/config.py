@@ -11,19 +11,20 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote
 
 from msgspec import Struct, convert, structs
 
 from poolhand.errors import UsageError
+from poolhand.rules.checks import did_you_mean, nearest
 from poolhand.rules.checks import shown as cut
 from poolhand.rules.farm import FarmSettings
 from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain, Setting, written
 
 FILE = "pyproject.toml"
 TABLE = "tool.poolhand"
+DEFAULT = "default"
 
 _HIDDEN = "***"
 _WITHOUT_LOGIN = ("sqlite", "memory")
@@ -53,6 +54,11 @@ class Value(Struct, frozen=True):
     def plain(self) -> Plain:
         """The value as programs may see it."""
         return masked(self.value) if isinstance(self.value, str) else self.value
+
+    @property
+    def is_default(self) -> bool:
+        """Whether no place names this value."""
+        return self.origin == DEFAULT
 
     def __str__(self) -> str:
         return f"{self.name}={cut(self.shown)} ({self.origin})"
@@ -91,7 +97,7 @@ class Places(Struct, frozen=True):
         chosen = PROFILES.get(self.profile or "", {})
         yield f"flag --profile {self.profile}", chosen.get(setting.name)
         yield f"{FILE} [{TABLE}]", self.file.get(setting.name)
-        yield "default", setting.default
+        yield DEFAULT, setting.default
 
 
 def load(*, profile: str | None = None, **flags: Plain) -> Config:
@@ -107,6 +113,11 @@ def load_store(*, store: str | None = None, app: str | None = None) -> tuple[Val
     """
     values = _some({"store": store, "app": app})
     return values["store"], values["app"]
+
+
+def load_app_store() -> Value:
+    """Read only which store an app uses whose code names none."""
+    return _some({"store": None})["store"]
 
 
 def load_timezone() -> str:
@@ -153,6 +164,14 @@ def read(
         found=tuple(values.values()),
         unknown=tuple(sorted(unknown)),
     )
+
+
+def unknown_variable(name: str) -> str:
+    """Return what is wrong with a variable that has our prefix and is none of ours."""
+    # Without the prefix, which would make any two of them similar.
+    near = nearest(name.removeprefix(PREFIX), (setting.name for setting in SETTINGS))
+    hint = "see `poolhand config`" if near is None else f"did you mean {PREFIX}{near.upper()}?"
+    return f"{name} is no variable of poolhand and has no effect; {hint}"
 
 
 def person() -> str:
@@ -270,8 +289,7 @@ def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
 def _fault(name: str, value: object) -> str | None:
     kinds = {setting.name: setting.kind for setting in SETTINGS}
     if name not in kinds:
-        near = get_close_matches(name, kinds, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(kinds)}"
+        hint = did_you_mean(name, kinds)
         return f"{name!r} in [{TABLE}] of {FILE} is no setting; {hint}"
     if isinstance(value, str) or (isinstance(value, int | float) and not kinds[name].text):
         return None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from poolhand.errors import UsageError
+from poolhand.rules.json_values import find_change, told
 
 T = TypeVar("T")
 
@@ -136,16 +137,20 @@ def snapshot() -> dict[str, Any]:
 
 def _as_json(name: str, value: Any) -> bytes:
     """Return a value as JSON, if it will come back as it is."""
-    with suppress(Exception):
-        # Whatever the types of the user do when they are written or compared.
-        data = msgspec.json.encode(value)
-        if msgspec.json.decode(data) == value:
-            return data
+    changed = find_change(value)
+    if changed is None:
+        with suppress(Exception):
+            # A number that is none, half of a surrogate pair, or a value that holds itself.
+            data = msgspec.json.encode(value)
+            if msgspec.json.decode(data) == value:
+                return data
+        what = f"is set to a {type(value).__name__} that JSON cannot give back"
+    else:
+        what = told(changed, name)
     # Without the value: it may be a secret.
     raise UsageError(
-        f"the context variable {name!r} travels with jobs, and is set to a {type(value).__name__} "
-        "that JSON cannot give back; set texts, finite numbers, bools, None, or lists and dicts of "
-        "them, whose keys are texts"
+        f"the context variable {name!r} travels with jobs, and {what}; set texts, finite numbers, "
+        "bools, None, or lists and dicts of them, whose keys are texts"
     )
 
 

@@ -43,7 +43,7 @@ PoolhandError
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 
@@ -51,6 +51,16 @@ class PoolhandError(Exception):
     """The root of everything poolhand raises; `code` is stable, the message is for people."""
 
     code: ClassVar[str] = "PH-000"
+
+    @property
+    def message(self) -> str:
+        """The text without the code."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        # The one place where a code is written: texts that quote another error use its `message`.
+        text = self.message
+        return f"{text} [{self.code}]" if text else f"[{self.code}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call the constructor with the message alone.
@@ -305,21 +315,25 @@ class Directive(PoolhandError):
 
 
 class RetryLater(Directive):
-    """Run this job again after `after` seconds; the attempt counts."""
+    """Run this job again after `after` (seconds or a timedelta); the attempt counts."""
 
     code = "PH-DIR-001"
 
-    def __init__(self, after: float, reason: str = "") -> None:
-        super().__init__(reason or f"the job asked to be retried after {after} s")
+    def __init__(self, after: float | timedelta, reason: str = "") -> None:
+        unit = "" if isinstance(after, timedelta) else " s"
+        super().__init__(reason or f"the job asked to be retried after {after}{unit}")
         self.retry_after = after
 
 
 class Snooze(Directive):
-    """Run this job again at `until` (a moment, or seconds from now); the attempt does not count."""
+    """Run this job again at `until`; the attempt does not count.
+
+    That is a moment, or seconds from now or a timedelta.
+    """
 
     code = "PH-DIR-002"
 
-    def __init__(self, until: datetime | float, reason: str = "") -> None:
+    def __init__(self, until: datetime | float | timedelta, reason: str = "") -> None:
         super().__init__(reason or f"the job sleeps until {until}")
         self.until = until
 

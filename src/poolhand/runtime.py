@@ -12,6 +12,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -168,8 +169,41 @@ def is_coming_up() -> bool:
     return process is not None and getattr(process.current_process(), "_inheriting", False)
 
 
+GUARD = 'put what it does under `if __name__ == "__main__":`'
+
+
+class Importing:
+    """The import of a module by its name, as commands import an app: nothing is to be done by it.
+
+    `refused` is what it has tried to do. When the import is over, code that was started by it may
+    do what it likes.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.is_over = False
+        self.refused: UsageError | None = None
+
+    def refuse(self, what: str) -> UsageError:
+        text = f"{what} while {self.module} is imported, to submit jobs or to run them; {GUARD}"
+        self.refused = UsageError(text)
+        return self.refused
+
+
+importing: ContextVar[Importing | None] = ContextVar("poolhand_importing", default=None)
+
+
+def current_import() -> Importing | None:
+    """Return the import of an app that the running code is a part of."""
+    found = importing.get()
+    return None if found is None or found.is_over else found
+
+
 def check_script(what: str) -> None:
-    """Raise if something is done by a script that a child only imports."""
+    """Raise if something is done by a script, or by an app's module, that is only imported."""
+    imported = current_import()
+    if imported is not None:
+        raise imported.refuse(what)
     if is_coming_up():
         raise UsageError(
             f"{what} by a script that is only being imported, by a child for one of its jobs: keep "

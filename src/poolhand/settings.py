@@ -16,6 +16,7 @@ from poolhand.rules.checks import shown
 from poolhand.rules.farm import FarmSettings
 
 PREFIX = "POOLHAND_"
+DEFAULT_STORE = "sqlite:///poolhand.db"
 DAY = 86_400
 YEAR = 365 * DAY
 NONE = "none"
@@ -44,7 +45,8 @@ class Kind(Struct, frozen=True):
 class Setting(Struct, frozen=True):
     """One value that can be set; one that is `bare` by a variable without our prefix, too.
 
-    One without a `flag` is set in the environment or the file alone.
+    Only `poolhand work` reads those: to other processes such names may mean something else. One
+    without a `flag` is set in the environment or the file alone.
     """
 
     name: str
@@ -140,10 +142,10 @@ _LIMIT = _seconds(0.05, YEAR, or_none=True)
 _BATCH = _whole(1, 1_000)
 
 
-def _of_farm(name: str, help: str, kind: Kind, flag: str = "") -> Setting:
+def _of_farm(name: str, help: str, kind: Kind, flag: str = "", bare: bool = True) -> Setting:
     default = getattr(_FARM, name)
     text = None if default is None else written(default)
-    return Setting(name, help, kind, text, flag, bare=True)
+    return Setting(name, help, kind, text, flag, bare)
 
 
 URL = _matching(_URL, "a URL such as sqlite:///agents.db or postgresql://user@host/database")
@@ -183,16 +185,22 @@ FARM = (
     _of_farm("hard_timeout_s", "when jobs without a timeout are made to stop", _LIMIT),
     _of_farm("hard_exit_after_s", "how long the others go on when a job cannot be stopped", _SPAN),
     _of_farm("loop_blocked_limit_s", "how long a job may block a worker", _seconds(0.05, DAY)),
-    _of_farm("timezone", "the zone of schedules", Kind("a zone such as Europe/Paris", _parse_zone)),
+    _of_farm(
+        "timezone",
+        "the zone of schedules",
+        Kind("a zone such as Europe/Paris", _parse_zone),
+        bare=False,
+    ),
     _of_farm(
         "external",
         "only tell how many workers are wanted",
         Kind("true or false", _parse_switch, text=False),
         "--external",
+        bare=False,
     ),
 )
 SETTINGS = (
-    Setting("store", "the store to look at", URL, flag="--store"),
+    Setting("store", "the store of jobs", URL, DEFAULT_STORE, "--store"),
     Setting("app", "the app whose store to look at", APP, flag="--app"),
     Setting("loglevel", "the least of what is logged", _one_of(*LOGLEVELS), "info", "--loglevel"),
     *FARM,

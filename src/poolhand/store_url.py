@@ -15,6 +15,7 @@ KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
     "postgresql://user:password@host:5432/database"
 )
+SQLITE, POSTGRES = ("sqlite",), ("postgresql", "postgres", "psql", "pgsql", "postgre", "pg")
 OWNER, GROUP = 0o600, 0o660
 _PERMISSIONS = {"600": OWNER, "660": GROUP}
 _QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
@@ -49,7 +50,19 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
             return PostgresStore(str(url), runtime)
         case _:
-            raise Unsupported(f"store={given} is not supported by this version; use {KINDS}")
+            hint = _other_scheme(scheme.lower())
+            raise Unsupported(f"store={given} is not supported by this version; {hint}")
+
+
+def _other_scheme(scheme: str) -> str:
+    """Say how a scheme is written that is nearly one of ours: with a driver, or abbreviated."""
+    kind = scheme.partition("+")[0]
+    driver = ", without a driver: poolhand has its own" if "+" in scheme else ""
+    if kind in SQLITE:
+        return f"write sqlite:///file.db{driver}"
+    if kind in POSTGRES:
+        return f"write postgresql://…{driver}"
+    return f"use {KINDS}"
 
 
 def _given(url: object) -> str:
@@ -71,10 +84,22 @@ def _permissions(query: str | None) -> int:
     if found is None or not query.startswith("permissions="):
         raise UsageError(
             f"store: what stands behind the ? of sqlite:///file.db ({shown(query)}) is not allowed;"
-            " leave it out, or write permissions=660 to let a group use the files"
+            f"{_hint(query)} leave it out, or write permissions=660 to let a group use the files"
             " (permissions=600, one user, is the default)"
         )
     return found
+
+
+def _hint(query: str) -> str:
+    """Say what is wrong with options that SQLite itself, or another library, has."""
+    names = [word.partition("=")[0] for word in query.split("&")]
+    if "mode" in names or "immutable" in names:
+        return (
+            " a store is always opened to read and to write (to only look at one, use the "
+            "`poolhand` commands);"
+        )
+    strange = [name for name in names if name and name != "permissions"]
+    return f" there is no option {shown(strange[0])};" if strange else ""
 
 
 def _path(url: str, rest: str) -> str:

@@ -24,7 +24,8 @@ from poolhand.farm.messages import Bye, Employ, Failed, Happened, Stop
 from poolhand.farm.post import Post
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.work_terms import WorkTerms
-from poolhand.observe.events import Event
+from poolhand.observe.events import Event, JobSetAside, LeaseLost
+from poolhand.observe.failures import lease_lost_line, report, set_aside_line
 from poolhand.observe.logs import LOUD, as_text, log_events
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Job
@@ -148,11 +149,24 @@ def _tell_events(app: App, post: Post) -> None:
     def tell(event: Event) -> None:
         if isinstance(event, LOUD):
             job = getattr(event, "job", None)
-            post.say(Happened(as_text(event), job.id if isinstance(job, Job) else None))
+            post.say(Happened(_text(event), job.id if isinstance(job, Job) else None))
 
     app.events.subscribe(tell)
+    # The supervisor logs them: it names the worker.
+    report(app.events, LOUD)
     if post.employ.verbose:
         log_events(events=app.events)
+
+
+def _text(event: Event) -> str:
+    """Return an event as the supervisor logs it: with what to do, where that is known."""
+    match event:
+        case JobSetAside(job=job, cause=cause):
+            return set_aside_line(job, cause)
+        case LeaseLost(job=job):
+            return lease_lost_line(job)
+        case _:
+            return as_text(event)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,19 @@ from poolhand.contract import Store
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.stores.sqlite_memory import MemoryStore
-from tests.conditions import use_at, used_file
+from tests.conditions import migrate_at, old_file, use_at, used_file
 from tests.contract.support import Another, Clock, Hand, owner
+from tests.old_store.load import load_postgres
 
-STORES = ["memory", "sqlite", "postgres", "sqlite-used", "postgres-used"]
+STORES = ["memory", "sqlite", "postgres", "sqlite-used"]
 # It takes a server a tenth of a second to be used: these are the verbs that number what they keep.
 ALSO_USED_SERVERS = ("test_documents", "test_log", "test_leases", "test_erase")
+# Tools, steps, sessions and causes; the others speak of all jobs or owners of a store.
+ALSO_OLD = (
+    *("test_causes", "test_claims", "test_documents", "test_erase", "test_keys", "test_log"),
+    *("test_transaction", "test_turns", "test_users"),
+)
+ALSO_OLD_SERVERS = ("test_causes", "test_turns")
 
 
 @pytest.fixture
@@ -29,7 +36,10 @@ def clock() -> Clock:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "make_store" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        kinds = STORES if module in ALSO_USED_SERVERS else STORES[:-1]
+        kinds = list(STORES)
+        kinds += ["postgres-used"] if module in ALSO_USED_SERVERS else []
+        kinds += ["sqlite-old"] if module in ALSO_OLD else []
+        kinds += ["postgres-old"] if module in ALSO_OLD_SERVERS else []
         metafunc.parametrize("make_store", kinds, indirect=True)
 
 
@@ -43,17 +53,22 @@ def make_store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> 
             memory = MemoryStore(clock)
             return lambda: memory
         case "sqlite":
-            if condition:
+            if condition == "used":
                 used_file(path, clock)
+            elif condition == "old":
+                old_file(path, clock)
             return lambda: SqliteStore(path, clock)
         case _:
-            url = request.getfixturevalue("schema")
+            url, ahead = request.getfixturevalue("schema"), 0.0
+            if condition == "old":
+                # Its clock goes on from where it was.
+                ahead = asyncio.run(load_postgres(url)).timestamp() - clock.now
 
             def make() -> Store:
-                return PostgresStore(url, clock, lambda: (clock.now, clock.date))
+                return PostgresStore(url, clock, lambda: (clock.now + ahead, clock.date))
 
             if condition:
-                asyncio.run(use_at(make()))
+                asyncio.run(use_at(make()) if condition == "used" else migrate_at(make()))
             return make
 
 

@@ -112,11 +112,15 @@ class Hand:
         self.store = store
         self.clock = clock
         self.audited_before = 0  # the last number that the audit had when this began
+        self.others = {STRANGER}  # pools that were there before
+        self.keys_before: set[str] = set()
 
     async def look_around(self) -> None:
-        """Know what was in the audit before."""
+        """Know what others had in the store before."""
         lines = await self.store.read(STREAM, limit=10_000)
         self.audited_before = lines[-1].number if lines else 0
+        self.others |= {row.spec.name for row in await self.store.pools()}
+        self.keys_before |= set(await self.store.scan("", limit=10_000))
 
     async def add(self, *orders: Order, owner: str | None = "hand") -> tuple[Added, ...] | Refusal:
         (answer,) = await self.store.add([Batch(orders, owner)])
@@ -191,21 +195,22 @@ class Hand:
     # What others had in the store before is left out.
 
     async def pools(self) -> list[PoolRow]:
-        return [row for row in await self.store.pools() if row.spec.name != STRANGER]
+        return [row for row in await self.store.pools() if row.spec.name not in self.others]
 
     async def count(self, which: Filter = EVERYTHING) -> dict[Status, int]:
         counted = Counter(await self.store.count(which))
         if which.pool is None:
-            counted -= Counter(await self.store.count(replace(which, pool=STRANGER)))
+            for pool in self.others:
+                counted -= Counter(await self.store.count(replace(which, pool=pool)))
         return dict(counted)
 
     async def found(self, which: Filter = EVERYTHING) -> list[str]:
         page = await self.store.find(which)
-        return [one.job.id for one in page.jobs if one.job.pool != STRANGER]
+        return [one.job.id for one in page.jobs if one.job.pool not in self.others]
 
     async def scan(self, prefix: str = "") -> list[str]:
         keys = await self.store.scan(prefix)
-        return [key for key in keys if not key.startswith("strange/")]
+        return [key for key in keys if key not in self.keys_before]
 
     async def audited(self, *kinds: str) -> list[str]:
         """Return the kinds and jobs of the audit so far, without "pool_"; of `kinds` alone."""

@@ -17,9 +17,13 @@ async def set_aside(hand: Hand, claims: Sequence[Claim], cause: str = "task:a") 
 
 
 async def claim(
-    hand: Hand, *causes: str, count: int = 100, pools: tuple[str, ...] | None = None
+    hand: Hand,
+    *causes: str,
+    count: int = 100,
+    pools: tuple[str, ...] | None = None,
+    refused: tuple[str, ...] = (),
 ) -> list[Claim]:
-    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes))
+    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes), frozenset(refused))
     return await hand.store.claim(wanted)
 
 
@@ -97,6 +101,19 @@ async def test_a_key_without_a_permit_holds_up_no_other_key_of_the_same_cause(ha
     # The three that are older than b1 have no permit.
     assert ids(await claim(hand, "task:a", count=2)) == ["b1", "c1"]
     assert await claim(hand, "task:a", count=2) == []
+
+
+async def test_calls_of_any_version_are_claimed_but_those_that_were_refused(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c")
+    first, second, third = await hand.claim()
+    await set_aside(hand, [first], "call:1111/a")
+    await set_aside(hand, [second], "call:2222/a")
+    await set_aside(hand, [third], "call:1111/b")
+    any_version = "call:*/a"
+    assert ids(await claim(hand, any_version, refused=("call:1111/a",))) == ["b"]
+    assert await claim(hand, any_version, refused=("call:1111/a",)) == []
+    assert ids(await claim(hand, any_version)) == ["a"]
+    assert ids(await claim(hand, "call:*/b")) == ["c"]
 
 
 async def test_its_session_stays_held(hand: Hand) -> None:
@@ -178,3 +195,16 @@ async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Ha
     replaced = await hand.store.replace([back], Wanted("hand", (0, 1)))
     assert ids(replaced.claims) == ["b", "c"]
     assert await hand.status("a") == "expired"
+
+
+async def test_a_cause_is_met_in_any_package_where_that_is_offered(hand: Hand) -> None:
+    await hand.take_in("a", "b", "c", "d")
+    longer, shorter, keyed, other = await hand.claim()
+    await set_aside(hand, [longer], "task:work.proj.agents.f")
+    await set_aside(hand, [shorter], "task:agents.f")
+    await set_aside(hand, [keyed], "key:k/proj.agents.f")
+    await set_aside(hand, [other], "task:proj.other.f")
+    assert await claim(hand, "task:proj.agents.f") == []
+    assert ids(await claim(hand, "task:*.proj.agents.f", "task:agents.f")) == ["a", "b"]
+    assert ids(await claim(hand, "task:*.agents.f", "key:k/*.agents.f")) == ["c"]
+    assert ids(await claim(hand, "task:*.other.f")) == ["d"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.rules.backpressure import OnFull, bounded, fail_fast
 from poolhand.rules.job import Status
-from tests.contract.support import Hand, entries, ids, order, refused, spec
+from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 
 async def test_a_waiting_job_is_cancelled_at_once_wherever_it_waits(hand: Hand) -> None:
@@ -157,3 +159,61 @@ async def test_the_last_fault_is_kept(hand: Hand) -> None:
     stored = await hand.get("a")
     assert stored.dead
     assert stored.job.crashes == 1
+
+
+async def test_many_are_cancelled_at_once_whatever_they_wait_for(hand: Hand) -> None:
+    await hand.store.declare(spec("one", slots=2, max_per_key=1))
+    await hand.start("runs", pool="one", key="k")
+    await hand.take_in("gated", "gated-too", pool="one", key="k")
+    await hand.take_in("turn", "next", "last", pool="one", session="s", key="x")
+    await hand.take_in("delayed", pool="one", delay=60.0)
+    asked = ["last", "gated", "nothing", "turn", "runs", "delayed", "gated"]
+    found = await hand.store.cancel(asked, "ops")
+    assert [None if one is None else one.job.status.value for one in found] == [
+        "cancelled", "cancelled", None, "cancelled", "running", "cancelled", "cancelled",
+    ]  # fmt: skip
+    assert found[4] is not None
+    assert found[4].cancel_wished
+    assert await hand.statuses("gated-too", "next") == "blocked queued"
+
+
+async def test_keys_of_jobs_that_were_cancelled_together_stand_for_them(hand: Hand) -> None:
+    names = [f"job-{number}" for number in range(6)]
+    for name in names:
+        await hand.take_in(name, idempotency_key=name, tenant="t")
+    await hand.take_in("other", idempotency_key="job-0", tenant="u")
+    await hand.store.cancel(names[:5], "ops")
+    for name in names:
+        joined = await hand.submit(f"again-{name}", idempotency_key=name, tenant="t")
+        assert isinstance(joined, Added)
+        assert joined.job.id == name
+    (other,) = await hand.store.get(["other"])
+    assert other is not None
+    assert other.job.status is Status.QUEUED
+    rerun = await hand.submit("rerun", idempotency_key="job-1", tenant="t", rerun_failed=True)
+    assert isinstance(rerun, Added)
+    assert rerun.entry == "taken"
+
+
+async def test_of_keys_whose_jobs_are_over_only_so_many_are_kept(hand: Hand) -> None:
+    await hand.store.declare(spec("few", max_keys=2))
+    names = [f"job-{number}" for number in range(5)]
+    for name in names:
+        await hand.take_in(name, pool="few", idempotency_key=name)
+    await hand.store.cancel(names, "ops")
+    came = []
+    for name in reversed(names):
+        added = await hand.submit(f"again-{name}", pool="few", idempotency_key=name)
+        assert isinstance(added, Added)
+        came.append(added.entry.value)
+    assert came == ["joined", "joined", "taken", "taken", "taken"]
+
+
+async def test_cancels_that_come_together_are_answered_each(hand: Hand, another: Another) -> None:
+    names = [f"job-{number}" for number in range(60)]
+    await hand.take_in(*names)
+    other = await another()
+    asked = [(hand.store, name, "ops") for name in names] + [(other, name, "me") for name in names]
+    answers = await asyncio.gather(*(store.cancel([id], by) for store, id, by in asked))
+    assert [one.job.id for (one,) in answers if one is not None] == names + names
+    assert len(await hand.audited("cancel")) == 60

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +13,7 @@ from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
 from poolhand.rules.keep import Keep
 from tests.conditions import WAITS
-from tests.contract.support import Another, Hand, ids, over, spec
+from tests.contract.support import START, Another, Hand, ids, over, spec
 
 
 async def pages(hand: Hand, which: Filter, limit: int) -> list[list[str]]:
@@ -52,9 +54,12 @@ async def test_jobs_that_change_meanwhile_move_no_page(hand: Hand) -> None:
 
 async def fill(hand: Hand) -> None:
     await hand.take_in("a", pool="one", key="K", tenant="acme")
-    await hand.take_in("b", pool="one", session="s")
+    hand.clock.wait(10)
+    await hand.take_in("b", pool="one", session="s", user="u")
+    hand.clock.wait(10)
     await hand.take_in("c", pool="two", session="s", tenant="acme")
-    await hand.take_in("d", pool="two", delay=5.0)
+    hand.clock.wait(10)
+    await hand.take_in("d", pool="two", delay=5.0, user="u")
     for pool, status in [("one", Status.FAILED), ("two", Status.COMPLETED)]:
         await hand.finish(*await hand.claim(1, (pool,)), status=status)
 
@@ -71,6 +76,24 @@ FILTERS = {
     "tenant": (Filter(tenant="acme"), "c a"),
     "tenant and pool": (Filter(tenant="acme", pool="one"), "a"),
     "dead": (Filter(dead=True), "a"),
+    "id prefix": (Filter(id_prefix="c"), "c"),
+    "no such id prefix": (Filter(id_prefix="ab"), ""),
+    "user": (Filter(user="u"), "d b"),
+    "user and status": (Filter(user="u", statuses=(Status.SCHEDULED,)), "d"),
+    "since": (Filter(since=START + timedelta(seconds=20)), "d c"),
+    "until": (Filter(until=START + timedelta(seconds=20), pool="one"), "b a"),
+    "between": (
+        Filter(since=START + timedelta(seconds=10), until=START + timedelta(seconds=30)),
+        "c b",
+    ),
+    "since and pool": (Filter(since=START + timedelta(seconds=20), pool="one"), ""),
+    "since and status": (
+        Filter(since=START + timedelta(seconds=1), statuses=(Status.COMPLETED,)),
+        "c",
+    ),
+    "since and session": (Filter(since=START + timedelta(seconds=20), session="s"), "c"),
+    "since and id prefix": (Filter(since=START + timedelta(seconds=20), id_prefix="d"), "d"),
+    "never": (Filter(since=START, until=START), ""),
     "not dead": (Filter(dead=False, pool="one"), "b"),
 }
 
@@ -86,6 +109,28 @@ async def test_a_filter_means_those_for_which_everything_holds(
     assert all(counted.values())
 
 
+async def test_times_are_those_of_the_calendar_even_where_it_was_set_back(hand: Hand) -> None:
+    await hand.take_in("a")
+    hand.clock.set_date(3600)
+    await hand.take_in("ahead")
+    hand.clock.set_date(-3500)
+    await hand.take_in("c")
+    assert await pages(hand, Filter(since=START + timedelta(seconds=50)), 1) == [["c"], ["ahead"]]
+    late = Filter(since=START + timedelta(seconds=200))
+    assert await pages(hand, late, 10) == [["ahead"]]
+    assert sum((await hand.count(late)).values()) == 1
+
+
+async def test_pages_of_a_time_follow_each_other(hand: Hand) -> None:
+    await hand.take_in(*"abc")
+    hand.clock.wait(10)
+    await hand.take_in(*"defgh")
+    hand.clock.wait(10)
+    await hand.take_in(*"ij")
+    which = Filter(since=START + timedelta(seconds=10), until=START + timedelta(seconds=20))
+    assert await pages(hand, which, 2) == [["h", "g"], ["f", "e"], ["d"]]
+
+
 @pytest.mark.parametrize("text", ["\ud800", "a\0", "\0"], ids=ascii)
 async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> None:
     await hand.take_in("a", key="a", session="a", tenant="a")
@@ -94,7 +139,7 @@ async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> N
     assert nothing is None
     assert found is not None
     assert await store.brief(text) is None
-    for column in ("pool", "name", "key", "session", "tenant"):
+    for column in ("pool", "name", "key", "session", "tenant", "user", "id_prefix"):
         which = replace(Filter(), **{column: text})
         assert await store.find(which) == Page(())
         assert await store.count(which) == {}

@@ -14,6 +14,7 @@ from tests.faults.rows import Play, Settings
 
 LIMIT = 900.0
 FILE = "tests/system/test_sqlite_file.py"
+CHECKPOINT = "tests/system/test_checkpoint_crash.py"
 PROCESSES = "tests/system/test_sqlite_processes.py"
 
 
@@ -29,7 +30,11 @@ def told_by(*tests: str) -> Play:
         done = subprocess.run(
             command,
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": import_path()},
+            env={
+                **os.environ,
+                "PYTHONPATH": import_path(),
+                "FAULT_KILLS": str(settings.kills),
+            },
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -66,6 +71,7 @@ flush = told_by(
     f"{FILE}::test_a_kill_at_any_flush_loses_nothing_that_was_acknowledged",
     f"{FILE}::test_a_kill_in_the_middle_of_a_write_loses_nothing_that_was_acknowledged",
 )
+checkpoint = told_by(CHECKPOINT)
 disk = told_by(
     f"{FILE}::test_a_broken_or_full_disk_refuses_says_so_and_recovers",
     f"{FILE}::test_a_file_that_may_not_grow_refuses_says_so_and_recovers",

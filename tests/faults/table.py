@@ -16,7 +16,7 @@ from tests.faults.row_kills import kills, restart, workers
 from tests.faults.row_network import cut_commits, cut_worker, half_open
 from tests.faults.row_planted import planted_bugs
 from tests.faults.row_poison import poison
-from tests.faults.row_pytest import disk, flush, one_file
+from tests.faults.row_pytest import checkpoint, disk, flush, one_file
 from tests.faults.row_schedules import schedules
 from tests.faults.row_server import connections, outages, paused, timed_absent
 from tests.faults.row_services import services
@@ -60,6 +60,7 @@ ROWS: dict[str, Row] = {
     "cut-off": Row(cut_worker, (POSTGRES,)),
     # SQLite, disk
     "flush": Row(flush, (SQLITE,)),
+    "checkpoint": Row(checkpoint, (SQLITE,)),
     "disk": Row(disk, (SQLITE,)),
     "one-file": Row(one_file, (SQLITE,)),
     # Clock

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import behind, deal
 from tests.oracle.books import Books
@@ -60,9 +61,12 @@ class Leases:
         """Start rows that were set aside under causes that are wanted."""
         claims: list[Claim] = []
         for pool in pools:
-            for row in self._books.aside(pool):
+            rows = self._books.aside(pool)
+            found = {row.job.waits_for or "" for row in rows}
+            chosen = claimable(wanted.causes, found, wanted.refused)
+            for row in rows:
                 left = wanted.slots[len(claims) :]
-                if left and row.job.waits_for in wanted.causes and self._books.take_aside(row):
+                if left and row.job.waits_for in chosen and self._books.take_aside(row):
                     self._last = pool
                     claims.append(self._start(row, holder, left[0]))
         return claims

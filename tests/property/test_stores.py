@@ -77,7 +77,7 @@ RULES = st.fixed_dictionaries(
 )
 TERMS = st.fixed_dictionaries(
     {
-        "key": st.sampled_from("ABC"),
+        "key": st.sampled_from(["A", "B", "C", "A", "B", ""]),
         "priority": st.integers(0, 2),
         "session": st.sampled_from([None, None, "s", "t"]),
         "tenant": st.sampled_from([None, None, "acme"]),

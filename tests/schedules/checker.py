@@ -200,7 +200,7 @@ class Checker:
         if self.paused or self._drained:
             self.fault("pause", f"{record.id} started in a pool that is paused or drained")
         mine = sum(one.record.key == record.key for one in self.occupied)
-        if mine > self._max_per_key:
+        if record.key and mine > self._max_per_key:
             self.fault("key", f"{mine} jobs of key {record.key!r} run")
         if record.session is not None:
             self._check_turn(record)

@@ -238,7 +238,7 @@ def test_the_rights_of_the_page_on_postgresql_are_enough(
     app = App(clerk.url)
     app.pool("chat", max_concurrent=2)
 
-    @app.task(pool="chat")
+    @app.task(name="answer", pool="chat")
     async def answer(text: str) -> str:
         return text.upper()
 
@@ -383,7 +383,7 @@ def test_one_connection_is_enough_to_work(desk: Desk) -> None:
     app = App(f"{desk.url}&connections=1")
     app.pool("narrow", max_concurrent=1)
 
-    @app.task(pool="narrow")
+    @app.task(name="twice", pool="narrow")
     async def twice(number: int) -> int:
         return 2 * number
 

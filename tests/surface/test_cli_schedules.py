@@ -21,9 +21,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return schema
 
 
-def run(url: str, *words: str) -> Result:
-    result = CliRunner().invoke(app, ["schedules", "list", *words, "--store", url])
-    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+def run(url: str, *words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["schedules", *words, "--store", url])
+    assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
     return result
 
 
@@ -47,15 +47,73 @@ async def work(url: str, scheduled: bool) -> None:
 
 def test_schedules_are_listed_with_what_is_next(url: str) -> None:
     asyncio.run(work(url, scheduled=False))
-    assert "no schedules" in run(url).stderr
+    assert "no schedules" in run(url, "list").stderr
     asyncio.run(work(url, scheduled=True))
-    cron, every = json.loads(run(url, "--json").stdout)
+    cron, every = json.loads(run(url, "list", "--json").stdout)
     assert (cron["task"], cron["when"]) == ("poll", "0 2 * * * Europe/Berlin")
     assert (cron["zone"], cron["missed"]) == ("Europe/Berlin", "skip")
     assert cron["last"] < cron["next"]
     assert cron["next"].endswith((":00:00Z", ":00:00+00:00"))
     assert (every["when"], every["zone"], every["missed"]) == ("every 1 s", None, "once")
-    head, first, second = run(url).stdout.splitlines()
-    assert head.split() == ["TASK", "WHEN", "MISSED", "LAST", "NEXT"]
+    head, first, second = run(url, "list").stdout.splitlines()
+    assert head.split() == ["TASK", "WHEN", "ARGUMENTS", "STATE", "MISSED", "LAST", "NEXT"]
     assert first.split()[:7] == ["poll", "0", "2", "*", "*", "*", "Europe/Berlin"]
     assert second.split()[:4] == ["poll", "every", "1", "s"]
+
+
+async def work_once(url: str, *ids: str) -> list[str]:
+    """Work until these jobs are over; return what their task was called with."""
+    made = App(url)
+    ran: list[str] = []
+
+    @made.cron("@daily", args=("acme",))
+    @made.task(name="reports.send")
+    async def send(tenant: str) -> None:
+        ran.append(tenant)
+
+    async with made, made.worker():
+        for id in ids:
+            ticket = await made.get(id)
+            assert ticket is not None
+            await ticket
+        while not await made.operator().schedules():  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0)
+    return ran
+
+
+def test_a_schedule_is_paused_triggered_and_resumed_from_a_shell(url: str) -> None:
+    asyncio.run(work_once(url))
+    paused = run(url, "pause", "reports.send", "--by", "anna").stdout.splitlines()[1]
+    when = ["0", "0", "*", "*", "*", "UTC"]
+    assert paused.split()[:9] == ["reports.send", *when, "'acme'", "paused"]
+    (seen,) = json.loads(run(url, "list", "--json").stdout)
+    assert (seen["paused"], seen["next"], seen["arguments"]) == (True, None, "'acme'")
+    triggered = run(url, "trigger", "reports.send", "--by", "bert")
+    (id,) = triggered.stdout.split()
+    assert triggered.stderr == ""
+    assert asyncio.run(work_once(url, id)) == ["acme"]
+    answer = json.loads(run(url, "trigger", seen["id"], "--json").stdout)
+    assert (answer["done"], answer["reason"], answer["id"]) == (True, "submitted", seen["id"])
+    assert answer["new_id"] != id
+    resumed = json.loads(run(url, "resume", "reports.send", "--json").stdout)
+    assert resumed["paused"] is False
+    lines = CliRunner().invoke(app, ["audit", "--kind", "schedule_", "--json", "--store", url])
+    told = [(one["kind"], one["by"], one["text"]) for one in json.loads(lines.stdout)["lines"]]
+    assert told[:2] == [
+        ("schedule_pause", "anna", seen["id"]),
+        ("schedule_trigger", "bert", seen["id"]),
+    ]
+    assert [kind for kind, *_ in told] == [
+        "schedule_pause", "schedule_trigger", "schedule_trigger", "schedule_resume",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("act", ["pause", "resume", "trigger"])
+def test_a_schedule_that_is_not_there_is_not_found(url: str, act: str) -> None:
+    asyncio.run(work_once(url))
+    near = run(url, act, "reports.sned", code=3)
+    assert near.stderr == (
+        "poolhand: there is no schedule 'reports.sned'; did you mean 'reports.send'?\n"
+    )
+    far = run(url, act, "zzz", code=3).stderr
+    assert far == "poolhand: there is no schedule 'zzz'; see `poolhand schedules list`\n"

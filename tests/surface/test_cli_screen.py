@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,8 +12,10 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from poolhand.cli import screen
+from poolhand.cli import jobs, screen
+from poolhand.cli.layout import short_name
 from poolhand.operate.retry import Progress
 
 HOSTILE = [
@@ -135,7 +138,7 @@ def test_a_narrow_terminal_does_without_what_can_be_spared() -> None:
     columns = ("id", "pool", "key", "note")
     with terminal(100) as wide:
         screen.table(columns, [row], ("key", "pool"))
-    with terminal(45) as narrow:
+    with terminal(38) as narrow:
         screen.table(columns, [row], ("key", "pool"))
     assert all(cell in wide.getvalue() for cell in row)
     assert "a key" not in narrow.getvalue()
@@ -151,6 +154,55 @@ def test_a_terminal_shows_no_empty_columns_and_a_pipe_shows_all(
     assert "session" not in made.getvalue()
     screen.table(("id", "session", "note"), rows)
     assert "SESSION" in capsys.readouterr().out
+
+
+ID = "19a8b0c1d2e3f4a5b6c7d8e00001"
+
+
+@pytest.mark.parametrize("columns", range(80, 200, 3))
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("agents.fetch", "fetch"),
+        ("myproject.agents.research.summarize", "summarize"),
+        ("agents.main.<locals>.fetch_one_page", "fetch_one_page"),
+        ("agents.a_function_with_a_very_long_name_indeed", "a_functio"),
+    ],
+)
+def test_the_function_of_a_task_stays_on_a_terminal_of_80_columns(
+    columns: int, name: str, left: str
+) -> None:
+    note = "poolhand.errors.GiveUp: no source on wasps"
+    made_at = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    row = (ID, "research", name, "cancelled", 4, "acme", "s-1", "acme", made_at, note)
+    with terminal(columns) as made:
+        screen.table(jobs.COLUMNS, [row], jobs.SPARE)
+    assert left in made.getvalue()
+    assert f"{ID} " in made.getvalue()
+    assert "cancelled" in made.getvalue()
+    plain = re.sub(r"\x1b\[[\d;]*m", "", made.getvalue())
+    assert max(map(len, plain.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "short"),
+    [
+        ("agents.answer", 13, "agents.answer"),
+        ("agents.answer", 12, "…answer"),
+        ("agents.answer", 6, "answer"),
+        ("a.b.c.function", 12, "…c.function"),
+        ("summarize_all_documents", 21, "summarize_…_documents"),
+        ("", 4, ""),
+        ("日本語.関数", 6, "…関数"),
+    ],
+)
+def test_of_a_long_name_the_function_is_left(name: str, room: int, short: str) -> None:
+    assert short_name(name, room) == short
+
+
+@given(st.text(), st.integers(1, 40))
+def test_a_short_name_fits(name: str, room: int) -> None:
+    assert cell_len(short_name(name, room)) <= max(room, 2)
 
 
 def test_a_first_column_wider_than_the_terminal_is_folded_not_cut() -> None:

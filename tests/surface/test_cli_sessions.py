@@ -30,7 +30,7 @@ def job(url: str) -> str:
     """Let three sessions talk; return the id of the last turn."""
     made = App(url)
 
-    @made.agent(retry=None)
+    @made.agent(name="chat", retry=None)
     async def chat(session: Session, message: str) -> str:
         await progress("thinking", about=message)
         await emit(HOSTILE)
@@ -84,8 +84,24 @@ def test_a_session_is_shown_with_its_state(url: str, job: str) -> None:
     assert found["state"]["messages"] == ["hi"]
     assert (found["user"], found["revision"]) == ("ann", 1)
     assert '"messages": [' in run(url, "sessions", "show", "s-1", "--tenant", "acme").stdout
-    told = run(url, "sessions", "show", "s-1", code=3).stderr
-    assert "there is no session 's-1', of this tenant" in told
+
+
+def test_a_session_of_another_tenant_is_said_to_be_one(url: str, job: str) -> None:
+    for words in (("show",), ("history",), ("erase", "--by", "anna")):
+        told = run(url, "sessions", words[0], "s-1", *words[1:], code=3).stderr
+        assert told == (
+            "poolhand: there is no session 's-1' without a tenant; give --tenant acme for the one "
+            "of 'acme'\n"
+        )
+        told = run(url, "sessions", words[0], "s/1", "--tenant", "acme", *words[1:], code=3).stderr
+        assert told == (
+            "poolhand: there is no session 's/1' of the tenant 'acme'; leave out --tenant for the "
+            "one without\n"
+        )
+    told = run(url, "sessions", "show", "nobody", code=3).stderr
+    assert told == (
+        "poolhand: there is no session 'nobody' without a tenant; see `poolhand sessions list`\n"
+    )
 
 
 def test_the_turns_of_a_session_are_shown(url: str, job: str) -> None:
@@ -98,6 +114,7 @@ def test_the_turns_of_a_session_are_shown(url: str, job: str) -> None:
     assert SPELLED in shown
     assert HOSTILE not in shown
     run(url, "sessions", "history", "nobody", code=3)
+    assert run(url, "sessions", "history", "nobody", "--json", code=3).stdout == ""
 
 
 def test_what_a_job_tells_is_followed_to_its_end(url: str, job: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -16,7 +17,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from poolhand import App
 from poolhand.cli.door import check_schema, told
+from poolhand.cli.work import store_conflict_of, store_line
+from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
@@ -53,8 +57,56 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_without_a_store_it_is_said_how_to_name_one() -> None:
     error = run("jobs", "list", code=2).stderr
-    assert error.startswith("poolhand: no store is named; give --store URL")
+    assert error.startswith(
+        "poolhand: no store is named, and there is no poolhand.db in this folder;"
+    )
+    assert "give --store URL" in error
     assert error.count("\n") == 1
+
+
+def test_where_nothing_is_named_the_store_of_an_app_without_a_url_is_used(here: Path) -> None:
+    app = App()
+    app.task(name="wait")(do_nothing).submit_sync()
+    asyncio.run(app.close())
+    (job,) = json.loads(run("jobs", "list", "--json").stdout)["jobs"]
+    assert job["name"] == "wait"
+    (here / "pyproject.toml").write_text('[tool.poolhand]\nstore = "sqlite:///other.db"\n')
+    assert "other.db'; check the name" in run("jobs", "list", code=5).stderr
+
+
+def do_nothing() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "warned"),
+    [
+        ("sqlite:///a.db", "sqlite:///b.db", True),
+        ("sqlite:///a.db", "postgresql://me:secret@host/db", True),
+        ("sqlite:///a.db", "sqlite:///./a.db", False),
+        ("sqlite:///a.db", None, False),
+        (None, "sqlite:///b.db", False),
+    ],
+)
+def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
+    here: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, setting: str | None, warned: bool
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("POOLHAND_STORE", setting)
+    told = store_conflict_of(App(url), "agents:app", load_store()[0])
+    assert (told is not None) is warned
+    if told is not None:
+        assert told.startswith("the code of agents:app uses the store sqlite:///a.db, and ")
+        assert "secret" not in told
+
+
+def test_a_farm_says_which_store_it_uses_and_what_names_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_line(App("sqlite:///a.db")) == "store sqlite:///a.db (from the code)"
+    default = "store sqlite:///poolhand.db (the default, as nothing names one)"
+    assert store_line(App()) == default
+    monkeypatch.setenv("POOLHAND_STORE", "sqlite:///b.db")
+    assert store_line(App()) == "store sqlite:///b.db (from environment POOLHAND_STORE)"
 
 
 def test_the_store_comes_from_the_environment_or_the_file(
@@ -261,13 +313,16 @@ def test_every_setting_is_shown_with_where_it_came_from(
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()[1:]]
     assert [line.split()[0] for line in lines] == [setting.name for setting in SETTINGS]
     assert lines[:4] == [
-        "store postgresql://me:***@host/db environment POOLHAND_STORE the store to look at",
+        "store postgresql://me:***@host/db environment POOLHAND_STORE the store of jobs",
         "app agents:app pyproject.toml [tool.poolhand] the app whose store to look at",
         "loglevel info default the least of what is logged",
         "min_workers 2 environment MIN_WORKERS worker processes there always are",
     ]
     assert "hard_timeout_s not set default " in "\n".join(lines)
-    assert result.stderr == "poolhand: POOLHAND_STROE is no variable of poolhand; check the name\n"
+    assert result.stderr == (
+        "poolhand: POOLHAND_STROE is no variable of poolhand and has no effect; "
+        "did you mean POOLHAND_STORE?\n"
+    )
     shown = json.loads(run("config", "--json", "--store", "memory://").stdout)
     assert shown["settings"][0] == {"name": "store", "value": "memory://", "origin": "flag --store"}
     assert shown["unknown"] == ["POOLHAND_STROE"]
@@ -366,7 +421,7 @@ def test_the_doctor_finds_a_dead_worker_and_jobs_that_nobody_runs(desk: Desk) ->
     assert set(wrong) == {"leases", "jobs"}
     assert "still holding 1 job" in wrong["leases"]
     assert all(one["fix"] for one in found["findings"] if one["level"] != "ok")
-    assert "to mend it: start a worker" in desk.run("doctor", code=1).stdout
+    assert "to fix it: start a worker" in desk.run("doctor", code=1).stdout
 
 
 def test_the_doctor_changes_nothing(desk: Desk) -> None:
@@ -411,35 +466,9 @@ def test_the_version_is_told() -> None:
     ids=["poolhand", "jobs", "dead", "pools"],
 )
 def test_help_names_every_command_in_one_line_each(words: list[str]) -> None:
-    listed = run(*words).stdout.partition("Commands:\n")[2].splitlines()
+    listed = commands_below(run(*words).stdout)
     assert listed
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["jobs", "list"],
-        ["jobs", "show"],
-        ["jobs", "cancel"],
-        ["jobs", "retry"],
-        ["dead", "list"],
-        ["dead", "retry"],
-        ["pools", "list"],
-        ["pools", "pause"],
-        ["pools", "resume"],
-        ["pools", "resize"],
-        ["audit"],
-        ["migrate"],
-        ["doctor"],
-        ["config"],
-    ],
-    ids=" ".join,
-)
-def test_help_shows_an_example_that_is_this_command(words: list[str]) -> None:
-    help = run(*words, "--help").stdout
-    assert f"  Examples:\n    $ poolhand {' '.join(words)} " in help
-    assert "--json" in help
 
 
 def test_the_guide_shows_every_command_and_setting() -> None:
@@ -456,7 +485,7 @@ def test_the_guide_shows_every_command_and_setting() -> None:
 def test_the_guide_of_the_farm_shows_every_setting_with_its_limits_and_default() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = [
-        f"| `{one.name.upper()}` | {f'`{one.flag}`' if one.flag else ''} "
+        f"| `{one.variables[-1]}` | {f'`{one.flag}`' if one.flag else ''} "
         f"| {one.default or 'not set'} | {one.kind.allowed} |"
         for one in FARM
     ]
@@ -470,8 +499,12 @@ def test_a_farm_is_started_with_every_flag_that_its_settings_have() -> None:
 
 
 def commands_of(*group: str) -> list[str]:
-    listed = run(*group, "--help").stdout.partition("Commands:\n")[2].splitlines()
-    return [line.split()[0] for line in listed]
+    return [line.split()[0] for line in commands_below(run(*group, "--help").stdout)]
+
+
+def commands_below(help: str) -> list[str]:
+    """Return the lines of a help text that name commands."""
+    return help.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
 
 
 @pytest.mark.parametrize(

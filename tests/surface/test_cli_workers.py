@@ -180,7 +180,7 @@ def test_a_leaving_worker_is_listed_with_how_long_and_why_others_wait_for_it(des
 def test_where_nobody_works_it_is_said_how_to_begin(desk: Desk) -> None:
     result = desk.run("workers", "list")
     assert len(result.stdout.splitlines()) == 1
-    assert "start a farm with `poolhand work module:app`" in result.stderr
+    assert "start some with `poolhand work module:app`" in result.stderr
 
 
 def test_a_snapshot_shows_what_runs_and_what_failed(

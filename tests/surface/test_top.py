@@ -171,7 +171,7 @@ def test_the_view_works_on_a_terminal_and_leaves_it_as_it_was(desk: Desk, tmp_pa
         pane.until(opened, "the job")
         pane.sees(f"worker        {FARM}.1")
         pane.press("q")
-        pane.sees("ended with 0")
+        pane.sees("ended with 0", "0 attempts failed in 1 farm; 1 still queued")
         assert not pane.is_alternate
 
 
@@ -186,7 +186,40 @@ def test_a_view_that_is_told_to_end_leaves_the_terminal_as_it_was(
             os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
         else:
             pane.press("C-c")
-        pane.sees("ended with 0")
+        pane.sees("ended with 0", "watched ", ": no farm was running; nothing is left")
+        assert not pane.is_alternate
+
+
+FARMED = """
+from poolhand import App
+
+app = App("sqlite:///agents.db")
+
+@app.task(name="greet")
+async def greet() -> None: ...
+
+@app.task(name="later", pool="paused")
+async def later() -> None: ...
+
+if __name__ == "__main__":
+    greet.submit_sync()
+    later.with_options(delay=3600).submit_sync()
+"""
+
+
+@pytest.mark.slow
+def test_a_farm_whose_view_is_closed_leaves_a_line_with_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "farmed.py").write_text(FARMED)
+    subprocess.run([sys.executable, "farmed.py"], cwd=tmp_path, check=True)
+    work = f"{sys.executable} -m poolhand work farmed:app --tui --max 1"
+    with terminal(["sh", "-c", f"cd {tmp_path}; exec {work}"]) as pane:
+        pane.sees("farm ", "running")
+        shown = Desk(f"sqlite:///{tmp_path}/agents.db")
+        pane.until(
+            lambda: shown.json("jobs", "list", "--status", "completed")["jobs"], "the end of a job"
+        )
+        pane.press("q")
+        pane.sees("ended with 0", ": 1 job completed, 0 attempts failed; 1 scheduled")
         assert not pane.is_alternate
 
 

@@ -3,6 +3,7 @@
    DISK_COUNT=path       adds a byte to that file for every flush ("f") and every write ("w")
    DISK_KILL_FLUSH=k     kills the process at its k-th flush
    DISK_KILL_WRITE=k     kills the process in the middle of its k-th write
+   DISK_KILL_PAGE=k      kills it in the middle of its k-th write to a file named *.db
    DISK_EIO=path         while that file exists, a flush fails with EIO
    DISK_FULL=path        while that file exists, a write fails with ENOSPC
 */
@@ -11,11 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-static int flushes, writes;
+static int flushes, writes, pages;
 
 static void count(const char *mark) {
     const char *path = getenv("DISK_COUNT");
@@ -37,6 +40,17 @@ static int is_on(const char *name) {
     return path && access(path, F_OK) == 0;
 }
 
+static int is_database(int fd) {
+    char link[32], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, path, sizeof path);
+    return size > 3 && memcmp(path + size - 3, ".db", 3) == 0;
+}
+
+static int is_last_page(int fd) {
+    return getenv("DISK_KILL_PAGE") && is_database(fd) && is_at("DISK_KILL_PAGE", ++pages);
+}
+
 static int flush(const char *name, int fd) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     count("f");
@@ -56,7 +70,7 @@ typedef ssize_t (*writer)(int, const void *, size_t, off64_t);
 static ssize_t put(const char *name, int fd, const void *data, size_t size, off64_t at) {
     writer real = (writer)dlsym(RTLD_NEXT, name);
     count("w");
-    if (is_at("DISK_KILL_WRITE", ++writes)) {
+    if (is_at("DISK_KILL_WRITE", ++writes) || is_last_page(fd)) {
         real(fd, data, size / 2, at);
         kill(getpid(), SIGKILL);
     }

@@ -58,6 +58,10 @@ async def note(number: int) -> int:
     return number
 
 
+async def fail(text: str) -> None:
+    raise ValueError(text)
+
+
 async def nap(seconds: float) -> None:
     begin("nap")
     await pause(seconds)
@@ -200,6 +204,7 @@ def add_to(app: App) -> dict[str, Any]:
         )
     }
     tasks["cling"] = app.task(retry=Retry(attempts=1))(cling)
+    tasks["fail"] = app.task(retry=Retry(attempts=2, first=0.05))(fail)
     tasks["occupy"] = app.task(retry=Retry(attempts=1))(occupy)
     tasks["compute"] = app.task(run_in="process", retry=Retry(attempts=1))(compute)
     tasks["paint"] = app.task(paint)

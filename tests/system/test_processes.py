@@ -331,7 +331,7 @@ async def test_a_killed_child_takes_only_its_own_job_along(wire: Wire) -> None:
         os.kill(pids[0], signal.SIGKILL)
         vanished = await ears.next(WorkerVanished)
         victim = next(ticket for ticket in tickets if ticket.id == vanished.job.id)
-        with pytest.raises(JobLost, match=f"its process {pids[0]} was killed by SIGKILL$"):
+        with pytest.raises(JobLost, match=f"its process {pids[0]} was killed by SIGKILL "):
             await victim
         wire.let_go(2)
         gate.set()
@@ -370,7 +370,7 @@ async def test_a_job_that_ends_its_own_process_is_lost_and_told_how() -> None:
     ]
     async with Pool(max_concurrent=2, run_in="process") as pool:
         for job, number, text in expected:
-            with pytest.raises(JobLost, match=f"{text}$"):
+            with pytest.raises(JobLost, match=rf"{text} \[PH-JOB-007\]$"):
                 await pool.run(job, number)
         assert await pool.run(int) == 0
         assert pool.snapshot().active == 0
@@ -382,7 +382,7 @@ async def test_a_job_that_had_begun_is_not_run_again_unless_its_policy_says_so(
     calls = str(tmp_path / "calls")
     async with Pool(run_in="process") as pool:
         child = await pool.run(os.getpid)
-        with pytest.raises(JobLost, match=f"its process {child} was killed by SIGKILL$"):
+        with pytest.raises(JobLost, match=f"its process {child} was killed by SIGKILL "):
             await pool.run(jobs.die_once, calls)
         assert await pool.run(jobs.count, calls) == 2
 
@@ -421,7 +421,7 @@ async def test_a_process_that_the_job_left_behind_does_not_hide_its_death(wire: 
     async with Pool(run_in="process") as pool:
         ticket = await pool.submit(jobs.leave_fork_behind, wire.path)
         _, fork = await wire.reports()
-        with pytest.raises(JobLost, match=r"ended with exit code 3$"):
+        with pytest.raises(JobLost, match=r"ended with exit code 3 \[PH-JOB-007\]$"):
             await ticket
         await gone(fork)
         assert await pool.run(int) == 0

@@ -126,3 +126,52 @@ def test_a_pool_that_a_child_would_start_again_says_what_the_script_lacks(tmp_pa
     )
     assert "pool 'stays' is started by a script that is only being imported" in done.stderr
     assert "if __name__ == '__main__':" in done.stderr
+
+
+SWALLOWS = """
+import asyncio, sys
+from poolhand import App, Pool
+
+app = App()
+began = asyncio.Event()
+
+@app.task(retry=None)
+async def swallow() -> None:
+    began.set()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+async def in_worker() -> None:
+    async with app, app.worker(drain_timeout=0.1) as worker:
+        await swallow.submit()
+        await began.wait()
+        print((await worker.drain()).stuck)
+
+async def in_pool() -> None:
+    async with Pool("swallows", drain_timeout=0.1) as pool:
+        await pool.submit(swallow.fn)
+        await began.wait()
+        print((await pool.drain(0.1)).stuck)
+
+if __name__ == "__main__":
+    asyncio.run(in_worker() if sys.argv[1] == "worker" else in_pool())
+    print("ended")
+"""
+
+
+@pytest.mark.parametrize("where", ["worker", "pool"])
+def test_a_job_that_swallows_its_cancellation_does_not_keep_a_program_from_ending(
+    tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "script.py").write_text(SWALLOWS)
+    done = subprocess.run(
+        [sys.executable, "script.py", where],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.stdout, done.stderr) == ("1\nended\n", "")

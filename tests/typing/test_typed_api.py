@@ -18,8 +18,10 @@ SOURCE = Path(__file__).parents[2] / "src"
 PRELUDE = """
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from poolhand import (
-    AgentRequest, App, Explanation, FanoutResult, Job, Pool, PoolSnapshot, Session, Status, Ticket,
+    AgentRequest, App, Autoscale, Explanation, FanoutResult, Job, Keep, Pool, PoolSnapshot, Retry,
+    Session, Status, Ticket,
     agent_fanout, bounded, bounded_map, fair_round_robin, step, tool, wait,
 )
 
@@ -40,6 +42,11 @@ async def nothing() -> None: ...
 
 async def numbers() -> AsyncIterator[int]:
     yield 1
+
+async def names() -> AsyncIterator[str]:
+    yield "bees"
+
+MINUTE = timedelta(minutes=1)
 
 some: bool = bool(count("x"))
 
@@ -139,7 +146,29 @@ REVEALED = {
     "await study('bees')": "list[str]",
     "tally('x', times=2)": "int",
     "await tally.submit('x', 2)": "Ticket[int]",
-    "tally.submit_sync('x')": "Ticket[int]",
+    "tally.submit_sync('x')": "SyncTicket[int]",
+    "tally.submit_sync('x').result(timeout=5)": "int",
+    "tally.submit_sync('x').cancel()": "bool",
+    "tally.submit_sync('x').status": "Status",
+    "app.get_sync('id')": "SyncTicket[Any] | None",
+    "await app.submit('study', 'bees', deep=True)": "Ticket[Any]",
+    "app.submit_sync('study', 'bees')": "SyncTicket[Any]",
+    "await app.find_task('study', pool='typed')": "NamedTask",
+    "await (await app.find_task('study')).with_options(priority=1).submit('x')": "Ticket[Any]",
+    "await (await app.find_task('chat')).session('s').run('hi')": "Any",
+    "await study.run('bees', deep=True)": "list[str]",
+    "await tally.with_options(priority=1).run('x')": "int",
+    "await chat.session('s').run('hi')": "list[int]",
+    "await tally.map(['x', 'y'])": "list[int]",
+    "await study.map(names())": "list[list[str]]",
+    "await talk.session('s').map([1], return_exceptions=True)": "list[str | BaseException]",
+    "await study.with_options(delay=MINUTE, timeout=MINUTE).run('x')": "list[str]",
+    "await (await study.submit('bees')).result(timeout=MINUTE)": "list[str]",
+    "Retry(first=MINUTE).first": "float",
+    "Autoscale(2, 5, interval=MINUTE).interval": "float",
+    "Keep(results=MINUTE).results": "float",
+    "AgentRequest(review, timeout=MINUTE).timeout": "float | None",
+    "app.run_worker(slots=2, drain_timeout=MINUTE)": "ShiftReport",
     "await study.submit_many([('bees',)])": "list[Ticket[list[str]]]",
     "await chat.session('s').submit('hi')": "Ticket[list[int]]",
     "await (await talk.session('s').submit(5, deep=True))": "str",
@@ -206,6 +235,15 @@ WRONG = {
     "await study.with_options(priority=1).submit(5)": "arg-type",
     "study(5)": "arg-type",
     "tally.submit_sync('x', times='2')": "arg-type",
+    "await study.run(5)": "arg-type",
+    "await app.submit(5)": "arg-type",
+    "app.submit_sync()": "call-arg",
+    "await study.map(5)": "arg-type|call-overload",
+    "await study.map(['x'], return_exceptions='yes')": "arg-type|call-overload",
+    "await tally.submit_sync('x')": "misc",
+    "Retry(first='5')": "arg-type",
+    "Autoscale(interval='5')": "arg-type|typeddict-item",
+    "Keep(dead='5')": "arg-type",
     "study.with_options(priority='high')": "arg-type",
     "study.with_options(on_crash=5)": "arg-type",
     "(await (await tally.submit('x'))).upper()": "attr-defined",
@@ -217,6 +255,9 @@ WRONG = {
     "await step('count', count, 5)": "arg-type|call-overload",
     "app.pool('x', max_concurrent='5')": "arg-type|typeddict-item",
     "app.worker('5')": "arg-type",
+    "App(5)": "arg-type",
+    "App('memory://', codec=5)": "arg-type|typeddict-item",
+    "App(store='memory://')": "call-arg",
 }
 
 

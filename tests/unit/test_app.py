@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand import Autoscale, Status, Unsupported, UsageError, wait
+from poolhand import (
+    Autoscale,
+    Session,
+    Status,
+    Unsupported,
+    UsageError,
+    bounded,
+    fail_fast,
+    ring_buffer,
+    wait,
+)
 from poolhand.app import App
 from poolhand.execute.brief import read_brief, write_brief
 from poolhand.rules.keep import Keep
@@ -37,6 +47,60 @@ def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url
     with pytest.raises(Unsupported, match="is not supported by this version") as caught:
         App(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("postgresql+asyncpg://u:secret@h/db", "write postgresql://…, without a driver: poolhand"),
+        ("postgresql+psycopg://u:secret@h/db", "write postgresql://…, without a driver"),
+        ("postgres+psycopg2://u:secret@h/db", "write postgresql://…, without a driver"),
+        ("pgsql://u:secret@h/db", "write postgresql://…"),
+        ("sqlite+aiosqlite:///a.db", "write sqlite:///file.db, without a driver"),
+        ("mysql+pymysql://u:secret@h/db", "use memory://, sqlite:///file.db"),
+    ],
+)
+def test_a_url_as_another_library_writes_it_gets_a_hint(url: str, hint: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        App(url)
+    assert hint in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "memory://"}, "'store' is no option; the URL of the store comes first: App("),
+        ({"database": "memory://"}, "'database' is no option; the URL of the store comes first"),
+        ({"stores": "memory://"}, "'stores' is no option; the URL of the store comes first"),
+        ({"DSN": "memory://"}, "'DSN' is no option; the URL of the store comes first"),
+        ({"limit": None}, "'limit' is no option; did you mean limits=?"),
+        ({"key_ring": None}, "'key_ring' is no option; did you mean ring=?"),
+        ({"workers": 3}, "'workers' is no option; there are codec, limits, ring, pickle, keep"),
+        ({"eventz": 1, "x": 2}, "'eventz' is no option; did you mean events=?; 'x' is no option"),
+    ],
+)
+def test_an_option_that_an_app_does_not_have_is_told_with_what_may_be_meant(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        App("memory://", **options)
+    assert str(caught.value).startswith(f"App: {said}")
+
+
+def test_what_is_shown_of_an_app_and_its_tasks_steers_no_terminal() -> None:
+    app = App("sqlite:///a\x1b[31m.db")
+    name = "task\x1b[2J\r\n\x9b1m\u202e"
+    task, agent = app.task(name=name)(_nothing), app.agent(name=f"agent {name}")(_turn)
+    for shown in map(repr, (app, task, agent)):
+        assert shown.isprintable()
+        assert "\\x1b[" in shown
+
+
+async def _nothing() -> None: ...
+
+
+async def _turn(session: Session) -> None: ...
 
 
 def test_an_app_is_shown_by_its_url_without_the_password() -> None:
@@ -67,7 +131,7 @@ def test_nothing_happens_before_an_app_is_used(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
     app.pool("chat", max_concurrent=3)
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     app.worker()
@@ -174,7 +238,7 @@ def test_a_pool_has_a_name_that_every_store_can_keep(name: Any) -> None:
         app.pool(name)
     with pytest.raises(UsageError, match=r"pool=.* is not allowed; it must be a non-blank text"):
 
-        @app.task(pool=name)
+        @app.task(name="call", pool=name)
         def call() -> None: ...
 
 
@@ -194,7 +258,7 @@ def test_a_task_has_a_name_that_every_store_can_keep(name: Any) -> None:
 def test_a_task_says_where_it_runs(where: Any) -> None:
     with pytest.raises(UsageError, match=r"run_in=.* is not allowed; it must be 'loop', 'thread'"):
 
-        @App("memory://").task(run_in=where)
+        @App("memory://").task(name="call", run_in=where)
         def call() -> None: ...
 
 
@@ -202,7 +266,7 @@ def test_a_task_that_was_refused_leaves_nothing_behind() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="timeout=-1"):
 
-        @app.task(pool="reserch", timeout=-1)
+        @app.task(name="call", pool="reserch", timeout=-1)
         async def call() -> None: ...
 
     app.pool("research")
@@ -228,23 +292,81 @@ async def test_an_id_that_no_job_can_have_is_that_of_no_job(url: str) -> None:
                 await app.get(odd)
 
 
+@pytest.mark.parametrize("pools", [["reserch"], ["research", "reserch"]], ids=str)
+def test_a_worker_for_a_pool_that_nothing_uses_is_warned_of(
+    caplog: pytest.LogCaptureFixture, pools: list[str]
+) -> None:
+    app = App("memory://")
+
+    @app.task(pool="research")
+    async def call() -> None: ...
+
+    app.worker(pools=pools)
+    assert [record.getMessage() for record in caplog.records] == [
+        "worker: pool 'reserch' is not declared and no task uses it; did you mean 'research'?"
+    ]
+    assert caplog.records[0].levelname == "WARNING"
+
+
+def test_a_worker_for_pools_that_are_used_or_declared_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("memory://")
+    app.pool("declared")
+
+    @app.task(pool="used")
+    async def call() -> None: ...
+
+    app.worker(pools=["declared", "used"])
+    app.worker()
+    assert caplog.records == []
+    app.worker(pools=["zzz\n"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == r"worker: pool 'zzz\n' is not declared and no task uses it"
+
+
+async def test_a_declared_pool_without_a_number_has_no_cap(url: str) -> None:
+    app = App(url)
+    app.pool("wide", max_per_key=5)
+    app.pool("narrow", max_concurrent=1)
+    meet = asyncio.Barrier(4)
+
+    @app.task(pool="wide")
+    async def call() -> None:
+        await meet.wait()
+
+    async with app, app.worker(slots=4):
+        await wait([await call.submit() for _ in range(4)])
+        rows = {row.name: row.slots for row in await app.operator().pools()}
+    assert (rows["wide"], rows["narrow"]) == (None, 1)
+
+
+@pytest.mark.parametrize("policy", [bounded(5), ring_buffer(5), fail_fast(), "fail_fast"], ids=str)
+def test_a_policy_that_can_be_full_needs_a_cap(policy: Any) -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"pool 'chat': backpressure=.* needs a cap: .*give max_"):
+        app.pool("chat", backpressure=policy)
+    app.pool("chat", backpressure=policy, max_concurrent=1)
+    app.pool("talk", backpressure="unbounded")
+
+
 def test_an_undeclared_pool_has_no_cap_but_a_near_miss_is_an_error() -> None:
     app = App("memory://")
     app.pool("research")
 
-    @app.task(pool="something else")
+    @app.task(name="fine", pool="something else")
     async def fine() -> None: ...
 
     with pytest.raises(UsageError, match="pool 'reserch' is not declared, but 'research' is"):
 
-        @app.task(pool="reserch")
+        @app.task(name="call", pool="reserch")
         async def call() -> None: ...
 
 
 def test_a_near_miss_is_found_when_the_pool_is_declared_after_the_task() -> None:
     app = App("memory://")
 
-    @app.task(pool="reserch")
+    @app.task(name="call", pool="reserch")
     async def call() -> None: ...
 
     with pytest.raises(UsageError, match="'reserch' is not declared, but 'research' is"):
@@ -256,7 +378,7 @@ async def test_two_pools_that_are_both_declared_may_have_similar_names() -> None
     app.pool("chat1")
     app.pool("chat2")
 
-    @app.task(pool="chat2")
+    @app.task(name="call", pool="chat2")
     async def call() -> int:
         return 1
 
@@ -293,7 +415,7 @@ async def test_signed_calls_are_run_and_others_are_not() -> None:
         unsigned = App("memory://").task(name="call")(call)
         for view in (forged, unsigned):
             order = view.order((5,), {})
-            (ticket,) = await app.submit([order], task._how())
+            (ticket,) = await app.hand_in([order], task._how())
             job = await wait(ticket)
             assert job.status is Status.FAILED
             assert job.error is not None
@@ -317,7 +439,7 @@ async def test_a_call_that_was_moved_to_another_task_is_not_made() -> None:
         order = harmless.order(("/",), {})
         brief = replace(read_brief(order.brief, ""), task="delete")
         moved = replace(order, brief=write_brief(brief))
-        (ticket,) = await app.submit([moved], delete._how())
+        (ticket,) = await app.hand_in([moved], delete._how())
         job = await wait(ticket)
     assert runs == []
     assert job.error is not None
@@ -333,7 +455,7 @@ async def test_pickle_is_for_those_who_ask_for_it_and_sign() -> None:
     ring = KeyRing({"k1": b"x" * 32}, current="k1")
     app = App("memory://", codec="pickle", ring=ring, pickle=AllowPickle())
 
-    @app.task
+    @app.task(name="call")
     async def call(value: Any) -> Any:
         return value
 
@@ -371,7 +493,7 @@ async def test_the_same_name_is_the_same_pool_in_every_process(tmp_path: Path) -
 async def test_an_app_can_be_used_by_many_tasks_of_a_loop_at_once(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'jobs.db'}")
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         return number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -86,6 +87,86 @@ def test_where_the_folder_is_gone_what_is_installed_is_still_found(here: Path) -
     gone.rmdir()
     with pytest.raises(UsageError, match="is no App: it is of type function"):
         load_app("poolhand.app_name:load_app")
+
+
+APP = """
+import asyncio
+from contextlib import closing
+from poolhand import App, Pool
+app = App("sqlite:///jobs.db")
+
+@app.task
+async def work() -> None: ...
+
+async def main() -> None:
+    async with app.worker():
+        await work.submit()
+
+async def start_pool() -> None:
+    async with Pool("in memory"):
+        pass
+
+async def together(what) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(what())
+
+async def look() -> None:
+    print("looked")
+"""
+LOOP = (
+    f"{MODULE} runs an event loop (asyncio.run or the like) while it is imported, as every worker "
+    'process imports it; put what it does under `if __name__ == "__main__":`'
+)
+BY_IMPORT = (
+    f"while {MODULE} is imported, to submit jobs or to run them; put what it does under "
+    '`if __name__ == "__main__":`'
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "loops"),
+    [
+        ("asyncio.run(main())", "a store is opened", True),
+        ("asyncio.run(together(main))", "a store is opened", True),
+        (
+            "with closing(asyncio.new_event_loop()) as a: a.run_until_complete(main())",
+            "a store is opened",
+            True,
+        ),
+        ("work.submit_sync()", "a store is opened", False),
+        ("asyncio.run(start_pool())", "pool 'in memory' is started", True),
+    ],
+)
+def test_a_module_that_works_while_it_is_imported_is_refused_and_told_the_cure(
+    here: Path, line: str, what: str, loops: bool
+) -> None:
+    write(here, f"{APP}\n{line}\n")
+    heard: list[str] = []
+    with pytest.raises(UsageError) as raised:
+        load_app(f"{MODULE}:app", heard.append)
+    assert str(raised.value) == f"app='{MODULE}:app': {what} {BY_IMPORT}"
+    assert heard == [LOOP] * loops
+    assert not (here / "jobs.db").exists()
+
+
+def test_a_module_that_runs_a_loop_for_something_else_is_loaded_with_a_warning(here: Path) -> None:
+    write(here, f"{APP}\nasyncio.run(look())\nasyncio.run(look())\n")
+    heard: list[str] = []
+    usual = asyncio.Runner.run, asyncio.BaseEventLoop.run_forever
+    assert load_app(f"{MODULE}:app", heard.append).url == "sqlite:///jobs.db"
+    assert heard == [LOOP]
+    assert (asyncio.Runner.run, asyncio.BaseEventLoop.run_forever) == usual
+    asyncio.run(asyncio.sleep(0))
+    assert heard == [LOOP], "the import is over"
+
+
+def test_what_a_module_has_started_may_work_when_the_import_is_over(here: Path) -> None:
+    write(here, f"{APP}\nfrom contextvars import copy_context\nlater = copy_context()\n")
+    app = load_app(f"{MODULE}:app")
+    module = sys.modules[MODULE]
+    ticket = module.later.run(module.work.submit_sync)
+    assert ticket.id
+    asyncio.run(app.close())
 
 
 @pytest.mark.slow

@@ -7,8 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from poolhand import UsageError
-from poolhand.config import Config, load, load_store, masked, person, read, without_secrets
+from poolhand import App, UsageError
+from poolhand.config import (
+    Config,
+    load,
+    load_app_store,
+    load_store,
+    load_timezone,
+    masked,
+    person,
+    read,
+    unknown_variable,
+    without_secrets,
+)
 from poolhand.rules.farm import FarmSettings
 from poolhand.settings import FARM, SETTINGS, Plain
 
@@ -27,7 +38,9 @@ def test_nothing_set_is_no_fault(tmp_path: Path) -> None:
     assert {origin for _, origin in origins(config).values()} == {"default"}
     assert config.farm == FarmSettings()
     assert origins(config)["heartbeat_interval_s"] == ("1", "default")
-    assert (config.store.text, config.app.text, config.loglevel) == (None, None, "info")
+    assert config.store.is_default
+    assert config.store.text == "sqlite:///poolhand.db"
+    assert (config.app.text, config.loglevel) == (None, "info")
 
 
 def test_the_nearest_place_wins_and_is_named(tmp_path: Path) -> None:
@@ -74,7 +87,7 @@ def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, text: str) -> None:
 
 def test_a_file_of_others_is_left_alone(tmp_path: Path) -> None:
     folder = write(tmp_path, '[project]\nname = "x"\n[tool.other]\nstore = 1\n')
-    assert read({}, {}, folder).store.text is None
+    assert read({}, {}, folder).store.is_default
 
 
 @pytest.mark.parametrize(
@@ -103,6 +116,19 @@ def test_what_a_setting_can_be_is_taken(tmp_path: Path, name: str, text: str) ->
 def test_a_variable_that_looks_like_ours_is_named(tmp_path: Path) -> None:
     variables = {"POOLHAND_STOER": "x", "HOME": "/", "POOLHAND_STORE": "memory://"}
     assert read({}, variables, tmp_path).unknown == ("POOLHAND_STOER",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("POOLHAND_MAX_WORKRES", "did you mean POOLHAND_MAX_WORKERS?"),
+        ("POOLHAND_STOER", "did you mean POOLHAND_STORE?"),
+        ("POOLHAND_ZZZ", "see `poolhand config`"),
+        ("POOLHAND_", "see `poolhand config`"),
+    ],
+)
+def test_a_variable_with_a_typo_is_told_with_the_nearest_one(name: str, hint: str) -> None:
+    assert unknown_variable(name).endswith(f"has no effect; {hint}")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +243,8 @@ def test_a_farm_is_set_by_variables_with_and_without_our_prefix(
 ) -> None:
     variables = {f"{prefix}{name.upper()}": str(value) for name, value in OTHERS.items()}
     config = read({}, variables, tmp_path)
-    assert msgspec.structs.asdict(config.farm) == OTHERS
+    usual = {} if prefix else {"timezone": "UTC", "external": False}
+    assert msgspec.structs.asdict(config.farm) == OTHERS | usual
     assert origins(config)["min_workers"] == ("3", f"environment {prefix}MIN_WORKERS")
     assert config.unknown == ()
 
@@ -257,8 +284,49 @@ def test_the_nearest_place_sets_the_farm(tmp_path: Path) -> None:
 
 
 def test_only_a_farm_is_set_without_our_prefix(tmp_path: Path) -> None:
-    config = read({}, {"STORE": "x", "APP": "y", "LOGLEVEL": "loud"}, tmp_path)
-    assert (config.store.text, config.app.text, config.loglevel) == (None, None, "info")
+    stray = {"STORE": "x", "APP": "y", "LOGLEVEL": "loud", "TIMEZONE": "no", "EXTERNAL": "no"}
+    config = read({}, stray, tmp_path)
+    assert config.store.is_default
+    assert (config.app.text, config.loglevel) == (None, "info")
+    assert (config.farm.timezone, config.farm.external) == ("UTC", False)
+
+
+def test_what_is_set_for_a_farm_without_our_prefix_means_nothing_to_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TIMEZONE", "MIN_WORKERS", "MAX_WORKERS", "STORE", "EXTERNAL", "SOFT_TIMEOUT_S"):
+        monkeypatch.setenv(name, "stray")
+    assert load_timezone() == "UTC"
+    assert load_app_store().is_default
+    assert load_store()[0].is_default
+    app = App()
+    assert app.url == "sqlite:///poolhand.db"
+    app.cron("0 2 * * *")
+
+
+def test_an_app_whose_code_names_no_store_uses_the_one_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [App()]
+    write(tmp_path, '[tool.poolhand]\nstore = "sqlite:///file.db"\n')
+    found.append(App())
+    monkeypatch.setenv("POOLHAND_STORE", "memory://")
+    monkeypatch.setenv("POOLHAND_APP", "no app")
+    found += [App(), App(None), App("sqlite:///code.db")]
+    assert [(app.url, app.store_origin) for app in found] == [
+        ("sqlite:///poolhand.db", "default"),
+        ("sqlite:///file.db", "pyproject.toml [tool.poolhand]"),
+        ("memory://", "environment POOLHAND_STORE"),
+        ("memory://", "environment POOLHAND_STORE"),
+        ("sqlite:///code.db", "the code"),
+    ]
+    monkeypatch.setenv("POOLHAND_STORE", "agents.db")
+    with pytest.raises(
+        UsageError, match=r"store='agents.db' \(environment POOLHAND_STORE\) is not"
+    ):
+        App()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +366,7 @@ def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: 
     with pytest.raises(UsageError) as raised:
         read({}, {variable: text}, tmp_path)
     (allowed,) = (setting.kind.allowed for setting in SETTINGS if setting.name == name)
-    assert str(raised.value) == (
+    assert raised.value.message == (
         f"{name}={text!r} (environment {variable}) is not allowed; it must be {allowed}"
     )
 
@@ -320,7 +388,7 @@ def test_what_no_farm_can_be_set_to_is_refused(tmp_path: Path, name: str, text: 
 def test_what_a_farm_can_be_set_to_is_taken(
     tmp_path: Path, name: str, text: str, value: Plain
 ) -> None:
-    assert getattr(read({}, {name.upper(): text}, tmp_path).farm, name) == value
+    assert getattr(read({}, {f"POOLHAND_{name.upper()}": text}, tmp_path).farm, name) == value
 
 
 @pytest.mark.parametrize(
@@ -342,14 +410,14 @@ def test_what_the_file_says_wrongly_of_a_farm_is_told(tmp_path: Path, line: str,
 
 def test_all_faults_of_a_farm_are_told_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path, '[tool.poolhand]\nmax_workers = 4\nexternal = "x"\n')
-    variables = {"TIMEZONE": "local", "POOLHAND_MIN_WORKERS": "5", "SOFT_TIMEOUT_S": "60"}
+    variables = {"POOLHAND_TIMEZONE": "local", "POOLHAND_MIN_WORKERS": "5", "SOFT_TIMEOUT_S": "60"}
     variables |= {"HARD_TIMEOUT_S": "30"}
     with pytest.raises(UsageError) as raised:
         read({"prefetch_per_worker": 0}, variables, folder)
-    assert str(raised.value).split("; ") == [
+    assert raised.value.message.split("; ") == [
         "prefetch_per_worker='0' (flag --concurrency) is not allowed",
         "it must be a whole number from 1 to 10,000",
-        "timezone='local' (environment TIMEZONE) is not allowed",
+        "timezone='local' (environment POOLHAND_TIMEZONE) is not allowed",
         "it must be a zone such as Europe/Paris",
         "external='x' (pyproject.toml [tool.poolhand]) is not allowed",
         "it must be true or false",

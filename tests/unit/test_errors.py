@@ -53,6 +53,7 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
+from poolhand.pool.fault import fault_of
 
 CODES = {
     PoolhandError: "PH-000",
@@ -203,7 +204,27 @@ def test_every_error_says_something(error: PoolhandError) -> None:
 
 @pytest.mark.parametrize("error", MADE, ids=repr)
 def test_errors_survive_a_copy_and_a_journey(error: PoolhandError) -> None:
-    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301  # noqa: S301
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("error", MADE, ids=repr)
+def test_the_text_of_an_error_ends_with_its_code_once(error: PoolhandError) -> None:
+    assert str(error) == f"{error.message} [{error.code}]"
+    assert error.message == error.args[0]
+    assert error.code not in error.message
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert str(again) == str(error)
+        assert again.args == error.args
+
+
+def test_an_error_without_a_text_is_known_by_its_code() -> None:
+    assert str(PoolhandError()) == "[PH-000]"
+    assert str(UsageError("")) == "[PH-USE-001]"
+
+
+def test_what_is_kept_of_an_error_has_no_code_and_what_is_raised_for_it_has_one() -> None:
+    fault = fault_of(GiveUp("no such customer"))
+    assert (fault.type, fault.message) == ("poolhand.errors.GiveUp", "no such customer")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Annotated
+from collections.abc import Awaitable, Sequence
 
 import typer
 
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
-from poolhand.cli.jobs import show_answers, show_page
+from poolhand.cli.jobs import (
+    look_at,
+    retry_named,
+    show_answers,
+    show_job,
+    show_page,
+    show_summary,
+    whole_ids,
+)
 from poolhand.cli.pools import of_pool
 from poolhand.operate.actions import Operator
 from poolhand.operate.retry import AT_ONCE
-from poolhand.operate.views import JobsView, Summary
+from poolhand.operate.views import Answer, JobsView
 from poolhand.runtime import Runtime
 
 commands = typer.Typer(
@@ -25,9 +32,13 @@ commands = typer.Typer(
 def list_dead(
     pool: options.Pool = None,
     tenant: options.Tenant = None,
+    user: options.User = None,
     session: options.Session = None,
     key: options.Key = None,
     name: options.Name = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    id_prefix: options.IdPrefix = None,
     limit: options.Limit = 50,
     after: options.After = None,
     json: options.Json = False,
@@ -35,7 +46,9 @@ def list_dead(
     app: options.App = None,
 ) -> None:
     """List jobs that failed and were not run again, newest first."""
-    which = options.chosen(pool, tenant, session, key, name)
+    which = options.chosen(
+        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
+    )
 
     def look(operator: Operator) -> Awaitable[JobsView]:
         return of_pool(operator, pool, operator.dead(which, after, limit))
@@ -45,35 +58,63 @@ def list_dead(
 
 @commands.command(
     epilog=options.examples(
+        f"poolhand dead show {options.AN_ID}", f"poolhand dead show {options.AN_ID[:9]} --json"
+    )
+)
+def show(
+    id: options.Id,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Show one dead letter: what it raised, with traceback, attempts and arguments."""
+    job, payload = operate(store, app, lambda operator: look_at(operator, id, payload=True))
+    if not job.dead:
+        raise fail(
+            f"job {job.id!r} is no dead letter, it is {job.status.value}; see `poolhand jobs show "
+            f"{job.id}`",
+            exits.REFUSED,
+        )
+    show_job(job, payload, json)
+
+
+@commands.command(
+    epilog=options.examples(
         f"poolhand dead retry {options.AN_ID}",
         "poolhand dead retry --all --pool research --name fetch",
     )
 )
 def retry(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    ids: options.SomeIds = None,
     *,
-    all: Annotated[bool, typer.Option("--all", help="All, or all that the filters mean.")] = False,
+    all: options.All = False,
     pool: options.Pool = None,
     tenant: options.Tenant = None,
+    user: options.User = None,
     session: options.Session = None,
     key: options.Key = None,
     name: options.Name = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    id_prefix: options.IdPrefix = None,
     by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Run dead letters again: those named, or all that are meant."""
-    which = options.chosen(pool, tenant, session, key, name)
-    filtered = which != options.chosen(None, None, None, None, None)
+    which = options.chosen(
+        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
+    )
+    filtered = which != options.ALL
     if bool(ids) == all or (ids and filtered):
         raise fail("give the ids of jobs, or --all with or without filters", exits.USAGE)
     if ids:
-        show_answers(operate(store, app, lambda operator: operator.retry(ids, by)), json)
+        show_answers(operate(store, app, lambda o: retry_named(o, ids, by)), json)
     else:
         with screen.progress("retrying", Runtime().monotonic) as tell:
             summary = operate(store, app, lambda o: of_pool(o, pool, o.retry_all(which, by, tell)))
-        _show(summary, json)
+        show_summary(summary, json, "retried")
 
 
 @commands.command(
@@ -84,45 +125,61 @@ def retry(
     )
 )
 def drop(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of jobs.")] = None,
+    ids: options.SomeIds = None,
     *,
-    all: Annotated[bool, typer.Option("--all", help="All that the filters mean.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    all: options.All = False,
+    yes: options.Yes = False,
     pool: options.Pool = None,
     tenant: options.Tenant = None,
+    user: options.User = None,
     session: options.Session = None,
     key: options.Key = None,
     name: options.Name = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    id_prefix: options.IdPrefix = None,
     by: options.By,
     json: options.Json = False,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Forget dead letters that are not to run again."""
-    which = options.chosen(pool, tenant, session, key, name)
-    filtered = which != options.chosen(None, None, None, None, None)
+    which = options.chosen(
+        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
+    )
+    filtered = which != options.ALL
     if bool(ids) == all or (ids and filtered) or (all and not yes):
         raise fail("give the ids of jobs, or --all --yes with or without filters", exits.USAGE)
     if ids:
-        show_answers(operate(store, app, lambda operator: operator.drop(ids, by)), json)
+        show_answers(operate(store, app, lambda o: _drop(o, ids, by)), json)
     else:
         with screen.progress("dropping", Runtime().monotonic) as tell:
             summary = operate(store, app, lambda o: of_pool(o, pool, o.drop_all(which, by, tell)))
-        _show(summary, json, "dropped")
+        show_summary(summary, json, "dropped")
+
+
+async def _drop(operator: Operator, ids: Sequence[str], by: str) -> list[Answer]:
+    return await operator.drop(await whole_ids(operator, ids), by)
 
 
 @commands.command(epilog=options.examples("poolhand dead export --pool research > dead.jsonl"))
 def export(
     pool: options.Pool = None,
     tenant: options.Tenant = None,
+    user: options.User = None,
     session: options.Session = None,
     key: options.Key = None,
     name: options.Name = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    id_prefix: options.IdPrefix = None,
     store: options.Store = None,
     app: options.App = None,
 ) -> None:
     """Write dead letters, with their calls, as JSON lines."""
-    which = options.chosen(pool, tenant, session, key, name)
+    which = options.chosen(
+        pool, tenant, session, key, name, user=user, since=since, until=until, id_prefix=id_prefix
+    )
 
     async def pages(operator: Operator) -> int:
         page = await of_pool(operator, pool, operator.export_dead(which, None, AT_ONCE))
@@ -137,16 +194,3 @@ def export(
 
     count = operate(store, app, pages)
     screen.aside(f"poolhand: {count} dead letter{'' if count == 1 else 's'} exported")
-
-
-def _show(summary: Summary, json: bool, done: str = "retried") -> None:
-    if json:
-        screen.as_json(summary)
-    else:
-        screen.line(f"{summary.done} {done}, {summary.not_done} not")
-        for answer in summary.answers:
-            screen.aside(f"poolhand: {screen.safe(answer.id)}: {screen.safe(answer.text)}")
-        if summary.not_done > len(summary.answers):
-            screen.aside(f"poolhand: and {summary.not_done - len(summary.answers)} more")
-    if summary.not_done:
-        raise typer.Exit(exits.WRONG if summary.done else exits.REFUSED)

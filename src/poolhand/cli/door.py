@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -22,11 +22,14 @@ from poolhand.operate.server_findings import OnServer
 from poolhand.runtime import Runtime
 from poolhand.store_url import store_of
 
+if TYPE_CHECKING:
+    from poolhand.app import App
+
 T = TypeVar("T")
 
 NO_STORE = (
-    "no store is named; give --store URL (such as sqlite:///agents.db or "
-    "postgresql://user@host/database) or --app module:app, "
+    "no store is named, and there is no poolhand.db in this folder; give --store URL (such as "
+    "sqlite:///agents.db or postgresql://user@host/database) or --app module:app, "
     "or set POOLHAND_STORE, or `store` in [tool.poolhand] of pyproject.toml"
 )
 
@@ -85,7 +88,7 @@ def check_schema(place: str, has: int, knows: int, url: str) -> None:
     if has < knows:
         raise Unavailable(
             f"{place!r} has schema number {has}, this poolhand needs {knows}; bring it there "
-            f"with `{_migrate(url)}`, after which older versions cannot use it"
+            f"with `{_migrate(url)}`; the changelog says which older versions go on with it"
         )
 
 
@@ -118,11 +121,33 @@ def _migrate(url: str) -> str:
 def named(store: str | None, app: str | None) -> str:
     """Return the URL of the store to use: of `store` and `app`, the one that is named nearer by."""
     by_url, by_app = settings.load_store(store=store, app=app)
-    if by_url.text is not None and by_url.rank <= by_app.rank:
-        return by_url.text
-    if by_app.text is not None:
-        return load_app(by_app.text).url
-    raise UsageError(NO_STORE)
+    if by_app.text is not None and by_app.rank < by_url.rank:
+        return loaded(by_app.text).url
+    assert by_url.text is not None
+    if by_url.is_default:
+        _check_default(by_url.text)
+    return by_url.text
+
+
+def loaded(app: str) -> App:
+    """Return the app of a name; what its module does while it is imported is said at once."""
+    return load_app(app, lambda text: screen.aside(f"poolhand: {screen.safe(text)}"))
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file that a URL names, None where it names something else."""
+    try:
+        store = store_of(url, Runtime())
+    except PoolhandError:
+        return None
+    return store.path.absolute() if isinstance(store, InFile) else None
+
+
+def _check_default(url: str) -> None:
+    """Raise unless there is the file that an app uses whose code names no store."""
+    file = file_of(url)
+    if file is not None and not file.exists():
+        raise UsageError(NO_STORE)
 
 
 class Told:
@@ -139,7 +164,7 @@ def told() -> Iterator[Told]:
     try:
         yield known
     except PoolhandError as error:
-        text = settings.without_secrets(str(error), known.urls)
+        text = settings.without_secrets(error.message, known.urls)
         screen.aside(f"poolhand: {screen.safe(text)} [{error.code}]")
         raise typer.Exit(exits.of_error(error)) from None
 

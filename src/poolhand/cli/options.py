@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from poolhand import config
+from poolhand.cli import screen
 from poolhand.contract import Filter
 from poolhand.operate.actions import LAST
 from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
 
 Store = Annotated[
     str | None,
@@ -44,7 +48,19 @@ After = Annotated[
         "--after", min=0, max=LAST, metavar="CURSOR", help="Go on behind the page before."
     ),
 ]
-Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a job, or as much of it as no other has.")
+]
+Ids = Annotated[
+    list[str],
+    typer.Argument(metavar="ID", help="Ids of jobs, or as much of each as no other has."),
+]
+SomeIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids of jobs, or as much of each as no other has."),
+]
+All = Annotated[bool, typer.Option("--all", help="All, or all that the filters mean.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Yes, all of them; nothing is asked.")]
 
 Pool = Annotated[str | None, typer.Option("--pool", metavar="POOL", help="Only of this pool.")]
 Statuses = Annotated[
@@ -62,7 +78,41 @@ Session = Annotated[
     str | None, typer.Option("--session", metavar="SESSION", help="Only of this session.")
 ]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only with this key.")]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only of this task.")]
+Name = Annotated[
+    str | None, typer.Option("--name", "--task", metavar="NAME", help="Only of this task.")
+]
+User = Annotated[str | None, typer.Option("--user", metavar="USER", help="Only for this user.")]
+IdPrefix = Annotated[
+    str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only ids that begin so.")
+]
+
+SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+WHEN = "such as 90s, 15m, 2h, 3d, 1w (before now) or 2030-01-31T12:00"
+
+
+def moment(text: str) -> datetime:
+    """Return the moment that a person names: so long before now, or a time, UTC if it says none."""
+    try:
+        if SPAN.sub("", text) == "" and text:
+            long = sum(float(number) * SPANS[unit] for number, unit in SPAN.findall(text))
+            return Runtime().wall() - timedelta(seconds=long)
+        named = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{screen.safe(text)!r} is no time; give one {WHEN}") from None
+    return named.replace(tzinfo=UTC) if named.tzinfo is None else named
+
+
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", parser=moment, metavar="WHEN", help=f"Only submitted since then, {WHEN}."
+    ),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=moment, metavar="WHEN", help="Only submitted before then."),
+]
 
 
 def chosen(
@@ -71,19 +121,27 @@ def chosen(
     session: str | None,
     key: str | None,
     name: str | None,
-    statuses: list[Status] | None = None,
+    *,
+    user: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    id_prefix: str | None,
 ) -> Filter:
     """Return which jobs these options mean."""
     return Filter(
         pool=pool,
-        statuses=tuple(statuses or ()),
         name=name,
         key=key,
         session=session,
         tenant=tenant,
+        user=user,
+        since=since,
+        until=until,
+        id_prefix=id_prefix,
     )
 
 
+ALL = Filter()
 AN_ID = "19a8b0c1d2e3f4a5b6c7d8e00001"
 
 

@@ -14,6 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from poolhand.cli.layout import GAP, NAMES, NOTHING, STATES, fitting, short_name
+from poolhand.cli.streams import Stream
 from poolhand.operate.showing import safe as safe
 
 if TYPE_CHECKING:
@@ -23,10 +25,6 @@ if TYPE_CHECKING:
 
     from poolhand.operate.retry import Progress
 
-NOTHING = "-"
-GAP = 2
-LEAST = 4
-LEAST_OF_LAST = 24
 PLAIN_LINES_EVERY = 1.0
 
 STYLES = {
@@ -41,7 +39,6 @@ STYLES = {
     "warn": "yellow",
     "WRONG": "bold red",
 }
-STYLED = ("status", "state", "result")
 
 
 def shown(value: object) -> str:
@@ -66,7 +63,7 @@ def table(
 
     The first column names its row, the last one may be long; both are shown whole. A terminal that
     is too narrow does without the columns that can be spared, in that order, and without those
-    that are empty.
+    that are empty; the name of a task is shortened before it goes.
     """
     cells = [[shown(value) for value in row] for row in rows]
     if sys.stdout.isatty():
@@ -90,6 +87,18 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 def line(text: str) -> None:
     """Write one line to the output."""
     sys.stdout.write(f"{text}\n")
+
+
+def begin_again() -> None:
+    """Empty the terminal, to draw in the place of what was shown before."""
+    if sys.stdout.isatty():
+        _console(sys.stdout).clear()
+
+
+def is_lost() -> bool:
+    """Flush the output; return whether its reader has gone."""
+    sys.stdout.flush()
+    return isinstance(sys.stdout, Stream) and sys.stdout.lost is not None
 
 
 def aside(text: str) -> None:
@@ -159,45 +168,28 @@ def _rich_table(
     from rich.text import Text
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
-    places = _fitting(columns, cells, spare, width)
+    places = fitting(columns, cells, spare, width)
     for place, room in places.items():
         folds = place in (min(places), max(places))
         overflow: Literal["fold", "ellipsis"] = "fold" if folds else "ellipsis"
         # Widths are given, not left to be found: what is found may be wider than the terminal.
         grid.add_column(columns[place], width=room, no_wrap=not folds, overflow=overflow)
     for row in cells:
-        grid.add_row(*(Text(row[place], _style(columns[place], row[place])) for place in places))
+        grid.add_row(
+            *(
+                Text(_cell(columns[place], row[place], room), _style(columns[place], row[place]))
+                for place, room in places.items()
+            )
+        )
     return grid
 
 
-def _fitting(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str], width: int
-) -> dict[int, int]:
-    """Return the places of the columns to show, and how wide each is to be."""
-    from rich.cells import cell_len
-
-    wanted = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
-    places = [
-        place
-        for place in range(len(columns))
-        if place == 0 or not cells or any(row[place] != NOTHING for row in cells)
-    ]
-    for name in spare:
-        if sum(wanted[place] + GAP for place in places[:-1]) + LEAST_OF_LAST <= width:
-            break
-        places = [place for place in places if columns[place] != name]
-    first, *middle, last = places if len(places) > 1 else (*places, *places)
-    rooms = {first: max(LEAST, min(wanted[first], width - LEAST_OF_LAST - GAP))}
-    left = width - rooms[first] - GAP - LEAST_OF_LAST
-    most = max(LEAST, left // max(1, len(middle)) - GAP)
-    fits = sum(wanted[place] + GAP for place in middle) <= left
-    rooms |= {place: wanted[place] if fits else min(wanted[place], most) for place in middle}
-    left = width - sum(room + GAP for place, room in rooms.items() if place != last)
-    return rooms | {last: max(LEAST, min(wanted[last], left))}
+def _cell(column: str, text: str, room: int) -> str:
+    return short_name(text, room) if column in NAMES else text
 
 
 def _style(column: str, cell: str) -> str:
-    return STYLES.get(cell, "") if column in STYLED else ""
+    return STYLES.get(cell, "") if column in STATES else ""
 
 
 def _console(file: IO[str]) -> Console:

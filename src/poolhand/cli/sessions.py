@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, NoReturn
 
 import msgspec
@@ -15,6 +16,7 @@ commands = typer.Typer(no_args_is_help=True, help="See conversations, their stat
 COLUMNS = ("id", "tenant", "user", "revision", "schema", "bytes", "turn")
 TURNS = ("at", "job", "try", "status", "took", "worker", "message", "result")
 SPARE = ("worker", "took", "try")
+MOST = 3  # tenants that are named
 
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
 Whose = Annotated[
@@ -63,7 +65,7 @@ def show(
     """Show one session: whose it is, and its state."""
     found = operate(store, app, lambda operator: operator.session(id, tenant))
     if found is None:
-        _not_found(id)
+        _not_found(id, tenant, store, app)
     if json:
         screen.as_json(found)
         return
@@ -93,11 +95,11 @@ def history(
 ) -> None:
     """Show the attempts at the turns of a session, oldest first."""
     found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    if not found:
+        _not_found(id, tenant, store, app)
     if json:
         screen.as_json(found)
         return
-    if not found:
-        _not_found(id)
     rows = [
         (
             one.at,
@@ -146,7 +148,7 @@ def erase(
     else:
         gone = operate(store, app, lambda operator: operator.erase_session(id, by, tenant))
         if gone is None:
-            _not_found(id)
+            _not_found(id, tenant, store, app)
         erased = [gone]
     if json:
         screen.as_json(erased)
@@ -157,7 +159,17 @@ def erase(
         screen.aside("no such sessions")
 
 
-def _not_found(id: str) -> NoReturn:
-    raise fail(
-        f"there is no session {id!r}, of this tenant; see `poolhand sessions list`", exits.NOT_FOUND
-    )
+def _not_found(id: str, tenant: str | None, store: str | None, app: str | None) -> NoReturn:
+    others = operate(store, app, lambda operator: operator.session_tenants(id))
+    whose = "without a tenant" if tenant is None else f"of the tenant {tenant!r}"
+    raise fail(f"there is no session {id!r} {whose}; {_elsewhere(others)}", exits.NOT_FOUND)
+
+
+def _elsewhere(tenants: list[str | None]) -> str:
+    """Say how the sessions of that name are found, which others have."""
+    named = [one for one in tenants if one is not None]
+    hints = ["leave out --tenant for the one without"] if None in tenants else []
+    hints += [f"give --tenant {shlex.quote(one)} for the one of {one!r}" for one in named[:MOST]]
+    if len(named) > MOST:
+        hints.append(f"{len(named) - MOST} more tenants have one")
+    return "; ".join(hints) or "see `poolhand sessions list`"

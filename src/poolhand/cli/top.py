@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from poolhand.cli import exits, options, screen
+from poolhand.cli.closing import Watched
 from poolhand.cli.door import fail, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.farms import WorkersView
@@ -60,9 +61,13 @@ def top(
 async def _watch(operator: Operator, by: str) -> None:
     """Show the live view; a signal to end leaves the terminal as it was."""
     view = LiveView(operator, by=by)
+    clock = Runtime().monotonic
+    watched = Watched(operator, clock())
     with suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, view.end)
+    await watched.begin()
     await view.run()
+    screen.aside(screen.safe(await watched.end(clock())))
 
 
 async def _picture(operator: Operator) -> None:

@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
         )
     )(doctor)
     app.command("config", epilog=options.examples("poolhand config --json"))(show_config)
-    app.command()(version)
+    app.command(epilog=options.examples("poolhand version --json", "poolhand --version"))(version)
 
 
 def audit(
@@ -135,7 +135,7 @@ async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
 def doctor(
     json: options.Json = False, store: options.Store = None, app: options.App = None
 ) -> None:
-    """Check everything, and say how to mend what is wrong.
+    """Check everything, and say how to fix what is wrong.
 
     Looked at are the file and its disk, or the server with its tables, connections and open
     transactions; the schema, the clock, leases of dead workers, and jobs that nobody would run.
@@ -165,7 +165,7 @@ def _in_sight(flag: str | None) -> Iterator[Finding]:
 
 
 def _with_fix(finding: Finding) -> str:
-    return finding.text if finding.fix is None else f"{finding.text}; to mend it: {finding.fix}"
+    return finding.text if finding.fix is None else f"{finding.text}; to fix it: {finding.fix}"
 
 
 async def _examine(url: str) -> list[Finding]:
@@ -173,7 +173,7 @@ async def _examine(url: str) -> list[Finding]:
     try:
         return await examine(existing(url, runtime), runtime)
     except Unavailable as error:
-        text = config.without_secrets(str(error), [url])
+        text = config.without_secrets(error.message, [url])
         return [Finding("store", Level.WRONG, f"{text} [{error.code}]")]
 
 
@@ -196,7 +196,7 @@ def show_config(
     rows = [(v.name, v.shown or "not set", v.origin, help_of[v.name]) for v in values]
     screen.table(columns, rows, spare=("meaning",))
     for name in found.unknown:
-        screen.aside(f"poolhand: {screen.safe(name)} is no variable of poolhand; check the name")
+        screen.aside(f"poolhand: {screen.safe(config.unknown_variable(name))}")
 
 
 def version(json: options.Json = False) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poolhand import config
-from poolhand.app_name import load_app
-from poolhand.cli import options
-from poolhand.cli.door import Told, told
+from poolhand.app_options import IN_CODE, store_conflict
+from poolhand.cli import options, screen
+from poolhand.cli.door import Told, file_of, loaded, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
 from poolhand.rules.farm import FarmSettings, Speech
@@ -20,6 +20,7 @@ from poolhand.settings import LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
+    from poolhand.farm.roster import FarmRecord
 
 ONE_SIGNAL = 0.1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -110,6 +111,8 @@ def work(
             surge=surge,
             prefetch_per_worker=concurrency,
         )
+        for unknown in found.unknown:
+            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
         _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
 
 
@@ -117,7 +120,7 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
     name = found.app.text
     if name is None:
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
-    app = load_app(name)
+    app = loaded(name)
     tell.urls.append(app.url)
     if speech.quiet:
         # The screen is the view's: what goes wrong is shown there.
@@ -125,7 +128,27 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
     else:
         logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
         log_events(events=app.events)
+        logging.getLogger("poolhand").info("%s", store_line(app))
+    conflict = store_conflict_of(app, name, found.store)
+    if conflict is not None:
+        screen.aside(f"poolhand: {screen.safe(conflict)}")
     asyncio.run(_run(app, name, found.farm, pools, speech))
+
+
+def store_line(app: App) -> str:
+    """Return which store an app uses, and what names it, as one line of the log."""
+    origin = app.store_origin
+    named = "the default, as nothing names one" if origin == config.DEFAULT else f"from {origin}"
+    return f"store {config.masked(app.url)} ({named})"
+
+
+def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
+    """Return a warning if a setting names another store than the code of an app, else None."""
+    if app.store_origin != IN_CODE or setting.is_default or setting.text is None:
+        return None
+    if file_of(app.url) is not None and file_of(app.url) == file_of(setting.text):
+        return None
+    return store_conflict(name, app.url, setting.text, setting.origin)
 
 
 async def _run(
@@ -159,3 +182,13 @@ async def _run(
         await view.run()
         if not farm.is_stopping:
             farm.stop()
+    await _sum_up(app, farm.record(), pools)
+
+
+async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
+    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    from poolhand.cli.closing import after_farm
+
+    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    await app.close()
+    screen.aside(screen.safe(text))

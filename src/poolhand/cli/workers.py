@@ -57,7 +57,7 @@ def list_workers(
     for farm in view.farms:
         screen.aside(f"farm {screen.safe(_standing(farm))}")
     if not view.farms and not view.alone:
-        screen.aside("nobody works: start a farm with `poolhand work module:app`")
+        screen.aside("no workers are running; start some with `poolhand work module:app`")
 
 
 @commands.command(

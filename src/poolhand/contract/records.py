@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ class Owner(Struct, frozen=True):
     """A process that holds leases: who it is, and how to tell on its host whether it lives.
 
     One that `works` runs jobs of the `pools` it serves, None for any; others only submit them.
+    `catalogue` names the document with the tasks that it has.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Owner(Struct, frozen=True):
     started: str
     works: bool = False
     pools: tuple[str, ...] | None = None
+    catalogue: str | None = None
 
     def serves(self, pool: str) -> bool:
         """Tell whether this process runs jobs of a pool."""
@@ -103,13 +106,15 @@ class Refusal(Struct, frozen=True):
 class Wanted(Struct, frozen=True, gc=False):
     """What an owner would run: as many jobs as it has free slots, of these pools or of all.
 
-    Jobs that were set aside are claimed only by their `causes`, before those that are queued.
+    Jobs that were set aside are claimed only by their `causes`, before those that are queued; not
+    by those that it has `refused`, whatever version of a call the causes allow.
     """
 
     owner: str
     slots: tuple[int, ...]
     pools: tuple[str, ...] | None = None
     causes: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -173,7 +178,11 @@ class Stored(Struct, frozen=True, gc=False):
 
 
 class Filter(Struct, frozen=True):
-    """Which jobs are meant: those for which everything given holds."""
+    """Which jobs are meant: those for which everything given holds.
+
+    `since` and `until` are about when a job was submitted: from the first moment on, and before the
+    second. Both have a time zone.
+    """
 
     pool: str | None = None
     statuses: tuple[Status, ...] = ()
@@ -182,6 +191,10 @@ class Filter(Struct, frozen=True):
     session: str | None = None
     tenant: str | None = None
     dead: bool | None = None
+    user: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    id_prefix: str | None = None
 
 
 class Page(Struct, frozen=True):

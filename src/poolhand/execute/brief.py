@@ -14,11 +14,14 @@ from poolhand.rules.job import Job
 from poolhand.runtime import Identity
 
 
-class PlainBrief(Struct, frozen=True, array_like=True, gc=False):
+class Brief(Struct, frozen=True, array_like=True, gc=False):
     """Which task to run, with what, and how it may be treated.
 
-    `payload` holds the arguments. `rerun`: the job may run again when a process dies under it. A
-    `closure` lives in the process that submitted it, its `home`, and nowhere else.
+    `payload` holds the arguments, `context` what came along from the submitter. `rerun`: the job
+    may run again when a process dies under it. A `closure` lives in the process that submitted it,
+    its `home`, and nowhere else. One whose payload is signed names the `run` it was signed for.
+    `version` is that of the task's parameters when it was submitted. Fields are written by their
+    place: new ones go behind the others, and older code passes over them.
     """
 
     task: str
@@ -30,28 +33,20 @@ class PlainBrief(Struct, frozen=True, array_like=True, gc=False):
     rerun: bool = True
     closure: bool = False
     home: Identity | None = None
+    context: bytes | None = None
+    run: str | None = None
+    version: str | None = None
 
     @property
     def policy(self) -> Retry | None:
         return None if self.retry is None else self.retry.retry()
 
 
-class Brief(PlainBrief, frozen=True, array_like=True, gc=False):
-    """A brief as it is read; `context` holds what came along from the submitter.
-
-    One whose payload is signed names the `run` it was signed for. Most bring nothing of both, and
-    are written plain: to them this costs neither time nor bytes.
-    """
-
-    context: bytes | None = None
-    run: str | None = None
-
-
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Brief)
 
 
-def write_brief(brief: PlainBrief) -> bytes:
+def write_brief(brief: Brief) -> bytes:
     return _encoder.encode(brief)
 
 
@@ -67,7 +62,7 @@ def read_brief(data: bytes, job_id: str) -> Brief:
 CALL, CONTEXT, RESULT = "call", "context", "result"
 
 
-def bound_to(job: Job, brief: PlainBrief, run: str) -> tuple[Any, ...]:
+def bound_to(job: Job, brief: Brief, run: str) -> tuple[Any, ...]:
     """Return what the call of a job is bound to: what says whose it is, and how it may be run."""
     retry = brief.retry
     return (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from inspect import isawaitable, unwrap
+from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
 
@@ -17,49 +16,102 @@ from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
-from poolhand.execute.signature import Signature
-from poolhand.rules.causes import key_cause, task_cause
+from poolhand.execute.schema import arguments_schema, version_of
+from poolhand.execute.signature import Call, Signature
+from poolhand.execute.task_name import is_defined_anew
+from poolhand.rules.causes import (
+    ANY_VERSION,
+    call_cause,
+    in_any_package,
+    is_same_task,
+    key_cause,
+    short_names,
+    task_cause,
+)
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 
+UNCHECKED = ""  # in place of a codec: nothing is held against what it keeps
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
 
 
 class Code:
-    """A function and its name; `fn` is what runs."""
+    """A function and its name; `fn` is what runs.
 
-    def __init__(self, name: str, fn: Callable[..., Any], parcels: Parcels) -> None:
+    With `exact` a call or a result that would not come back as it is is refused. Without, it is
+    whatever its codec makes of it.
+    """
+
+    def __init__(
+        self, name: str, fn: Callable[..., Any], parcels: Parcels, *, exact: bool = True
+    ) -> None:
         if not is_name(name):
             raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
         self.name = name
         self.fn = fn
         self.signature = Signature(fn, name)
         self.parcels = parcels
+        self._exact = exact
         # What is signed has to be bound to its job.
         self.signs = parcels.ring is not None
         # What errors call them; made once, as every job needs them.
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
+        self._version: str | None = None
 
-    def causes(self) -> Iterator[str]:
-        """Return the causes of jobs that wait for this task, or for a key that it reads with."""
-        yield task_cause(self.name)
+    @property
+    def version(self) -> str:
+        """Which calls this task accepts: another version may accept others, or the same."""
+        if self._version is None:
+            self._version = version_of(self.signature, self.parcels)
+        return self._version
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the JSON Schema of the arguments."""
+        return arguments_schema(self.signature)
+
+    def parameters(self) -> tuple[tuple[str, str], ...]:
+        """Return the names and kinds of the parameters, in order."""
+        return tuple(zip(self.signature.fields(), self.signature.kinds, strict=True))
+
+    def causes(self, name: str | None = None) -> Iterator[str]:
+        """Return the causes of jobs that wait for this task, or for a key that it reads with.
+
+        A job may know the task by another `name`.
+        """
+        name = self.name if name is None else name
+        yield task_cause(name)
+        yield call_cause(ANY_VERSION, name)
         ring = self.parcels.ring
         for key_id in () if ring is None else ring.names:
-            yield key_cause(key_id, self.name)
+            yield key_cause(key_id, name)
 
     def pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
     ) -> bytes:
         """Return a call as it is kept; one that could never be made is refused here."""
-        call = self.signature.bind(args, kwargs)
-        payload = self.parcels.write(call, self._call, bound)
-        if not self.signature.surely_fits(call):
+        signature, parcels = self.signature, self.parcels
+        call = signature.bind(args, kwargs)
+        sure = signature.check_call(call, parcels.codec if self._exact else UNCHECKED)
+        written = call if sure else signature.lowered(call, parcels.codec)
+        try:
+            payload = parcels.write(written, self._call, bound)
+        except UsageError:
+            self._find_unwritable(written)
+            raise
+        if not sure:
             try:
-                self.parcels.read(payload, self.signature.call_type, self._call, bound)
+                back = parcels.read(payload, signature.call_type, self._call, bound)
             except Undecodable as error:
-                raise self.signature.misfit(error.__cause__ or error) from None
+                raise signature.misfit(error.__cause__ or error) from None
+            if self._exact:
+                signature.check_read(call, back)
         return payload
+
+    def _find_unwritable(self, call: Call) -> None:
+        """Raise for the argument that cannot be written, by its name."""
+        for name, value in call[2].items():
+            self.parcels.write(value, f"argument {name!r} of {self._call}")
 
     def check_findable(self) -> None:
         """Raise if a process of its own surely cannot find this function."""
@@ -84,7 +136,7 @@ class Code:
     def unpack(self, payload: bytes, bound: bytes | None = None) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
         call = self.parcels.read(payload, self.signature.call_type, self._kept_call, bound)
-        if call[0] != self.name:
+        if not is_same_task(call[0], self.name):
             text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
             raise Undecodable(text)
         args, kwargs = self.signature.unbind(call)
@@ -97,7 +149,7 @@ class Code:
     def unpack_context(self, data: bytes, bound: bytes = b"") -> dict[str, Any]:
         """Return what came along with a kept call."""
         name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context, bound)
-        if name != self.name:
+        if not is_same_task(name, self.name):
             text = f"{self._context} is one of {name!a}; it was moved, and is not used"
             raise Undecodable(text)
         found: dict[str, Any] = values
@@ -105,83 +157,117 @@ class Code:
 
     def pack_result(self, value: Any, bound: bytes = b"") -> bytes:
         """Return a result as it is kept; one that nobody could read is refused here."""
-        data = self.parcels.write(value, self._result, bound)
-        if not self.signature.surely_returns(value):
+        signature, codec = self.signature, self.parcels.codec
+        sure = signature.check_result(value, codec if self._exact else UNCHECKED)
+        written = value if sure else signature.lowered_result(value, codec)
+        data = self.parcels.write(written, self._result, bound)
+        if not sure:
             try:
-                self.unpack_result(data, bound)
+                back = self.unpack_result(data, bound)
             except (Undecodable, UsageError) as error:
-                raise self.signature.misreturned(value, error.__cause__ or error) from None
+                raise signature.misreturned(value, error.__cause__ or error) from None
+            if self._exact:
+                signature.check_read_result(value, back)
         return data
 
     def unpack_result(self, data: bytes, bound: bytes = b"") -> Any:
-        return self.parcels.read(data, self.signature.returns, self._result, bound)
+        return self.parcels.read(data, self.signature.result_type, self._result, bound)
 
 
 class Codes:
     """All tasks of an app by name. Nothing is imported because a stored job asks for it.
 
-    What was not added here is looked for among the `others`.
+    What was not added here is looked for among the `others`. A task is found by its name, or by the
+    one name here of which one is the dotted end of the other: `agents.f` and `proj.agents.f` are
+    one function whose module was started in two ways.
     """
 
     def __init__(self, others: Codes | None = None) -> None:
         self._codes: dict[str, Code] = {}
+        self._longer: dict[str, tuple[str, ...]] = {}
         self._others = others
-        self._causes: frozenset[str] | None = None
+        self._changes = 0
+        self._causes: tuple[object, frozenset[str]] | None = None
 
     def add(self, code: Code) -> None:
         other = self._codes.get(code.name)
-        if other is not None and other.fn is not code.fn and not _is_reloaded(other.fn, code.fn):
+        if other is not None and not is_defined_anew(other.fn, code.fn):
             raise UsageError(
-                f"task {code.name!r} is registered already; give one of the two another name="
+                f"task {shown(code.name)} is registered already, for another function; give one of "
+                "the two another name: @app.task(name=…)"
             )
         self.renew(code)
 
     def renew(self, code: Code) -> None:
         """Keep a task under its name, in place of what had that name before."""
-        self._codes[code.name] = code
-        self._causes = None
+        name = code.name
+        if name not in self._codes:
+            for short in short_names(name):
+                self._longer[short] = (*self._longer.get(short, ()), name)
+        self._codes[name] = code
+        self._changes += 1
+
+    def check(self) -> None:
+        """Raise if a task has types that can never be stored; by now all have to be defined."""
+        for code in list(self._codes.values()):
+            code.signature.check()
 
     def causes(self) -> frozenset[str]:
         """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""
-        causes = self._causes
-        if causes is None:
-            # A list first: tasks may be registered while this thread looks.
-            codes = list(self._codes.values())
-            causes = self._causes = frozenset(cause for code in codes for cause in code.causes())
-        return causes if self._others is None else causes | self._others.causes()
+        known, version = self._causes, self._version()
+        if known is None or known[0] != version:
+            known = self._causes = version, frozenset(self._all_causes())
+        return known[1]
 
     def find(self, name: str) -> Code | None:
+        """Return the task that a name means; None if it means none, or may mean several."""
+        code = self._exact(name)
+        if code is not None:
+            return code
+        near = self._near(name)
+        if len(near) != 1:
+            return None
+        ((other, code),) = near.items()
+        # A worker offers `other` for whatever package: then it must be the only one to be meant.
+        return None if len(other) < len(name) and self._near(other) else code
+
+    def candidates(self, name: str) -> list[str]:
+        """Return the names of the tasks between which a name does not decide."""
+        if self.find(name) is not None:
+            return []
+        near = self._near(name)
+        return sorted({*near, *(more for other in near for more in self._near(other))})
+
+    def _exact(self, name: str) -> Code | None:
         code = self._codes.get(name)
-        return self._others.find(name) if code is None and self._others is not None else code
+        return self._others._exact(name) if code is None and self._others is not None else code
+
+    def _near(self, name: str) -> dict[str, Code]:
+        """Return the tasks of other names that a name may mean."""
+        near = {} if self._others is None else self._others._near(name)
+        names = (*self._longer.get(name, ()), *short_names(name))
+        return near | {other: self._codes[other] for other in names if other in self._codes}
+
+    def _all_causes(self) -> Iterator[str]:
+        for code in self._all():
+            name = code.name
+            yield from code.causes()
+            for short in short_names(name):
+                if self.find(short) is code:
+                    yield from code.causes(short)
+            if "." in name and not self._near(name):
+                yield from map(in_any_package, code.causes())
+
+    def _all(self) -> list[Code]:
+        # Lists: tasks may be registered while another thread looks.
+        return list(self._codes.values()) + ([] if self._others is None else self._others._all())
+
+    def _version(self) -> tuple[object, ...]:
+        return self._changes, None if self._others is None else self._others._version()
 
 
 # Every task of every app of this process: where a durable pool finds those it was not handed.
 KNOWN = Codes()
-
-
-def name_of_task(fn: Callable[..., Any]) -> str:
-    """Return the name under which every process knows a function, however it was started."""
-    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if module is None or path is None:
-        raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
-    if module in ("__main__", "__mp_main__"):
-        # The second is what a child of multiprocessing calls the script of its parent.
-        module = _name_of_script(fn)
-    return f"{module}.{path}"
-
-
-def _name_of_script(fn: Callable[..., Any]) -> str:
-    # What the function itself sees: while a child imports it, its main module is another one.
-    main = getattr(unwrap(fn), "__globals__", None) or vars(sys.modules["__main__"])
-    spec = main.get("__spec__")
-    if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
-    file = str(main.get("__file__") or "__main__")
-    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-
-
-def _is_reloaded(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
 
 
 def run_apart(

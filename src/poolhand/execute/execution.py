@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Line
 from poolhand.rules.streams import executions_of
+from poolhand.rules.view import View
 
 EXECUTION = "execution"
 LONGEST_TEXT = 2_000
 
 
-class Execution(Struct, frozen=True):
+class Execution(View, frozen=True):
     """One attempt at one turn. Texts are cut; model, tokens and cost are those of its LLM calls."""
 
     session: str

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
-from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError
+from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError, WireError
 from poolhand.execute.brief import (
     CALL,
     CONTEXT,
@@ -30,7 +30,7 @@ from poolhand.execute.code import Code, Codes
 from poolhand.execute.returned import Returned, pack_returned
 from poolhand.rules import lifecycle
 from poolhand.rules.backoff import NO_RETRY, Retry
-from poolhand.rules.causes import home_cause, key_cause, task_cause
+from poolhand.rules.causes import call_cause, home_cause, key_cause, task_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
 from poolhand.runtime import Identity
@@ -111,6 +111,8 @@ class Executor:
         self.pools = pools
         self.is_home = is_home
         self.closures: dict[str, Closure] = {}
+        # Replaced, not changed: the thread of the store reads it.
+        self.refused: frozenset[str] = frozenset()
 
     def prepare(self, claim: Claim, held: Held) -> Errand | Hopeless | Change:
         """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
@@ -122,9 +124,14 @@ class Executor:
             code = self.codes.find(brief.task)
             if code is None:
                 return set_aside(claim, task_cause(brief.task))
+        except Exception as error:
+            return Hopeless(claim, Failed(error, permanent=True))
+        try:
             call, brought = call_of(code, brief, claim.job)
         except BadSignature as error:
             return _unverified(claim, error)
+        except WireError as error:
+            return self._misfit(claim, brief, code, error)
         except Exception as error:
             # Whatever the types of the user do when they are made.
             return Hopeless(claim, Failed(error, permanent=True))
@@ -175,6 +182,18 @@ class Executor:
         """Say what becomes of a job whose own process died under it."""
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
+
+    def _misfit(
+        self, claim: Claim, brief: Brief, code: Code, error: WireError
+    ) -> Hopeless | Change:
+        """Set aside a call that the version of the task that it was submitted to may accept."""
+        if brief.version is None or brief.version == code.version:
+            return Hopeless(claim, Failed(error, permanent=True))
+        cause = call_cause(brief.version, claim.job.name)
+        self.refused |= {cause}
+        change = set_aside(claim, cause)
+        fault = Fault(f"poolhand.errors.{type(error).__name__}", str(error))
+        return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
 
     def _closure(self, claim: Claim, brief: Brief, held: Held) -> Errand | Hopeless | Change:
         closure = self.closures.get(claim.job.id)
@@ -272,7 +291,8 @@ def _is_proven_enough(job: Job, brief: Brief) -> bool:
 
 def _never_alone(job: Job, code: Code) -> JobLost:
     return JobLost(
-        f"job {job.id} was lost: {job.crashes} processes that ran it died, and {code.unfindable()}",
+        f"job {job.id} was lost: {job.crashes} processes that ran it died, and "
+        f"{code.unfindable().message}",
         job_id=job.id,
     )
 

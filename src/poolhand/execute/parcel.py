@@ -6,12 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from poolhand.errors import UsageError
+from poolhand.errors import PoolhandError, UsageError
+from poolhand.wire.envelope import unpack
 from poolhand.wire.limits import LIMITS, Limits
 from poolhand.wire.payload import decode, encode
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 
+LARGEST = 16 * 1024 * 1024  # bytes that are read without an app, whatever it allows itself
 PARTS: dict[str, tuple[Any, str]] = {
     "limits": (Limits, "Limits(…)"),
     "ring": (KeyRing | None, "KeyRing(…), or None"),
@@ -60,3 +62,19 @@ class Parcels(Struct, frozen=True):
             bound=bound,
             what=what,
         )
+
+
+def read_without_keys(data: bytes) -> tuple[Any, str | None]:
+    """Return the value of bytes that are not signed; of others None, and what they are."""
+    try:
+        envelope = unpack(data, "it")
+    except PoolhandError as error:
+        return None, f"cannot be read: {error}"
+    kind = "a pickle" if envelope.codec == "pickle" else envelope.codec
+    if envelope.key_id is not None:
+        key = f"signed with the key {envelope.key_id!a}"
+        return None, f"{kind}, {key}, {len(data):,} bytes: only an app with that key reads it"
+    try:
+        return Parcels(limits=Limits(payload=LARGEST)).read(data, Any, "it"), None
+    except PoolhandError as error:
+        return None, f"{kind[:40]}, {len(data):,} bytes, cannot be read: {error}"

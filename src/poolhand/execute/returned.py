@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from poolhand.errors import ResultNotKept, Undecodable, WireError
+from poolhand.errors import PoolhandError, ResultNotKept, Undecodable, WireError
 from poolhand.rules.job import Job
 from poolhand.wire.payload import decode, encode
 
@@ -36,7 +36,7 @@ def pack_returned(value: Any) -> bytes:
         reason = f"JSON does not give a {type(value).__name__} back as it was"
     except Exception as error:
         # Whatever the types of the user do when they are written or compared.
-        reason = str(error) if isinstance(error, WireError | ValueError) else type(error).__name__
+        reason = _reason(error)
     reason = reason[:LONGEST_REASON].encode(errors="replace").decode()
     return encode(Unkept(reason), what="it")
 
@@ -55,6 +55,12 @@ def unpack_returned(job: Job) -> Any:
     if isinstance(found, Unkept):
         raise _not_kept(job, found.reason)
     return found.value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PoolhandError):
+        return error.message
+    return str(error) if isinstance(error, ValueError) else type(error).__name__
 
 
 def _not_kept(job: Job, reason: str) -> ResultNotKept:

@@ -13,8 +13,10 @@ from poolhand.farm.numbers import bodies_of
 from poolhand.farm.refusal import forbidden
 from poolhand.farm.station import Station
 from poolhand.farm.task import Door, Submits
+from poolhand.pool.options import Options
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import OnBusy, may_use
+from poolhand.rules.showing import safe
 from poolhand.rules.streams import executions_of, session_of
 from poolhand.sessions.record import SessionRecord, read
 from poolhand.sessions.session import Session
@@ -47,7 +49,7 @@ class Agent(Generic[P, T]):
         self.__module__ = call.__module__
         self.__wrapped__ = call
         # Told where the agent is made, not by its first session.
-        self.session("check")
+        self.usual_options()
 
     @property
     def name(self) -> str:
@@ -58,7 +60,16 @@ class Agent(Generic[P, T]):
         return await self._call(session, *args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Agent {self.name} in pool {self._pool!r}>"
+        return f"<Agent {safe(self.name)} in pool {self._pool!r}>"
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the options of its turns were changed to."""
+        return {**self._changes, "on_busy": self._on_busy}
+
+    def usual_options(self) -> Options:
+        """Return the options of every turn, those of the pool included."""
+        return self.session("any").usual_options()
 
     def session(
         self,

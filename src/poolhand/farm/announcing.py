@@ -1,4 +1,4 @@
-"""What a worker tells of jobs whose outcome is written: events, its listener, `on_dead`."""
+"""What a worker tells of jobs whose outcome is written: events, log, its listener, `on_dead`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
 from poolhand.observe import events
+from poolhand.observe.failures import FailureLog
+from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
-from poolhand.rules.causes import home_of
+from poolhand.rules.causes import home_of, task_of
 from poolhand.rules.job import Job, Status
 
 
@@ -22,19 +24,26 @@ class Announcing:
         all_events: events.Events,
         configs: Mapping[str, PoolConfig],
         tell: Callable[[events.Event], None],
+        candidates: Callable[[str], list[str]],
+        clock: Clock,
     ) -> None:
         self.heard: Callable[[Job], None] | None = None
+        self.failures = FailureLog(loop, clock.now, all_events)
+        self._clock = clock
         self.callbacks = Callbacks(loop, all_events)
         self._configs = configs
         self._tell = tell
+        self._candidates = candidates
         self._causes: set[str] = set()
 
     def written(self, one: Done) -> None:
         """Tell what became of a job."""
         job = one.change.job
         if job.status.waiting:
-            self._waits_again(job, one.begun)
+            self._waits_again(job, one)
             return
+        if job.status is Status.FAILED:
+            self.failures.died(job)
         self._tell(events.JobEnded(job.pool, job))
         if self.heard is not None:
             self.heard(job)
@@ -42,11 +51,27 @@ class Announcing:
         if job.status is Status.FAILED and config is not None and config.on_dead is not None:
             self.callbacks.tell(config.on_dead, job)
 
-    def _waits_again(self, job: Job, begun: bool) -> None:
+    def lost(self, job: Job) -> None:
+        """Tell that a job of this worker is no longer its own."""
+        self.failures.lease_lost(job)
+        self._tell(events.LeaseLost(job.pool, job))
+
+    def _waits_again(self, job: Job, one: Done) -> None:
         cause = job.waits_for
-        if begun:
+        if one.failed:
+            at = job.run_at
+            self.failures.retried(
+                job, None if at is None else (at - self._clock.wall()).total_seconds()
+            )
+        if one.begun:
             self._tell(events.JobRetried(job.pool, job))
         elif cause is not None and cause not in self._causes and home_of(cause) is None:
             # Once: the next jobs under this cause say nothing new. A closure goes on at its home.
             self._causes.add(cause)
-            self._tell(events.JobSetAside(job.pool, job, cause))
+            hint = self._hint(cause)
+            self.failures.set_aside(job, cause, hint)
+            self._tell(events.JobSetAside(job.pool, job, cause, hint))
+
+    def _hint(self, cause: str) -> str:
+        names = self._candidates(task_of(cause) or "")
+        return f"it may be any of {', '.join(names)}: rename all but one" if names else ""

@@ -9,8 +9,10 @@ from functools import partial
 from inspect import isawaitable
 
 from poolhand.observe.events import CallbackFailed, Events
+from poolhand.observe.failures import warn
 from poolhand.pool.config import OnDead
 from poolhand.pool.drain import STOP_GRACE
+from poolhand.pool.fault import fault_of
 from poolhand.pool.substrate import start_task
 from poolhand.rules.job import Job
 
@@ -45,8 +47,10 @@ class Callbacks:
             if isawaitable(told):
                 await _await(told)
         except (Exception, CancelledError) as error:
+            fault = fault_of(error)
+            text = f"{fault.type}: {fault.message}"
+            warn(f"on_dead of pool {job.pool!r} raised {text}", CallbackFailed, self._events)
             if self._events.live:
-                text = f"{type(error).__name__}: {error}"
                 self._events.emit(CallbackFailed(job.pool, "on_dead", text))
             if isinstance(error, CancelledError):
                 raise

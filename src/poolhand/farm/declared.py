@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from collections.abc import Iterable
 from typing import Unpack
 
+from msgspec.structs import replace
+
 from poolhand.errors import UsageError
-from poolhand.pool.config import PoolConfig, PoolOptions, configure
-from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+from poolhand.observe.failures import warn
+from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
+from poolhand.rules.backpressure import Unbounded
+from poolhand.rules.checks import NAME_ALLOWED, is_name, nearest, shown
+from poolhand.rules.spec import PoolSpec
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
@@ -17,6 +22,7 @@ class Declared:
 
     def __init__(self) -> None:
         self.configs: dict[str, PoolConfig] = {}
+        self._capped: dict[str, bool] = {}
         self._used: set[str] = set()
 
     def add(self, name: str, **options: Unpack[PoolOptions]) -> PoolConfig:
@@ -32,14 +38,27 @@ class Declared:
                 "in the store of the app"
             )
         config = configure(name, options)
+        capped = "max_concurrent" in options
+        if not capped and not isinstance(config.backpressure, Unbounded):
+            raise UsageError(
+                f"pool {name!r}: backpressure={config.backpressure} needs a cap: without one every "
+                "job may start at once, and the pool is never full; give max_concurrent=…, how "
+                "many of its jobs run at a time in all processes"
+            )
         self._check_near_miss(self._used - {name}, declared={name})
         self.configs[name] = config
+        self._capped[name] = capped
         return config
+
+    def spec(self, name: str, id: str) -> PoolSpec:
+        """Return what a store must know of a declared pool: one without a cap has none there."""
+        spec = spec_of(self.configs[name], id)
+        return spec if self._capped[name] else replace(spec, slots=None)
 
     def find(self, pool: str) -> PoolConfig:
         """Return the rules of a pool; one that nobody declared has the usual ones."""
         config = self.configs.get(pool)
-        return _UNDECLARED if config is None else config
+        return UNDECLARED if config is None else config
 
     def check_use(self, pool: str) -> None:
         """Raise if a task cannot mean this pool."""
@@ -55,6 +74,15 @@ class Declared:
         """Return the pools that are declared, or that a task means."""
         return tuple(sorted(self._used.union(self.configs)))
 
+    def warn_of_unknown(self, pools: Iterable[str] | None, what: str) -> None:
+        """Warn of pools that are to be served though no task uses them and none declares them."""
+        known = self.served()
+        for pool in pools or ():
+            if pool not in known:
+                near = nearest(pool, known)
+                hint = "" if near is None else f"; did you mean {near!r}?"
+                warn(f"{what}: pool {pool!r} is not declared and no task uses it{hint}")
+
     def check(self) -> None:
         """Raise if a task means a pool that is nearly declared."""
         self._check_near_miss(self._used, declared=set(self.configs))
@@ -63,12 +91,12 @@ class Declared:
         for pool in sorted(used - self.configs.keys()):
             if pool in declared:
                 continue
-            near = get_close_matches(pool, declared, n=1, cutoff=0.8)
-            if near:
+            near = nearest(pool, declared, cutoff=0.8)
+            if near is not None:
                 raise UsageError(
-                    f"pool {pool!r} is not declared, but {near[0]!r} is: correct the name, or "
+                    f"pool {pool!r} is not declared, but {near!r} is: correct the name, or "
                     f"declare it with app.pool({pool!r})"
                 )
 
 
-_UNDECLARED = PoolConfig("default")
+UNDECLARED = PoolConfig("default")

@@ -43,7 +43,7 @@ from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
 from poolhand.rules import audit
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import Seconds, is_seconds, to_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keep import KEEP
 from poolhand.rules.sizing import Autoscale
@@ -207,9 +207,9 @@ class DurablePool(DurableSubmitter, DurableSight):
             self._expected.confirm(id)
         return ticket
 
-    async def drain(self, timeout: float | None = None) -> DrainReport:
+    async def drain(self, timeout: Seconds | None = None) -> DrainReport:
         """Stop within `timeout` seconds: finish what can be finished, keep the rest."""
-        seconds = self._config.drain_timeout if timeout is None else timeout
+        seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         if self._draining is None or _has_failed(self._draining):
@@ -231,7 +231,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         loop = asyncio.get_running_loop()
         self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
 
-    async def leave(self, timeout: float | None = None) -> DrainReport:
+    async def leave(self, timeout: Seconds | None = None) -> DrainReport:
         try:
             return await self.drain(timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -292,7 +292,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         try:
             ticket = await self._add(order, how)
         except Conflict as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(error.message) from error
         self._known.dead.pop(id, None)
         closures.pop(id, None)
         return ticket

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.context import running
 from poolhand.errors import UsageError
+from poolhand.farm.stored_map import map_stored, map_window
 from poolhand.farm.task import Task
-from poolhand.pool.fanout import bounded_map
-from poolhand.pool.mapping import check_map, window
+from poolhand.pool.mapping import check_map
 from poolhand.pool.options import Options, Terms, terms
 from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.backpressure import Bounded, OnFull, Policy, capacity
 from poolhand.rules.checks import shown
 
 
@@ -64,23 +62,12 @@ class DurableSubmitter(Submitter):
         wait or run are cancelled and over, then the error is raised.
         """
         check_map(self, fn.code.fn if isinstance(fn, Task) else fn, items, return_exceptions)
-        submitter = running.get()
-
-        async def one(item: Any) -> Any:
-            # Not the job that this is, which nobody else knows.
-            running.set(submitter)
-            ticket = await self.submit(fn, item)
-            try:
-                return await ticket
-            except asyncio.CancelledError:
-                await ticket.cancel()
-                raise
-
-        limit = _window(self._config.max_concurrent, self._config.backpressure)
-        values: list[Any] = await bounded_map(
-            one, items, limit=limit, return_exceptions=return_exceptions
+        return await map_stored(
+            partial(self.submit, fn),
+            items,
+            limit=map_window(self._config.max_concurrent, self._config.backpressure),
+            return_exceptions=return_exceptions,
         )
-        return values
 
     def _view(self, options: Options) -> DurableSubmitter:
         tenant = self._config.scope.tenant
@@ -91,16 +78,6 @@ class DurableSubmitter(Submitter):
                 "it out"
             )
         return DurableView(self, options if tenant is None else replace(options, tenant=tenant))
-
-
-def _window(slots: int, policy: Policy) -> int:
-    """Return how many jobs of a map may be in the pool at a time."""
-    depth = capacity(policy)
-    most = window(slots, depth)
-    if not depth or (isinstance(policy, Bounded) and policy.on_full is OnFull.BLOCK_SUBMITTER):
-        return most
-    # Until a worker claims it, a job waits, even if a slot is free.
-    return min(most, depth)
 
 
 class DurableView(DurableSubmitter):

@@ -23,8 +23,8 @@ RETRY_FIRST, RETRY_MOST = 0.05, 1.0
 STEP_ASIDE = 0.05  # for those who can run what was passed on
 
 
-# Which pools to claim from, None for all, and by which causes.
-Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str]]]
+# Which pools to claim from, None for all, by which causes, and by which not.
+Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]]
 
 
 class Done(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Done(Struct, frozen=True):
 
     `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
     for another that no store could take. One that had not `begun` is passed on to others without a
-    word.
+    word. `failed`: the attempt ended with an error, whatever becomes of the job.
     """
 
     change: Change
@@ -40,6 +40,7 @@ class Done(Struct, frozen=True):
     value: Any = None
     poor: bool = False
     begun: bool = True
+    failed: bool = False
 
 
 class Delivery(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Owner, Put
 from poolhand.errors import StoreError
+from poolhand.farm.catalogue import PUBLISH_EVERY, Published
 from poolhand.farm.keeper import Keeper
 
 LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
@@ -33,6 +34,10 @@ class Holder(Protocol):
     def pools(self) -> tuple[str, ...] | None:
         """Return those whose jobs it runs, None for any."""
 
+    @property
+    def catalogue(self) -> Published | None:
+        """The tasks it has, if it publishes them."""
+
     def lose(self, tokens: Sequence[int]) -> None:
         """Stop what is not ours any more."""
 
@@ -54,6 +59,7 @@ class Heartbeat:
         self.holders: list[Holder] = []
         self.owner = self._new_owner()
         self._enrolled: Owner | None = None
+        self._publish_at = 0.0
 
     @property
     def steady(self) -> bool:
@@ -75,6 +81,7 @@ class Heartbeat:
     async def enroll(self) -> None:
         """Make this process known as an owner."""
         owner = self._described()
+        await self._publish()
         await self._keeper.store.enroll(owner)
         self._enrolled = owner
         self._renewed_at = self._now()
@@ -134,7 +141,7 @@ class Heartbeat:
             OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()
             await self.enroll()
-        elif self._enrolled != self._described():
+        elif self._enrolled != self._described() or self._now() >= self._publish_at:
             await self.enroll()
         self._renewed_at = began
         if news.lost:
@@ -146,7 +153,17 @@ class Heartbeat:
         served = [holder.pools() for holder in self.holders]
         named = {name for names in served if names is not None for name in names}
         pools = None if None in served else tuple(sorted(named))
-        return replace(self.owner, works=bool(self.holders), pools=pools)
+        catalogue = next((one.digest for one in self._catalogues()), None)
+        return replace(self.owner, works=bool(self.holders), pools=pools, catalogue=catalogue)
+
+    async def _publish(self) -> None:
+        """Write down which tasks are here; again after a while, as nothing is kept for ever."""
+        for catalogue in self._catalogues():
+            await self._keeper.store.put([catalogue.document])
+        self._publish_at = self._now() + PUBLISH_EVERY
+
+    def _catalogues(self) -> list[Published]:
+        return [one.catalogue for one in self.holders if one.catalogue is not None]
 
     def _each(self, tell: Callable[[Holder], None]) -> None:
         for holder in list(self.holders):

@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from poolhand.contract import Added, Batch, Entry, Refusal, Store
 from poolhand.errors import StoreError, Unavailable
 from poolhand.farm.news import News
 from poolhand.observe.events import Events, StoreTrouble
+from poolhand.observe.failures import warn
 from poolhand.pool.substrate import own_task
 from poolhand.runtime import Runtime
 
@@ -29,13 +31,17 @@ RESTART_AFTER = 1.0
 
 
 class Reply:
-    """Where an answer goes: to a future of an event loop, or of a thread that waits."""
+    """Where an answer goes: to a future of an event loop, or of a thread that waits.
 
-    __slots__ = ("dropped", "future", "loop", "task")
+    `waiter` is the id of the stored job that awaits it, if one does and without a time limit.
+    """
+
+    __slots__ = ("dropped", "future", "loop", "task", "waiter")
 
     def __init__(self, loop: AbstractEventLoop | None) -> None:
         self.loop = loop
         self.dropped = False
+        self.waiter: str | None = None
         self.task: Task[None] | None = None
         self.future: Future[Any] | PlainFuture[Any] = (
             PlainFuture() if loop is None else loop.create_future()
@@ -189,7 +195,10 @@ class Keeper:
         """Tell that something does not go as it should, once until it does again."""
         if self._told.get(what) is not type(error):
             self._told[what] = type(error)
-            self.news.tell(StoreTrouble("", what, f"{type(error).__name__}: {error}"))
+            text = f"{type(error).__name__}: {error}"
+            line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            self.news.do(partial(warn, line, StoreTrouble, self.events))
+            self.news.tell(StoreTrouble("", what, text))
 
     def well(self, what: str) -> None:
         """Note that something goes as it should again."""

@@ -71,8 +71,10 @@ class KeptStore:
     ) -> list[str]:
         return await self._ask(lambda store: store.erase(ids, streams, by, documents))
 
-    async def put(self, puts: Sequence[Put], token: int | None = None) -> tuple[int, ...] | None:
-        return await self._ask(lambda store: store.put(puts, token))
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
+        return await self._ask(lambda store: store.put(puts, token, log))
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
         return await self._ask(lambda store: store.delete(key, expect))

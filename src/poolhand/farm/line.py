@@ -11,11 +11,14 @@ from typing import Any, Protocol
 
 from poolhand.contract import Claim
 from poolhand.execute.executor import hand_back, stopped
+from poolhand.farm.catalogue import Published
 from poolhand.farm.hand import Choose, Delivery, Done, Hand
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.farm.tray import Tray
 from poolhand.pool.drain import STOP_GRACE
+from poolhand.pool.slots import Slots
+from poolhand.rules.nested import WorkerSlots
 
 
 class Crew(Protocol):
@@ -31,6 +34,9 @@ class Crew(Protocol):
     @property
     def stuck(self) -> Collection[int]:
         """The tokens of jobs that are over while their code still runs."""
+
+    @property
+    def slots(self) -> Slots[StoredWork]: ...
 
     def receive(self) -> None: ...
 
@@ -54,6 +60,7 @@ class Line:
         self.task: Task[None] | None = None
         self.claims: deque[Claim] = deque()
         self.news: deque[Delivery] = deque()
+        self.catalogue: Published | None = None
         self._station = station
         self._choose = choose
         self._crew = crew
@@ -109,6 +116,15 @@ class Line:
 
     def tokens(self) -> Sequence[int]:
         return list(self._crew.running)
+
+    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return the slots of the worker and what runs there, given which ids each job awaits."""
+        slots = self._crew.slots
+        # A list first: made in one go, while jobs begin and end.
+        ids = [work.id for work in list(self._crew.running.values())]
+        ids += [claim.job.id for claim in list(self.claims)]
+        held = {id: tuple(awaited.get(id, ())) for id in ids}
+        return WorkerSlots(len(slots.all), self.pools(), held, slots.stuck)
 
     def pools(self) -> tuple[str, ...] | None:
         return self._choose()[0]

@@ -43,8 +43,8 @@ class Heirs(Protocol):
     def see(self, leases: Sequence[Lease]) -> None:
         """Hear who holds leases, at every look."""
 
-    def inherit(self, changes: Sequence[Change]) -> None:
-        """Hear what became of the jobs of the dead."""
+    def inherit(self, changes: Sequence[Change], crashed: bool) -> None:
+        """Hear what became of the jobs of the dead, who may have gone in good order."""
 
 
 class Reaper:
@@ -106,7 +106,8 @@ class Reaper:
         if not claims:
             return
         owner = lease.owner.id
-        if await store.get_document(f"{FAREWELL}{owner}") is not None:
+        in_order = await store.get_document(f"{FAREWELL}{owner}") is not None
+        if in_order:
             changes = [stopped(claim, at) for claim in claims]
         else:
             changes = [
@@ -118,7 +119,7 @@ class Reaper:
         if made:
             ids = tuple(one.job.id for one in made)
             self._keeper.news.tell(OwnerReaped("", lease.owner.host, lease.owner.pid, ids))
-        self._heirs.inherit(made)
+        self._heirs.inherit(made, crashed=not in_order)
 
 
 class Leader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from poolhand.errors import UsageError
@@ -10,6 +10,7 @@ from poolhand.farm.agent import Agent
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
 from poolhand.rules import schedule
+from poolhand.rules.checks import Seconds
 from poolhand.sessions.session import Session
 
 P = ParamSpec("P")
@@ -73,10 +74,18 @@ class Function(Protocol[P, T_co]):
 class ScheduleMaker:
     """Puts a task on a schedule; a plain function becomes a task of the pool "default" first."""
 
-    def __init__(self, scheduler: Scheduler, when: schedule.When, missed: schedule.Missed) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        when: schedule.When,
+        missed: schedule.Missed,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> None:
         self._scheduler = scheduler
         self._when = when
         self._missed = missed
+        self._call = schedule.arguments(args, kwargs)
 
     @overload
     def __call__(self, fn: Scheduled, /) -> Scheduled: ...
@@ -95,7 +104,7 @@ class ScheduleMaker:
                 f"agent {fn.name!r} takes turns of sessions; schedule a task that submits a turn"
             )
         task = fn if isinstance(fn, Task) else self._scheduler.home.register(fn, "default", {})
-        self._scheduler.add(task, self._when, self._missed)
+        self._scheduler.add(task, self._when, self._missed, *self._call)
         return task
 
 
@@ -105,22 +114,38 @@ class Schedules:
     _scheduler: Scheduler
 
     def cron(
-        self, expression: str, *, tz: str | None = None, missed: str = "once"
+        self,
+        expression: str,
+        *,
+        tz: str | None = None,
+        missed: str = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> ScheduleMaker:
         """Have a task run by the calendar: `@app.cron("0 2 * * *", tz="Europe/Berlin")`.
 
-        Once over all processes. Without `tz` the zone is the setting `timezone`, usually UTC.
+        Once over all processes. The expression may be a name: "@hourly", "@daily", "@weekly",
+        "@monthly", "@yearly". Without `tz` the zone is the setting `timezone`, usually UTC.
         `missed` says what is done about moments that went by while no worker ran: "once" runs the
-        newest, "skip" only if it is not more than 60 s old, "all" each of them.
+        newest, "skip" only if it is not more than 60 s old, "all" each of them. The task is called
+        with `args` and `kwargs`.
         """
         zone = self._scheduler.zone() if tz is None else tz
         when = schedule.cron(expression, zone)
-        return ScheduleMaker(self._scheduler, when, schedule.policy(missed))
+        return ScheduleMaker(self._scheduler, when, schedule.policy(missed), args, kwargs)
 
-    def every(self, seconds: float, *, missed: str = "once") -> ScheduleMaker:
-        """Have a task run every so many seconds: `@app.every(30)`.
+    def every(
+        self,
+        seconds: Seconds,
+        *,
+        missed: str = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> ScheduleMaker:
+        """Have a task run every so many seconds, or every timedelta: `@app.every(30)`.
 
-        Once over all processes, at multiples of the interval since 1970; `missed` as for `cron`.
+        Once over all processes, at multiples of the interval since 1970; `missed`, `args` and
+        `kwargs` as for `cron`.
         """
         when = schedule.every(seconds)
-        return ScheduleMaker(self._scheduler, when, schedule.policy(missed))
+        return ScheduleMaker(self._scheduler, when, schedule.policy(missed), args, kwargs)

@@ -1,8 +1,13 @@
-"""News from the keeper: told on another thread, as subscribers are user code and may take long."""
+"""News from the keeper: told on another thread, as subscribers are user code and may take long.
+
+So are the handlers of a log.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 from poolhand.observe.events import Event, Events
@@ -15,15 +20,18 @@ class News:
     def __init__(self, runtime: Runtime, events: Events) -> None:
         self._runtime = runtime
         self._events = events
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._lock = Lock()
         self._at_it = False
 
     def tell(self, event: Event) -> None:
-        if not self._events.live:
-            return
+        if self._events.live:
+            self.do(partial(self._events.emit, event))
+
+    def do(self, call: Callable[[], None]) -> None:
+        """Make a call that raises nothing, behind what was told before."""
         with self._lock:
-            self._waiting.append(event)
+            self._waiting.append(call)
             if self._at_it:
                 return
             self._at_it = True
@@ -39,5 +47,5 @@ class News:
                 if not self._waiting:
                     self._at_it = False
                     return
-                event = self._waiting.popleft()
-            self._events.emit(event)
+                call = self._waiting.popleft()
+            call()

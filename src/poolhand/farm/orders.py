@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import replace
 
 from poolhand.context import running, snapshot
 from poolhand.contract import Order
@@ -16,7 +16,6 @@ from poolhand.execute.brief import (
     CALL,
     CONTEXT,
     Brief,
-    PlainBrief,
     bound,
     bound_to,
     record_of,
@@ -110,6 +109,12 @@ class Orders:
             expires = (job.expires_at - job.submitted_at).total_seconds()
         return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
+    def copy(self, order: Order, by: str) -> Order:
+        """Return an order for another job that makes the same call."""
+        id = self._next_ids(1)[0]
+        now = self._runtime.wall()
+        return replace(order, job=replace(order.job, id=id, submitted_at=now, submitted_by=by))
+
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
             # A fork would count on with the salt of its parent, and may have got a held lock.
@@ -128,7 +133,7 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
     return options.delay, options.expires, options.rerun_failed
 
 
-def _brief(call: Call, job: Job, options: Options) -> PlainBrief:
+def _brief(call: Call, job: Job, options: Options) -> Brief:
     """Return the brief of a call, with what comes along; what is signed is for this job alone."""
     code = call.code
     if code is not None and code.signs:
@@ -138,7 +143,7 @@ def _brief(call: Call, job: Job, options: Options) -> PlainBrief:
         return _plain(call, options, b"")
     brief = _plain(call, options, code.pack(call.args, call.kwargs))
     brought = snapshot()
-    return Brief(**asdict(brief), context=code.pack_context(brought)) if brought else brief
+    return replace(brief, context=code.pack_context(brought)) if brought else brief
 
 
 def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
@@ -147,13 +152,11 @@ def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
     payload = code.pack(call.args, call.kwargs, bound(CALL, to))
     brought = snapshot()
     context = code.pack_context(brought, bound(CONTEXT, to)) if brought else None
-    task, _, *others = astuple(plain)
-    fields = (task, payload, *others, context, job.run)
-    return Brief(*fields)
+    return replace(plain, payload=payload, context=context, run=job.run)
 
 
-def _plain(call: Call, options: Options, payload: bytes) -> PlainBrief:
-    return PlainBrief(
+def _plain(call: Call, options: Options, payload: bytes) -> Brief:
+    return Brief(
         call.name,
         payload,
         record_of(options.retry),
@@ -163,4 +166,5 @@ def _plain(call: Call, options: Options, payload: bytes) -> PlainBrief:
         options.on_crash == "rerun",
         call.home is not None,
         call.home,
+        version=None if call.code is None else call.code.version,
     )

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.rules.job import Fault, Status
+from poolhand.rules.view import View
 
 FARMS = "farm/"  # the record of each, by its id
 WISHES = "farm-wish/"  # what is wished of each, by the id of the farm, then of the wish
@@ -43,7 +44,7 @@ class FarmState(StrEnum):
     STOPPING = "stopping"
 
 
-class RunningJob(Struct, frozen=True, gc=False):
+class RunningJob(View, frozen=True, gc=False):
     """A job that runs in a worker."""
 
     id: str
@@ -53,7 +54,7 @@ class RunningJob(Struct, frozen=True, gc=False):
     mark: str | None = None
 
 
-class FinishedJob(Struct, frozen=True, gc=False):
+class FinishedJob(View, frozen=True, gc=False):
     """A job as its worker saw it end: over, or to be tried again."""
 
     id: str
@@ -67,7 +68,7 @@ class FinishedJob(Struct, frozen=True, gc=False):
     error: Fault | None = None
 
 
-class WorkerRecord(Struct, frozen=True):
+class WorkerRecord(View, frozen=True):
     """A worker process as its supervisor knows it.
 
     `heard` is how many seconds ago it last showed life, `blocked` for how many its event loop has
@@ -92,7 +93,7 @@ class WorkerRecord(Struct, frozen=True):
     leaving_why: str | None = None
 
 
-class Trouble(Struct, frozen=True):
+class Trouble(View, frozen=True):
     """Something that went wrong in a farm, in one line; a job may be to blame."""
 
     at: datetime
@@ -101,7 +102,7 @@ class Trouble(Struct, frozen=True):
     job: str | None = None
 
 
-class FarmRecord(Struct, frozen=True):
+class FarmRecord(View, frozen=True):
     """A farm: its bounds, its load and its workers.
 
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
@@ -109,6 +110,7 @@ class FarmRecord(Struct, frozen=True):
     farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
     `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
     it cannot start until leaving ones have ended.
+    `pools` are those it serves; None: a record of an older version, which does not say.
     """
 
     id: str
@@ -132,6 +134,7 @@ class FarmRecord(Struct, frozen=True):
     troubles: tuple[Trouble, ...] = ()
     surge: int = 1
     held: int = 0
+    pools: tuple[str, ...] | None = None
 
 
 class WishKind(StrEnum):
@@ -156,7 +159,7 @@ class Wish(Struct, frozen=True):
     limit: int = 100
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(View, frozen=True):
     """What a farm, or one of its workers, runs and has lately finished, newest first.
 
     `finished` is a page; `after` goes on behind it, None at the end.
@@ -169,7 +172,7 @@ class Snapshot(Struct, frozen=True):
     after: int | None = None
 
 
-class WishAnswer(Struct, frozen=True):
+class WishAnswer(View, frozen=True):
     """What came of a wish: a sentence, and what was asked for."""
 
     done: bool

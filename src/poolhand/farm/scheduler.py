@@ -19,17 +19,20 @@ from msgspec.structs import replace
 
 from poolhand.contract import Batch, Order, Put
 from poolhand.errors import PoolhandError, StoreError, UsageError
-from poolhand.execute.code import Codes
+from poolhand.execute.code import Code, Codes
 from poolhand.farm.station import Station
 from poolhand.farm.submit import Submissions
 from poolhand.farm.task import Task
 from poolhand.farm.ticket import Opened
 from poolhand.pool.config import PoolConfig
 from poolhand.rules import schedule as rules
-from poolhand.rules.checks import is_short, shown
+from poolhand.rules.canonical import digest
+from poolhand.rules.checks import is_short, is_writable, shown
 from poolhand.rules.schedule import Cron, Past, Schedule, When
 
 DOCUMENTS = "schedule/"
+CALLS = "schedule-call/"  # the order that `trigger` copies; empty where calls are signed
+PAUSES = "schedule-pause/"  # in documents of their own: an older worker would not keep them
 SUBMITTER = "schedule"
 LOOK_EVERY = 1.0  # somebody may have moved the clock
 SOONEST = 0.005
@@ -39,6 +42,8 @@ AT_ONCE = 100
 KEEP = timedelta(days=366)
 KEY_TTL = 3600.0
 MOST_KEYS = 1_000
+CALL_DIGITS = 12
+LONGEST_CALL = 100
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -51,20 +56,42 @@ class ScheduleRecord(Struct, frozen=True):
     missed: str
     past: Past
     next: datetime | None = None
+    arguments: str = ""
+
+
+class Pause(Struct, frozen=True):
+    """Whether a schedule is paused, since when, or until when it was."""
+
+    paused: bool
+    at: datetime
+    by: str
+
+    def until(self, now: datetime) -> datetime:
+        """Return the moment up to which nothing runs."""
+        return now if self.paused else self.at
 
 
 class Timed:
-    """A task and one of its schedules, as this process knows them.
+    """A task with its arguments and one of its schedules, as this process knows them.
 
     Another look is worth while at `look_at`, by the wall clock. It is `ours` if this process was
     the last to write it down.
     """
 
-    def __init__(self, schedule: Schedule, task: Task[..., Any, Any]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        task: Task[..., Any, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         self.schedule = schedule
         self.task = task
         self.look_at: datetime | None = None
         self.ours = False
+        self.call_is_kept = False
+        self._args = args
+        self._kwargs = kwargs
 
     @property
     def document(self) -> str:
@@ -77,8 +104,25 @@ class Timed:
     def order(self, moment: datetime) -> Order:
         """Return the order for the job of a moment."""
         key = self.schedule.key(moment)
-        order = self.task.with_options(idempotency_key=key).order((), {})
+        order = self.task.with_options(idempotency_key=key).order(self._args, self._kwargs)
         return replace(order, job=replace(order.job, submitted_by=SUBMITTER))
+
+    def single(self) -> Order:
+        """Return the order for a job of no moment."""
+        return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
+
+    def call(self) -> Put:
+        """Return the order to be kept for those who have not the code of the task."""
+        value = b""
+        if not self.task.code.signs:
+            order = self.single()
+            draft = replace(order.job, id="", submitted_at=rules.EPOCH, submitted_by="")
+            value = msgspec.msgpack.encode(replace(order, job=draft))
+        return Put(f"{CALLS}{self.schedule.id}", value, ttl=KEEP.total_seconds())
+
+    def check_call(self) -> None:
+        """Raise if the task cannot be called so."""
+        self.task.code.pack(self._args, self._kwargs)
 
     def record(self, past: Past, now: datetime) -> Put:
         """Return what is to be written down."""
@@ -86,7 +130,13 @@ class Timed:
         coming = rules.upcoming(schedule, past, now)
         zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
         record = ScheduleRecord(
-            schedule.task, schedule.when.text, zone, schedule.missed, past, coming
+            schedule.task,
+            schedule.when.text,
+            zone,
+            schedule.missed,
+            past,
+            coming,
+            _told(self._args, self._kwargs),
         )
         # Longer than any time in which nothing is written: what is forgotten begins anew.
         keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
@@ -115,13 +165,26 @@ class Scheduler:
         self._station: Station | None = None
         self._loop: tuple[Station, asyncio.Task[None]] | None = None
 
-    def add(self, task: Task[..., Any, Any], when: When, missed: rules.Missed) -> None:
+    def add(
+        self,
+        task: Task[..., Any, Any],
+        when: When,
+        missed: rules.Missed,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         """Have a task run at these moments, from the next one on."""
-        schedule = Schedule(task.name, when, missed)
-        self._check(task, schedule)
-        self._timed = {**self._timed, schedule.id: Timed(schedule, task)}
+        call = self._checked_call(task, args, kwargs)
+        schedule = Schedule(task.name, when, missed, call)
+        self._check_name(schedule)
+        self._timed = {**self._timed, schedule.id: Timed(schedule, task, args, kwargs)}
         if self._station is not None:
             self.begin(self._station)
+
+    def order(self, id: str) -> Order | None:
+        """Return the order for one more job of a schedule that this process declares."""
+        found = self._timed.get(id)
+        return None if found is None else found.single()
 
     def check(self) -> None:
         """Raise for what cannot go well, as far as it was not known when it was declared."""
@@ -131,6 +194,8 @@ class Scheduler:
                     f"{one.task.name!r} was made a task again after it was scheduled; write "
                     "@app.cron(…) and @app.every(…) above @app.task(…)"
                 )
+            # Types may be defined after the task: only now they are all known.
+            one.check_call()
             config = self.home.config(one.task.pool)
             if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
                 raise UsageError(
@@ -153,20 +218,30 @@ class Scheduler:
             work = Clockwork(station, self.home, lambda: list(self._timed.values()))
             self._loop = station, station.keeper.start("scheduler", work.run)
 
-    def _check(self, task: Task[..., Any, Any], schedule: Schedule) -> None:
-        if self._codes.find(task.name) is not task.code:
+    def _checked_call(
+        self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        """Return what stands for the arguments of a task, if it can be called with them."""
+        code = task.code
+        if self._codes.find(task.name) is not code:
             raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
+        # With a signature of its own: that of the task would keep types that are not yet defined.
+        trial = Code(code.name, code.fn, code.parcels)
         try:
-            task.code.signature.bind((), {})
+            trial.pack(args, kwargs)
         except UsageError as error:
             raise UsageError(
-                f"{error}; a scheduled task is called without arguments: give its parameters "
-                "defaults, or schedule a task that submits it"
+                f"{error.message}; a scheduled task is called with the args=(…) and kwargs={{…}} "
+                "of its schedule: give them there, or give its parameters defaults"
             ) from None
+        given = trial.signature.bind(args, kwargs)[2]
+        return digest(given).hex()[:CALL_DIGITS] if given else ""
+
+    def _check_name(self, schedule: Schedule) -> None:
         if not is_short(schedule.key(NEVER)):
             raise UsageError(
-                f"the task {shown(task.name)} cannot be scheduled under so long a name; give it a "
-                "shorter one: @app.task(name=…)"
+                f"the task {shown(schedule.task)} cannot be scheduled under so long a name; give "
+                "it a shorter one: @app.task(name=…)"
             )
 
 
@@ -185,6 +260,7 @@ class Clockwork:
         for one in timed():
             # What is known of a schedule is not older than this loop.
             one.look_at = None
+            one.call_is_kept = False
 
     async def run(self) -> None:
         while True:
@@ -221,11 +297,19 @@ class Clockwork:
 
     async def _attend(self, one: Timed) -> None:
         """Submit what is due, and write it down."""
+        if not one.call_is_kept:
+            # First: a schedule that can be seen can be triggered.
+            await self._keeper.store.put([one.call()])
+            one.call_is_kept = True
         found = await self._keeper.store.get_document(one.document)
+        pause = read_pause(await self._keeper.store.get_document(f"{PAUSES}{one.schedule.id}"))
         now = self._runtime.wall()
         before = None if found is None else _past(found[0])
         past = rules.begin(now) if before is None else before
-        moments = rules.due(one.schedule, past, now)
+        if pause is not None:
+            past = rules.pass_over(one.schedule, past, pause.until(now))
+        paused = pause is not None and pause.paused
+        moments = [] if paused else rules.due(one.schedule, past, now)
         refusal: PoolhandError | None = None
         if moments:
             self._tell_cut(one, past, moments)
@@ -276,6 +360,21 @@ class Clockwork:
                 f"those before {moments[0].isoformat()} are left out"
             )
             self._keeper.trouble(one.what, PoolhandError(text))
+
+
+def read_pause(found: tuple[bytes, int] | None) -> Pause | None:
+    """Return a pause as it is kept; None where there is none, or one of a newer version."""
+    with suppress(msgspec.DecodeError):
+        return None if found is None else msgspec.json.decode(found[0], type=Pause)
+    return None
+
+
+def _told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return arguments as people read them."""
+    named = (f"{name}={shown(value)}" for name, value in kwargs.items())
+    text = ", ".join((*map(shown, args), *named))
+    text = "".join(letter if is_writable(letter) else "\ufffd" for letter in text)
+    return text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…"
 
 
 def _past(data: bytes) -> Past | None:

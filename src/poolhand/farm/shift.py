@@ -15,6 +15,7 @@ from msgspec import Struct
 from poolhand.errors import StoreError, UsageError
 from poolhand.execute.capture import begin_capture, end_capture
 from poolhand.execute.executor import Executor
+from poolhand.farm.catalogue import Published
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
 from poolhand.farm.work_terms import WorkTerms
@@ -23,16 +24,17 @@ from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.substrate import own_task
 from poolhand.pool.vitals import Examined
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import Seconds, is_seconds, to_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
+from poolhand.rules.view import View
 
 _log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
-class ShiftReport(Struct, frozen=True):
+class ShiftReport(View, frozen=True):
     """What a worker did: attempts that ended, jobs given back, code that would not stop."""
 
     completed: int
@@ -45,12 +47,13 @@ class ShiftReport(Struct, frozen=True):
 class Hooks(Struct, frozen=True):
     """Who is told what of a worker: `heard` what ends in it, `begun` that it works.
 
-    `before` is awaited before it claims anything.
+    `before` is awaited before it claims anything; `catalogue` lists the tasks to publish.
     """
 
     heard: Callable[[Job], None] | None = None
     begun: Callable[[Station], None] | None = None
     before: Callable[[], Awaitable[None]] | None = None
+    catalogue: Callable[[], Published] | None = None
 
 
 class Shift:
@@ -102,12 +105,15 @@ class Shift:
             raise UsageError("this worker was started before; ask the app for another one")
         if self._hooks.before is not None:
             await self._hooks.before()
+        self._executor.codes.check()
         station = await self._opened.station()
+        catalogue = await self._published(station)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
         worker = Worker(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
+        worker.line.catalogue = catalogue
         self._worker = worker
         if self._terms.captures:
             begin_capture()
@@ -121,9 +127,19 @@ class Shift:
             self._hooks.begun(station)
         return self
 
-    async def drain(self, timeout: float | None = None) -> ShiftReport:
+    async def _published(self, station: Station) -> Published | None:
+        """Publish the tasks, so that they can be submitted by name as soon as the worker runs."""
+        if self._hooks.catalogue is None:
+            return None
+        catalogue = self._hooks.catalogue()
+        # The heartbeat publishes it again, and more often if that fails.
+        with suppress(StoreError):
+            await station.keeper.ask(lambda: station.store.put([catalogue.document]))
+        return catalogue
+
+    async def drain(self, timeout: Seconds | None = None) -> ShiftReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
-        seconds = self._terms.drain_timeout if timeout is None else timeout
+        seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
         worker = self._at_work()

@@ -17,6 +17,7 @@ from poolhand.farm.messages import Answer, Beat, Bye, Employ, Failed, Happened, 
 from poolhand.farm.relay import Relay
 from poolhand.farm.roster import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
 from poolhand.observe import events
+from poolhand.observe.failures import warn
 from poolhand.pool.processes import ending
 from poolhand.rules.scaling import Plan, Processes, held_text, plan, to_dismiss
 from poolhand.rules.vigil import Deaths, Verdict, came_up, died, judge, may_start_at
@@ -222,6 +223,8 @@ class Staff:
         """Tell everybody that something is wrong."""
         text = text[:LONGEST_TEXT]
         self.troubles.append(Trouble(self._runtime.wall(), text, worker, job))
+        place = f"farm {self._employ.farm}" if worker is None else f"worker {worker}"
+        warn(f"{place}: {text}", events.FarmTrouble, self._events)
         self._tell(events.FarmTrouble("", text, worker, job))
 
     # Steps.

@@ -6,6 +6,7 @@ import asyncio
 from asyncio import Task
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from poolhand.contract import Change, Lease, Store
@@ -18,10 +19,14 @@ from poolhand.farm.keeper import Keeper
 from poolhand.farm.ledger import Ledger
 from poolhand.farm.listening import Listening
 from poolhand.farm.maintenance import Leader, Reaper
+from poolhand.farm.nested import NestedWaits
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
+from poolhand.observe.failures import FailureLog
 from poolhand.rules import streams
+from poolhand.rules.job import Status
 from poolhand.rules.keep import Keep
+from poolhand.rules.nested import WorkerSlots
 from poolhand.rules.spec import PoolSpec
 from poolhand.runtime import Runtime
 
@@ -43,6 +48,9 @@ class Employed(Protocol):
 
     def dismiss(self) -> None:
         """Stop, and give back what runs; from any thread."""
+
+    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return its slots and what runs there, given which ids each job awaits."""
 
 
 class Station:
@@ -67,6 +75,8 @@ class Station:
         self.declared: Mapping[str, PoolSpec] = {}
         self.homes = Homes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
+        self._failures = FailureLog(None, runtime.monotonic, events)
+        self._nested = NestedWaits(self.keeper, self.heart, self.outcomes.watch, self.workers)
         self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, self.homes, keep)
 
@@ -92,6 +102,7 @@ class Station:
             (self.outcomes.watch.name, self.outcomes.watch.run),
             (self.parking.name, self.parking.run),
             ("events", self.chronicle.run),
+            ("nested waits", self._nested.run),
             ("reaper", self._reaper.run),
             ("leader", self._leader.run),
         ):
@@ -153,14 +164,17 @@ class Station:
     def see(self, leases: Sequence[Lease]) -> None:
         self.homes.look(leases)
 
-    def inherit(self, changes: Sequence[Change]) -> None:
+    def inherit(self, changes: Sequence[Change], crashed: bool) -> None:
         """Let a worker tell what became of the jobs of the dead, as if they had ended with it."""
         if self.workers and changes:
-            self.workers[0].deliver(Delivery((), tuple(Done(change) for change in changes)))
+            done = tuple(Done(change, failed=crashed) for change in changes)
+            self.workers[0].deliver(Delivery((), done))
             return
         for change in changes:
             told = JobEnded if change.job.status.terminal else JobRetried
             self.keeper.news.tell(told(change.job.pool, change.job))
+            if crashed or change.job.status is Status.FAILED:
+                self.keeper.news.do(partial(self._failures.ended, change.job))
 
     def _hear(self, topic: str) -> None:
         match topic:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from poolhand.contract import Added, Batch, Entry, Order, Refusal
 from poolhand.errors import Unavailable
 from poolhand.execute.code import Code
+from poolhand.execute.parcel import Parcels
 from poolhand.farm.keeper import Answer, give_up
 from poolhand.farm.refusal import refused, waited
 from poolhand.farm.station import Station
@@ -83,7 +84,7 @@ class Submissions:
         return self._tickets(station, [station.outcomes.seen(job, at)], how)[0]
 
     def _tickets(self, station: Station, seen: Sequence[Seen], how: How) -> list[StoredTicket[Any]]:
-        of_all = (how.code, self._opened, station.keeper, how.cancels)
+        of_all = (how.code, self._opened, station.keeper, how.cancels, how.parcels)
         return [StoredTicket(one, *of_all) for one in seen]
 
     def _announce(self, added: Added) -> None:
@@ -172,13 +173,15 @@ async def _came_in(
 class How(Struct, frozen=True):
     """What a submit must know beyond its orders: whose results they are, and the policy.
 
-    It `waits` where the policy has submitters wait, or is refused.
+    It `waits` where the policy has submitters wait, or is refused. Without the code of a task its
+    result is read by the `parcels`, as JSON has it.
     """
 
     code: Code | None
     policy: Policy
     cancels: bool = False
     waits: bool = True
+    parcels: Parcels | None = None
 
     @classmethod
     def under(cls, terms: Terms, code: Code | None, policy: Policy) -> How:

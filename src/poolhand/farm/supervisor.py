@@ -27,7 +27,7 @@ from poolhand.farm.staff import Staff
 from poolhand.farm.station import Station
 from poolhand.observe import events
 from poolhand.rules.farm import FarmSettings, Speech
-from poolhand.rules.scaling import Load, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling import CapWatch, Load, Trend, decide, runnable, wanted_for
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
@@ -79,6 +79,7 @@ class Supervisor:
         self._started_at = app.runtime.wall()
         self.state = FarmState.STARTING
         self._trend = Trend()
+        self._caps = CapWatch()
         self._demand = self._queued = 0
         self._asked_for = employ.settings.min_workers
         self._ends_at: float | None = None
@@ -181,6 +182,7 @@ class Supervisor:
             troubles=tuple(self._staff.troubles),
             surge=settings.surge,
             held=self._staff.held,
+            pools=self._served,
         )
 
     # Loops.
@@ -224,6 +226,7 @@ class Supervisor:
         could_run = sum(runnable(r.running, r.queued, r.slots, r.paused) for r in rows)
         startable = could_run - running
         self._queued = sum(row.queued for row in rows)
+        self._look_at_caps(rows)
         if settings.external:
             self._demand = could_run
             self._asked_for = wanted_for(settings, could_run)
@@ -236,6 +239,23 @@ class Supervisor:
             self._tell(events.FarmScaled("", staff.wanted, step.wanted, step.why))
             staff.wanted = step.wanted
             staff.changed.set()
+
+    def _look_at_caps(self, rows: Sequence[PoolRow]) -> None:
+        """Report pools whose cap, not the number of workers, keeps jobs waiting."""
+        if self._staff.capacity <= self._staff.active:
+            return
+        capped = {
+            row.spec.name: row
+            for row in rows
+            if row.slots is not None and row.queued and row.running >= row.slots and not row.paused
+        }
+        for name in self._caps.look(capped):
+            row = capped[name]
+            jobs = "1 job waits" if row.queued == 1 else f"{row.queued:,} jobs wait"
+            self._staff.trouble(
+                f"{jobs} in pool {name!r} behind its cap of {row.slots}, while workers have free "
+                "slots; raise its max_concurrent, or resize it with `poolhand pools resize`"
+            )
 
     def _own(self, running: int, startable: int) -> int:
         """Return how many of the jobs that run are ours: what other farms run is no load here."""
@@ -276,9 +296,13 @@ class Supervisor:
 
     # Steps.
 
+    @property
+    def _served(self) -> tuple[str, ...]:
+        return self._employ.pools or self._app.served_pools()
+
     async def _pools(self) -> list[PoolRow]:
         assert self._station is not None
-        station, names = self._station, self._employ.pools or self._app.served_pools()
+        station, names = self._station, self._served
         return await station.keeper.ask(lambda: station.store.pools(names))
 
     async def _grant(self, wish: Wish) -> WishAnswer:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from poolhand.contract import Order
 from poolhand.errors import UsageError
 from poolhand.execute.code import Code
+from poolhand.farm.declared import UNDECLARED
 from poolhand.farm.orders import Call, Orders
 from poolhand.farm.station import Station
+from poolhand.farm.stored_map import map_stored, map_window
 from poolhand.farm.submit import How
+from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.transaction import Connection, Transaction
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.mapping import key_faults, map_faults
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
 from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import shown
+from poolhand.rules.checks import Seconds, shown
+from poolhand.rules.showing import safe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,8 +37,8 @@ class TaskOptions(TypedDict, total=False):
 
     name: str | None
     priority: int
-    timeout: float | None
-    soft_timeout: float | None
+    timeout: Seconds | None
+    soft_timeout: Seconds | None
     retry: Retry | None
     run_in: str | None
     on_crash: str
@@ -50,9 +54,9 @@ class Door(Protocol):
 
     def pool_id(self, pool: str) -> str: ...
 
-    async def submit(self, orders: list[Order], how: How) -> list[Any]: ...
+    async def hand_in(self, orders: list[Order], how: How) -> list[Any]: ...
 
-    def submit_sync(self, orders: list[Order], how: How) -> list[Any]: ...
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
 
     async def station(self) -> Station: ...
 
@@ -81,9 +85,49 @@ class Submits(Generic[P, T]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
         """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
-        (ticket,) = await self._door.submit([self.order(args, kwargs)], self._how())
+        (ticket,) = await self._door.hand_in([self.order(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Submit and wait: the value, or what `ticket.result()` raises."""
+        return await (await self.submit(*args, **kwargs))
+
+    @overload
+    async def map(
+        self,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool
+    ) -> list[T | BaseException]: ...
+
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Submit a call per item, each with that one argument; values in the order of items.
+
+        A bounded number of jobs is in the pool at a time, so `items` may be endless or slow. The
+        first failure ends it: no further item is taken, its jobs that wait or run are cancelled,
+        then the error is raised. With `return_exceptions` errors stand among the values.
+        """
+        options, config = self._terms().options, self._config()
+        self._check_waits("map")
+        faults = map_faults(self._code.fn, items, return_exceptions, options.run_in, config.run_in)
+        faults += key_faults(options)
+        if faults:
+            raise UsageError(f"{self.name}.map: " + "; ".join(faults))
+        submit: Callable[[Any], Awaitable[Ticket[Any]]] = self.submit
+        return await map_stored(
+            submit,
+            items,
+            limit=map_window(self._slots(), config.backpressure),
+            return_exceptions=return_exceptions,
+        )
 
     async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
         """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
@@ -94,14 +138,17 @@ class Submits(Generic[P, T]):
         code = self._code
         call, given = Call(code.name, code=code), _as_calls(calls)
         orders = self._door.orders.make_all(call, given, self._terms())
-        tickets: list[Ticket[T]] = await self._door.submit(orders, self._how()) if orders else []
+        tickets: list[Ticket[T]] = await self._door.hand_in(orders, self._how()) if orders else []
         return tickets
 
-    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
-        """Hand in a call from code that has no event loop; it waits until the call is kept."""
-        _check_no_loop(self.name)
-        (ticket,) = self._door.submit_sync([self.order(args, kwargs)], self._how())
-        found: Ticket[T] = ticket
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
+        """Hand in a call from code without an event loop, and block until it is kept.
+
+        The ticket's `result()` and `cancel()` block as well.
+        """
+        self._check_no_loop()
+        ticket = self._door.hand_in_sync(self.order(args, kwargs), self._how())
+        found: SyncTicket[T] = ticket
         return found
 
     async def submit_in(
@@ -136,13 +183,13 @@ class Submits(Generic[P, T]):
         session: str | None = UNSET,
         tenant: str | None = UNSET,
         user: str | None = UNSET,
-        timeout: float | None = UNSET,
-        soft_timeout: float | None = UNSET,
+        timeout: Seconds | None = UNSET,
+        soft_timeout: Seconds | None = UNSET,
         retry: Retry | None = UNSET,
         run_in: str | None = UNSET,
-        delay: float | None = UNSET,
+        delay: Seconds | None = UNSET,
         run_at: datetime | None = UNSET,
-        expires: float | None = UNSET,
+        expires: Seconds | None = UNSET,
         cancel_with_caller: bool = UNSET,
         on_crash: str = UNSET,
         on_busy: str = UNSET,
@@ -153,12 +200,21 @@ class Submits(Generic[P, T]):
         `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
         """
         changes = chosen(locals())
-        view: Submits[P, T] = Submits(
-            self._code, self._pool, self._door, {**self._changes, **changes}
-        )
+        view = self._view({**self._changes, **changes})
         # Told here, not at the submit: bad options are the fault of this line.
         view.check()
         return view
+
+    def _view(self, changes: dict[str, Any]) -> Submits[P, T]:
+        view: Submits[P, T] = Submits(self._code, self._pool, self._door, changes)
+        return view
+
+    def _check_no_loop(self) -> None:
+        if has_loop():
+            raise UsageError(
+                f"{self.name}.submit_sync would block the event loop that runs here; use "
+                f"await {self.name}.submit(…)"
+            )
 
     def _check_waits(self, verb: str) -> None:
         """Raise if what a busy session does to one turn would have to be decided for many."""
@@ -170,27 +226,43 @@ class Submits(Generic[P, T]):
         """Raise what is wrong with the options, as far as it can be known now."""
         self._terms()
 
+    def usual_options(self) -> Options:
+        """Return the options of every submit, those of the pool included."""
+        return self._terms().options
+
     def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
         """Return what a store is asked to keep for a call; nothing is handed in."""
         code = self._code
         return self._door.orders.make(Call(code.name, args, kwargs, code), self._terms())
 
     def _how(self) -> How:
-        config, terms = self._door.config(self._pool), self._terms()
+        config, terms = self._config(), self._terms()
         return How(self._code, config.backpressure, terms.options.cancel_with_caller)
 
     def _terms(self) -> Terms:
         """Return the terms under the rules of the pool, which may be declared after the task."""
-        config = self._door.config(self._pool)
+        config = self._config()
         if self._made is None or self._made[0] is not config:
             options = with_changes(_defaults(config), config, self._changes, durable=True)
-            fn = self._code.fn
-            where_to_run(fn, self._changes.get("run_in"), config.run_in)
-            if where_to_run(fn, options.run_in, options.run_in) == "process":
-                self._code.check_findable()
+            self._check_code(config, options.run_in)
             made = terms(options, self._pool, self._door.pool_id(self._pool))
             self._made = config, made
         return self._made[1]
+
+    def _config(self) -> PoolConfig:
+        return self._door.config(self._pool)
+
+    def _slots(self) -> int | None:
+        """Return the cap of the pool, None if it has none."""
+        config = self._config()
+        return None if config is UNDECLARED else config.max_concurrent
+
+    def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
+        """Raise if the function cannot run where the options say."""
+        fn = self._code.fn
+        where_to_run(fn, self._changes.get("run_in"), config.run_in)
+        if where_to_run(fn, run_in, run_in) == "process":
+            self._code.check_findable()
 
 
 class Task(Submits[P, T], Generic[P, R, T]):
@@ -212,7 +284,7 @@ class Task(Submits[P, T], Generic[P, R, T]):
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Task {self.name} in pool {self._pool!r}>"
+        return f"<Task {safe(self.name)} in pool {self._pool!r}>"
 
 
 # A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.
@@ -248,13 +320,3 @@ def _as_calls(calls: Any) -> list[tuple[Any, ...]]:
 
 
 _CALLS = "tuples of arguments, such as [('bees',), ('ants',)]"
-
-
-def _check_no_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError(
-        f"{name}.submit_sync would block the event loop that runs here; use await {name}.submit(…)"
-    )

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from poolhand.context import running
 from poolhand.contract import Store
 from poolhand.errors import (
     JobError,
@@ -16,10 +17,12 @@ from poolhand.errors import (
     JobLost,
     JobTimedOut,
     PoolhandError,
+    Undecodable,
     UsageError,
 )
 from poolhand.execute.brief import bound_result
 from poolhand.execute.code import Code
+from poolhand.execute.parcel import Parcels
 from poolhand.execute.returned import Returned, unpack_returned
 from poolhand.farm.keeper import Keeper
 from poolhand.farm.station import Station
@@ -47,7 +50,7 @@ class Opened(Protocol):
 class StoredTicket(Ticket[T]):
     """The handle on a job that a store keeps; it may run in any process, and outlive this one."""
 
-    __slots__ = ("_cancels", "_code", "_keeper", "_opened", "_seen")
+    __slots__ = ("_cancels", "_code", "_keeper", "_opened", "_parcels", "_seen")
 
     def __init__(
         self,
@@ -56,7 +59,9 @@ class StoredTicket(Ticket[T]):
         opened: Opened,
         keeper: Keeper,
         cancels: bool = False,
+        parcels: Parcels | None = None,
     ) -> None:
+        self._parcels = parcels
         self._seen = seen
         self._code = code
         self._opened = opened
@@ -103,7 +108,10 @@ class StoredTicket(Ticket[T]):
     async def cancel(self) -> bool:
         if not self._seen.job.status.terminal:
             station = await self._opened.station()
-            await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
+            at = station.keeper.runtime.monotonic()
+            (found,) = await station.keeper.ask(lambda: station.store.cancel([self.id], "user"))
+            if found is not None:
+                self._seen.learn(found.job, at)
             await self._settled(limited=True)
         return self._seen.job.status is Status.CANCELLED
 
@@ -122,6 +130,10 @@ class StoredTicket(Ticket[T]):
         except asyncio.CancelledError:
             self.caller_left()
             raise
+        return self.outcome()
+
+    def outcome(self) -> T:
+        """Return the value of a job that is over, or raise its error."""
         seen = self._seen
         if seen.job.status is Status.COMPLETED:
             value: T = self._result(seen.job)
@@ -144,7 +156,8 @@ class StoredTicket(Ticket[T]):
         station = await self._opened.station()
         seen.waiting += 1
         try:
-            found = await station.outcomes.watch.until(self.id, self._look_in(station))
+            waiter = None if limited else _stored_job_here()
+            found = await station.outcomes.watch.until(self.id, self._look_in(station), waiter)
         finally:
             seen.waiting -= 1
         if found is None:
@@ -162,10 +175,27 @@ class StoredTicket(Ticket[T]):
     def _result(self, job: Job) -> Any:
         code, own = self._code, self._seen.value
         if code is None:
-            return own.value if isinstance(own, Returned) else unpack_returned(job)
+            return own.value if isinstance(own, Returned) else self._result_elsewhere(job)
         if not isinstance(job.result, bytes):
             return job.result
         return code.unpack_result(job.result, bound_result(job) if code.signs else b"")
+
+    def _result_elsewhere(self, job: Job) -> Any:
+        """Return what a closure returned, or a task that this app does not have: as JSON has it."""
+        try:
+            return unpack_returned(job)
+        except Undecodable:
+            if self._parcels is None or not isinstance(job.result, bytes):
+                raise
+        to = bound_result(job) if self._parcels.ring is not None else b""
+        return self._parcels.read(job.result, Any, f"the result of {job.name}", to)
+
+
+def _stored_job_here() -> str | None:
+    """Return the id of the stored job that this code is part of."""
+    inside = running.get()
+    job = None if inside is None or inside.token is None else inside.snapshot()
+    return job.id if isinstance(job, Job) else None
 
 
 async def _wish(store: Store, id: str) -> None:

@@ -67,6 +67,7 @@ class Watch:
     def __init__(self, name: str, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
         self.name = name
         self.met: Callable[[Job, float], None] | None = None
+        self.waited: Callable[[], None] | None = None
         self._keeper = keeper
         self._settled = settled
         self._waiting: dict[str, list[Reply]] = {}
@@ -77,16 +78,31 @@ class Watch:
         if self._waiting:
             self._look.set()
 
-    async def until(self, id: str, look_in: float = 0.0) -> Stored | None:
+    async def until(
+        self, id: str, look_in: float = 0.0, waiter: str | None = None
+    ) -> Stored | None:
         """Return the job once it is as it is waited for, None if it is not kept; on any loop.
 
-        Without a hint it is looked for in so many seconds.
+        Without a hint it is looked for in so many seconds. `waiter` is the job that awaits it
+        without a time limit; `waited` is called when there is one.
         """
-        found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in))
+        found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in, waiter))
         return found
 
-    def _wait(self, id: str, look_in: float, reply: Reply) -> None:
+    def nested(self) -> list[tuple[Reply, str]]:
+        """Return what jobs await, each with the id of the awaited job."""
+        return [
+            (reply, id)
+            for id, replies in self._waiting.items()
+            for reply in replies
+            if reply.waiter is not None and not reply.future.done()
+        ]
+
+    def _wait(self, id: str, look_in: float, waiter: str | None, reply: Reply) -> None:
+        reply.waiter = waiter
         self._waiting.setdefault(id, []).append(reply)
+        if waiter is not None and self.waited is not None:
+            self.waited()
         if look_in:
             self._keeper.loop.call_later(look_in, self._look.set)
         else:

@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Protocol
 
 from poolhand.contract import Filter, Lease, Page, PoolRow, Stored
+from poolhand.farm.catalogue import Readable, workers_with
+from poolhand.farm.nested import held_by_waits, holds_session
+from poolhand.rules.causes import task_of
 from poolhand.rules.explain import Explanation, Standing, explain
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, Strategy
@@ -15,7 +18,7 @@ MOST_RIVALS = 1000
 SAMPLE = 20
 
 
-class Viewable(Protocol):
+class Viewable(Readable, Protocol):
     """The verbs of a store that tell where a job stands."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
@@ -23,8 +26,6 @@ class Viewable(Protocol):
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
-
-    async def leases(self) -> list[Lease]: ...
 
 
 async def pool_named(store: Viewable, name: str) -> PoolRow | None:
@@ -69,6 +70,9 @@ async def explained(
             return await _behind_key(store, job, pool)
         case Status.QUEUED if not pool.paused:
             return await _in_queue(store, job, pool)
+        case Status.SCHEDULED if (task := task_of(job.waits_for)) is not None:
+            known = await known_task(store, task, await store.leases(), job.pool)
+            return known or glance or explain(Standing(job, None))
         case Status.RUNNING if glance is None:
             return explain(Standing(job, pool.slots, ran=_since(job.started_at, now)))
         case _:
@@ -78,7 +82,7 @@ async def explained(
 async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
-    holders = [one for one in turns or () if _holds(one)]
+    holders = [one for one in turns or () if holds_session(one)]
     if turns is None or not holders:
         return None
     ahead = sum(one.status is Status.BLOCKED and one.id < job.id for one in turns)
@@ -99,6 +103,9 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     workers = [one.owner for one in await store.leases() if one.owner.works and not one.buried]
     if not any(one.serves(job.pool) for one in workers):
         return Explanation("no_worker", unserved(job.pool, bool(workers)))
+    if (waits := await held_by_waits(store, job)) is not None:
+        text = f"it waits for a slot; all are held by jobs that wait ({waits})"
+        return Explanation("held_by_waits", text)
     if pool.slots is None or pool.running < pool.slots:
         return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
     which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
@@ -109,6 +116,22 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     ahead = sum(_goes_before(one, job, pool) for one in rivals)
     average = await _average(store, job.pool)
     return explain(Standing(job, pool.slots, ahead=ahead, average=average))
+
+
+async def known_task(
+    store: Readable, task: str, leases: Sequence[Lease], pool: str
+) -> Explanation | None:
+    """Say why workers that have a task do not run a job of a pool; None if none has the task."""
+    having = await workers_with(store, task, leases)
+    if not having:
+        return None
+    if not any(one.serves(pool) for one in having):
+        return Explanation(
+            "no_worker",
+            f"no worker that has the task {task!r} serves pool {pool!r}; declare that pool in its "
+            f"app, or give a worker pools=[{pool!r}]",
+        )
+    return Explanation("queued", f"it waits for a free slot of a worker that has the task {task!r}")
 
 
 def unserved(pool: str, others: bool) -> str:
@@ -135,14 +158,6 @@ async def _average(store: Viewable, pool: str) -> float | None:
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
     return sum(seconds) / len(seconds) if seconds else None
-
-
-def _holds(job: Job) -> bool:
-    """Tell whether a turn has its session: it is through the gate and not over."""
-    return job.status in (Status.RUNNING, Status.QUEUED) or (
-        job.blocked_on == "key"
-        or (job.status is Status.SCHEDULED and (job.attempts > 0 or job.waits_for is not None))
-    )
 
 
 def _is_ranked(strategy: Strategy) -> bool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from poolhand.errors import UsageError
 from poolhand.execute.executor import Errand
 from poolhand.pool.drain import STOP_GRACE
-from poolhand.rules.checks import is_name, is_seconds, shown
+from poolhand.rules.checks import Seconds, is_name, is_seconds, shown, to_seconds
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 
 DRAIN_TIMEOUT = 30.0
@@ -48,22 +48,20 @@ class WorkTerms(Struct, frozen=True):
 
 
 def checked_terms(
-    slots: int, pools: Iterable[str] | None, drain_timeout: float, captures: bool
+    slots: int, pools: Iterable[str] | None, drain_timeout: Seconds, captures: bool
 ) -> WorkTerms:
     """Return the terms that somebody asked for, or raise everything that is wrong with them."""
-    faults = []
+    faults, within = [], to_seconds(drain_timeout)
     if not are_slots(slots):
         faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
-    if not is_seconds(drain_timeout):
-        faults.append(
-            f"drain_timeout={shown(drain_timeout)} is not allowed; give seconds, 0 or more"
-        )
+    if not is_seconds(within):
+        faults.append(f"drain_timeout={shown(within)} is not allowed; give seconds, 0 or more")
     names = _names(pools)
     if names is not None and not all(map(is_name, names)):
         faults.append(_not_names(pools))
     if faults:
         raise UsageError("worker: " + "; ".join(faults))
-    return WorkTerms(slots, names, drain_timeout, bool(captures))
+    return WorkTerms(slots, names, within, bool(captures))
 
 
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:

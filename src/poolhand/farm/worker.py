@@ -75,12 +75,14 @@ class Worker:
         self._offered = 0
         self.station = station
         self.changed = asyncio.Event()
-        self.announcing = Announcing(self.loop, self.events, configs, self._tell)
         self._executor = executor
         self._configs = configs
         runtime = station.keeper.runtime
         self._random = runtime.random
         self._clock = Clock(runtime)
+        self.announcing = Announcing(
+            self.loop, self.events, configs, self._tell, executor.codes.candidates, self._clock
+        )
         self._context = copy_context()
         self._outbox = Outbox(self.events)
         self.attention = Attention(self, self.loop, runtime, terms.rests)
@@ -100,13 +102,13 @@ class Worker:
             self._offer(slot.index)
         self.line.begin()
 
-    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
-        """Return what to claim: of which pools, and by which causes; on the keeper's loop."""
-        pools = self._terms.pools
-        causes = self._executor.causes()
-        if self._executor.is_home:
+    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]:
+        """Return what to claim: of which pools, by which causes; on the keeper's loop."""
+        pools, executor = self._terms.pools, self._executor
+        causes = executor.causes()
+        if executor.is_home:
             causes |= {self.station.homes.cause}
-        return self._executor.pools() if pools is None else pools, causes
+        return executor.pools() if pools is None else pools, causes, executor.refused
 
     def now(self) -> float:
         return self._clock.now()
@@ -124,6 +126,7 @@ class Worker:
         """Let go of threads and processes."""
         self.stopped = True
         self._guard.leave()
+        self.announcing.failures.close()
         self.attention.end()
         self.slots.close()
 
@@ -148,7 +151,7 @@ class Worker:
             work = self.running.get(token)
             if work is not None and not work.lost:
                 work.lost = True
-                self._tell(events.LeaseLost(work.job.pool, work.job))
+                self.announcing.lost(work.job)
                 self._stop(work, CANCEL_GRACE)
         self.done()
 
@@ -157,7 +160,7 @@ class Worker:
         for work in list(self.running.values()):
             if not (work.lost or work.returned):
                 work.returned = True
-                self._tell(events.LeaseLost(work.job.pool, work.job))
+                self.announcing.lost(work.job)
                 self._stop(work, CANCEL_GRACE)
         self.done()
 
@@ -243,7 +246,7 @@ class Worker:
             for one in delivery.written:
                 self.announcing.written(one)
             for one in delivery.refused:
-                self._tell(events.LeaseLost(one.change.job.pool, one.change.job))
+                self.announcing.lost(one.change.job)
         self.done()
 
     def _start(self, claim: Claim, now: float) -> None:
@@ -294,7 +297,8 @@ class Worker:
             policy = NO_RETRY if work.wished else work.errand.brief.policy
             change, outcome = self._executor.settle_surely(work.claim, outcome, policy, end)
         change = self._logged(change, work)
-        self._finish(work, Done(change, error_of(change.job, outcome)))
+        failed = isinstance(outcome, Failed)
+        self._finish(work, Done(change, error_of(change.job, outcome), failed=failed))
 
     def _logged(self, change: Change, work: StoredWork, value: Any = None) -> Change:
         if work.job.session is None:

@@ -208,11 +208,13 @@ class CallbackFailed(Event, frozen=True):
 class JobSetAside(Event, frozen=True):
     """A job waits for a worker that can run it: this one does not have what the cause names.
 
-    Emitted for the first job of each cause that a worker meets.
+    Emitted for the first job of each cause that a worker meets. The `hint` names tasks that may be
+    meant, where the name of the job's task does not decide between several.
     """
 
     job: Job
     cause: str
+    hint: str = ""
 
 
 class LeaseLost(Event, frozen=True):
@@ -333,11 +335,12 @@ class Tracer(Protocol):
 class Events:
     """Hands every event to every subscriber; unless `live`, callers do not even build one."""
 
-    __slots__ = ("_subscribers", "live", "tracer")
+    __slots__ = ("_subscribers", "live", "reported", "tracer")
 
     def __init__(self) -> None:
         self.live = False
         self.tracer: Tracer | None = None
+        self.reported: tuple[tuple[type[Event], ...], ...] = ()  # what subscribers log
         self._subscribers: tuple[tuple[object, Subscriber], ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

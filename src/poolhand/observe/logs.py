@@ -20,6 +20,7 @@ from poolhand.observe.events import (
     ExecutorSmall,
     FarmTrouble,
     JobEnded,
+    JobRetried,
     JobSetAside,
     LeaseLost,
     LoopBlocked,
@@ -34,6 +35,7 @@ from poolhand.observe.events import (
     WorkerBound,
     WorkerVanished,
 )
+from poolhand.observe.failures import LOG, report, traceback_lines
 from poolhand.rules.job import Job, Status
 
 # What should not be.
@@ -63,28 +65,54 @@ def log_events(
 ) -> Callable[[], None]:
     """Write every event to a logger ("poolhand" by default); returns the way to end that.
 
-    Lines are for people; `json=True` writes one JSON object per line. Text from jobs is escaped, so
-    that it cannot start a line of its own or steer a terminal.
+    Lines are for people; the traceback of a failed job follows its line, indented. `json=True`
+    writes one JSON object per line. Text from jobs is escaped, so that it cannot start a line of
+    its own or steer a terminal. On "poolhand" these lines replace those that failures have there
+    by default.
     """
     if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
         raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
-    target = logger or logging.getLogger("poolhand")
-    form = _as_json if json else as_text
+    target = logger or LOG
+    form = _as_json if json else _as_lines
 
     def write(event: Event) -> None:
         level = _level(event)
         if target.isEnabledFor(level):
             target.log(level, "%s", form(event))
 
-    return (events or EVENTS).subscribe(write)
+    heard = EVENTS if events is None else events
+    unsubscribe = heard.subscribe(write)
+    unreport = report(heard, (Event,)) if _is_ours(target) else None
+
+    def end() -> None:
+        unsubscribe()
+        if unreport is not None:
+            unreport()
+
+    return end
+
+
+def _is_ours(target: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
+    """Tell whether what is logged there comes where failures are logged by default."""
+    logger = target.logger if isinstance(target, logging.LoggerAdapter) else target
+    return logger is LOG or logger is LOG.root
 
 
 def _level(event: Event) -> int:
     if isinstance(event, LOUD):
         return logging.WARNING
-    if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
+    if isinstance(event, JobRetried) and event.job.error is not None:
         return logging.WARNING
+    if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
+        return logging.ERROR
     return logging.DEBUG if isinstance(event, StatsTaken) else logging.INFO
+
+
+def _as_lines(event: Event) -> str:
+    line = as_text(event)
+    if isinstance(event, JobEnded) and event.job.status is Status.FAILED:
+        line += traceback_lines(event.job)
+    return line
 
 
 def as_text(event: Event) -> str:
@@ -102,6 +130,8 @@ def _as_json(event: Event) -> str:
     record: dict[str, Any] = {"event": _title(event).replace(" ", "_")}
     for name in event.__struct_fields__:
         record.update(_flat(name, getattr(event, name)))
+    if isinstance(event, JobEnded) and event.job.error is not None:
+        record["traceback"] = event.job.error.traceback
     # All but plain ASCII is escaped: terminals and line readers obey stranger characters too.
     return dumps(msgspec.to_builtins(record)).replace("\x7f", "\\u007f")
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
-from difflib import get_close_matches
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Stored
+from poolhand.contract import Filter
 from poolhand.errors import UsageError
 from poolhand.execute.execution import Execution
 from poolhand.farm.listening import look
 from poolhand.farm.numbers import last_number
 from poolhand.farm.roster import FarmRecord, WishAnswer
 from poolhand.farm.why import at_a_glance, explained, pool_named
-from poolhand.operate import dead
+from poolhand.operate import bulk, dead
 from poolhand.operate.dead import ExportPage
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
+from poolhand.operate.payload import PayloadView, payload_of
 from poolhand.operate.retry import Reruns, Tell
-from poolhand.operate.schedules import ScheduleView, schedules_of
+from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, schedules_of
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -30,6 +31,7 @@ from poolhand.operate.sessions import (
     history_of,
     session_of,
     sessions_of,
+    tenants_of,
 )
 from poolhand.operate.views import (
     Answer,
@@ -43,7 +45,7 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
+from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, nearest, shown
 from poolhand.rules.job import Status
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.streams import JobEvent
@@ -52,6 +54,8 @@ from poolhand.runtime import Runtime
 ALL = Filter()
 LAST = 2**63 - 1
 LOOK_AGAIN = 0.2
+SHORTEST_ID = 4  # characters by which a job may be named
+MOST_NAMED = 5  # ids that an error lists
 
 
 class Operator:
@@ -61,11 +65,12 @@ class Operator:
     or an Answer with the reason "not_found". A farm that does not answer: Unavailable.
     """
 
-    def __init__(self, store: Operable, runtime: Runtime) -> None:
+    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
         self._store = store
         self._runtime = runtime
         self._reruns = Reruns(store, runtime)
         self._wishes = Wishes(store, runtime)
+        self._schedule_acts = ScheduleActs(store, runtime, declared)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -103,10 +108,45 @@ class Operator:
     async def cancel(self, ids: Iterable[str], by: str) -> list[Answer]:
         """End jobs that wait, ask those that run to stop."""
         _check_who(by)
-        named = _listed(ids)
-        before = await self._store.get(named)
-        after = await self._store.cancel(named, by)
-        return list(map(_cancelled, named, before, after))
+        return await bulk.cancel(self._store, _listed(ids), by)
+
+    async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
+        """Cancel all jobs that are meant and not over; `tell` hears how far it is.
+
+        It works in batches, each in a transaction of its own. Jobs that are submitted meanwhile are
+        left alone.
+        """
+        _check_who(by)
+        _check_filter(which)
+        return await bulk.cancel_all(self._store, which, by, tell)
+
+    async def count_live(self, which: Filter = ALL) -> dict[Status, int]:
+        """Count by status the jobs that `cancel_all` would cancel."""
+        _check_filter(which)
+        return dict(await self._store.count(bulk.live(which)))
+
+    async def resolve(self, id: str) -> str:
+        """Return the whole id of the job that an id, or the beginning of one, means.
+
+        At least four characters are needed. Without any such job the id is returned as it is;
+        several are a UsageError that names them.
+        """
+        (exact,) = await self._store.get([id])
+        if exact is not None or len(id) < SHORTEST_ID:
+            return id
+        page = await self._store.find(Filter(id_prefix=id), limit=MOST_NAMED + 1)
+        found = [one.job.id for one in page.jobs]
+        if len(found) > 1:
+            more = ", …" if page.after is not None or len(found) > MOST_NAMED else ""
+            raise UsageError(
+                f"id {shown(id)} begins several: {', '.join(found[:MOST_NAMED])}{more}; "
+                "give more characters of it"
+            )
+        return found[0] if found else id
+
+    async def payload(self, id: str) -> PayloadView | None:
+        """Return the arguments and the result of a job, as far as they can be read here."""
+        return await payload_of(self._store, id)
 
     async def retry(self, ids: Iterable[str], by: str) -> list[Answer]:
         """Run dead jobs again, each as a new job that takes its place."""
@@ -166,7 +206,7 @@ class Operator:
     async def near(self, pool: str) -> str | None:
         """Return the name of a pool that was probably meant by this one; itself if it exists."""
         names = [row.spec.name for row in await self._store.pools()]
-        return next(iter(get_close_matches(pool, names, n=1)), None)
+        return pool if pool in names else nearest(pool, names)
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what a job tells, from behind that number on, until it is over."""
@@ -192,6 +232,10 @@ class Operator:
         """Return a session with its state."""
         return await session_of(self._store, tenant, id)
 
+    async def session_tenants(self, id: str) -> list[str | None]:
+        """Return the tenants that have a session of this name, None for one of no tenant."""
+        return await tenants_of(self._store, id)
+
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
         """Return the attempts at the turns of a session, oldest first."""
         return await history_of(self._store, tenant, id)
@@ -214,6 +258,24 @@ class Operator:
     async def schedules(self) -> list[ScheduleView]:
         """Return all schedules that a worker has seen, by task."""
         return await schedules_of(self._store)
+
+    async def pause_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let no moment of a schedule run, in any process, until it is resumed.
+
+        The name is that of its task, or, where that has several, the id of the schedule.
+        """
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, True, by)
+
+    async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
+        """Let a schedule run again, from its next moment on: those of the pause are left out."""
+        _check_who(by)
+        return await self._schedule_acts.set_paused(name, False, by)
+
+    async def trigger_schedule(self, name: str, by: str) -> Answer | None:
+        """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
+        _check_who(by)
+        return await self._schedule_acts.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
         """Return all farms, by their ids."""
@@ -298,6 +360,21 @@ def _check_filter(which: object) -> None:
         raise UsageError(
             f"statuses={shown(which.statuses)} is not allowed; give a tuple of {', '.join(Status)}"
         )
+    for name in ("since", "until"):
+        moment = getattr(which, name)
+        if moment is not None and not (isinstance(moment, datetime) and moment.tzinfo):
+            raise UsageError(
+                f"{name}={shown(moment)} is not allowed; give a datetime with a time zone"
+            )
+    if which.since is not None and which.until is not None and which.since >= which.until:
+        raise UsageError(
+            f"since={which.since.isoformat()} is not before until={which.until.isoformat()}: "
+            "no job is meant; give an earlier `since`"
+        )
+    for name in ("pool", "name", "key", "session", "tenant", "user", "id_prefix"):
+        text = getattr(which, name)
+        if text is not None and not isinstance(text, str):
+            raise UsageError(f"{name}={shown(text)} is not allowed; give a str")
 
 
 def _are_statuses(value: object) -> bool:
@@ -319,17 +396,3 @@ def _listed(ids: object) -> list[str]:
         if all(isinstance(id, str) for id in listed):
             return listed
     raise UsageError(f"ids={shown(ids)} is not allowed; give a list of ids")
-
-
-def _cancelled(id: str, before: Stored | None, after: Stored | None) -> Answer:
-    if after is None:
-        if before is not None and before.parked:
-            return Answer(id, True, "cancelled", "it is taken back; it had not come in yet")
-        return Answer(id, False, "not_found", "there is no such job")
-    if before is not None and before.job.status.terminal:
-        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
-    if after.job.status is Status.CANCELLED:
-        return Answer(id, True, "cancelled", "it is cancelled")
-    if after.job.status.terminal:
-        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
-    return Answer(id, True, "asked", "it runs and was asked to stop")

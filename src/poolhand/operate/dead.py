@@ -6,7 +6,6 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Filter, Stored
@@ -16,9 +15,10 @@ from poolhand.execute.parcel import Parcels
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import AT_ONCE, NOT_FOUND, Progress, Tell
 from poolhand.operate.views import Answer, JobView, Summary, job_view
+from poolhand.rules.view import View
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(View, frozen=True):
     """A dead letter for an archive: the job, and the call it was to make.
 
     `call` is the task, its arguments by position and by name, where they can be read without the
@@ -30,7 +30,7 @@ class DeadLetter(Struct, frozen=True):
     payload: str
 
 
-class ExportPage(Struct, frozen=True):
+class ExportPage(View, frozen=True):
     """Some dead letters, newest first; `after` goes on behind them, None at the end."""
 
     letters: tuple[DeadLetter, ...]

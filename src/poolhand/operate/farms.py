@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 import msgspec
-from msgspec import Struct
 
 from poolhand.contract import Lease, Line, Put
 from poolhand.errors import Unavailable, UsageError
@@ -29,6 +28,7 @@ from poolhand.farm.roster import (
 from poolhand.operate.operable import Operable
 from poolhand.rules import audit
 from poolhand.rules.checks import is_int, shown
+from poolhand.rules.view import View
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
@@ -49,7 +49,7 @@ AUDITED = {
 }
 
 
-class LoneWorker(Struct, frozen=True):
+class LoneWorker(View, frozen=True):
     """A process that runs jobs and that no supervisor looks after; `holds` counts its jobs."""
 
     id: str
@@ -58,7 +58,7 @@ class LoneWorker(Struct, frozen=True):
     holds: int
 
 
-class WorkersView(Struct, frozen=True):
+class WorkersView(View, frozen=True):
     """Everybody who runs jobs of a store: farms with their workers, and those without a farm."""
 
     farms: tuple[FarmRecord, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from msgspec import Struct
+from poolhand.rules.view import View
 
 
 class Level(StrEnum):
@@ -15,7 +15,7 @@ class Level(StrEnum):
     WRONG = "WRONG"
 
 
-class Finding(Struct, frozen=True):
+class Finding(View, frozen=True):
     """What one look found; `fix` says what to do about it."""
 
     check: str

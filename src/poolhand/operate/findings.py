@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 
 from poolhand.contract import Filter, Lease, Owner, PoolRow, Store
 from poolhand.errors import StoreError
 from poolhand.farm.homes import is_gone
+from poolhand.farm.why import known_task
 from poolhand.operate import file_findings, server_findings
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.finding import Finding, Level, many
 from poolhand.operate.server_findings import OnServer
-from poolhand.rules.causes import key_of, task_of
+from poolhand.rules.causes import call_of, key_of, task_of
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 
@@ -85,7 +86,7 @@ def _schema(place: str, has: int, knows: int, since: int | None = None) -> Findi
 
 
 def _unusable(error: StoreError) -> Finding:
-    return Finding("store", Level.WRONG, f"it cannot be used: {error} [{error.code}]", _cure(error))
+    return Finding("store", Level.WRONG, f"it cannot be used: {error}", _cure(error))
 
 
 def _cure(error: StoreError) -> str:
@@ -111,7 +112,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
         *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
         *_unserved(pools, [one.owner for one in leases if one.owner.works and one not in dead]),
-        *_causes(await store.causes()),
+        *await _causes(store, leases),
         await _due(store, now),
         _sessions(await store.unheld()),
     ]
@@ -128,15 +129,19 @@ async def _clock(store: Store, now: datetime) -> Finding:
     return Finding("clock", Level.WRONG, text, fix)
 
 
-def _owners(leases: Sequence[Lease], dead: Sequence[Lease]) -> Finding:
+def _owners(leases: Sequence[Lease], gone: Sequence[Lease]) -> Finding:
+    """Name the dead owners that hold jobs.
+
+    The record of one that holds none says nothing: its process has ended well, without closing its
+    app, and the next process that opens the store removes it.
+    """
+    dead = [lease for lease in gone if lease.holds]
     holds = sum(lease.holds for lease in dead)
     if not dead:
-        text = f"{many(len(leases), 'owner')}, none of them known to be dead"
+        text = f"{many(len(leases) - len(gone), 'owner')}, none of them known to be dead"
         return Finding("leases", Level.OK, text)
     who = ", ".join(f"{lease.owner.host} pid {lease.owner.pid}" for lease in dead[:3])
     text = f"{many(len(dead), 'dead owner')} ({who}) still holding {many(holds, 'job')}"
-    if not holds:
-        return Finding("leases", Level.OK, text)
     fix = "start a worker: it takes them back at once on this machine, else within 35 s"
     return Finding("leases", Level.WRONG, text, fix)
 
@@ -175,20 +180,39 @@ def _without_worker(pool: PoolRow) -> Finding:
     return Finding("jobs", Level.WRONG, text, fix)
 
 
-def _causes(causes: Mapping[str, Mapping[str, int]]) -> Iterator[Finding]:
-    """Name the tasks and keys that jobs wait for, as no worker that claimed them has them."""
-    for pool, counts in causes.items():
-        for cause, count in counts.items():
-            task = task_of(cause)
-            if task is not None:
-                text = f"{_waiting(count)} in pool {pool!r} for a worker that has the task {task!r}"
-                fix = "start a worker whose code registers it, or cancel them"
-                yield Finding("tasks", Level.WARN, text, fix)
-            key = key_of(cause)
-            if key is not None:
-                text = f"{_waiting(count)} in pool {pool!r} for a worker that has the key {key!r}"
-                fix = "add the key to the key ring of the workers, or cancel them"
-                yield Finding("keys", Level.WARN, text, fix)
+async def _causes(store: Store, leases: Sequence[Lease]) -> list[Finding]:
+    """Name what jobs wait for that the workers which claimed them do not have."""
+    found = [
+        await _cause(store, leases, pool, cause, count)
+        for pool, counts in (await store.causes()).items()
+        for cause, count in counts.items()
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+async def _cause(
+    store: Store, leases: Sequence[Lease], pool: str, cause: str, count: int
+) -> Finding | None:
+    waiting = f"{_waiting(count)} in pool {pool!r}"
+    if (task := task_of(cause)) is not None:
+        known = await known_task(store, task, leases, pool)
+        if known is not None:
+            return Finding("tasks", Level.WARN, f"{waiting}: {known.text}")
+        text = f"{waiting} for a worker that has the task {task!r}"
+        fix = "start a worker whose code registers it, or cancel them"
+        return Finding("tasks", Level.WARN, text, fix)
+    if (key := key_of(cause)) is not None:
+        text = f"{waiting} for a worker that has the key {key!r}"
+        fix = "add the key to the key ring of the workers, or cancel them"
+        return Finding("keys", Level.WARN, text, fix)
+    if (called := call_of(cause)) is not None:
+        text = f"{waiting} for a worker whose task {called!r} accepts their arguments"
+        fix = (
+            "start a worker of the version that submitted them, deploy one that accepts both "
+            "(give new parameters a default), or cancel them"
+        )
+        return Finding("tasks", Level.WARN, text, fix)
+    return None
 
 
 async def _due(store: Store, now: datetime) -> Finding:

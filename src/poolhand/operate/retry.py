@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Stored
@@ -13,6 +12,7 @@ from poolhand.farm.orders import Orders
 from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer, Summary
 from poolhand.rules.job import Status
+from poolhand.rules.view import View
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100
@@ -21,7 +21,7 @@ MOST_ANSWERS = 1000
 NOT_FOUND = "there is no such job"
 
 
-class Progress(Struct, frozen=True):
+class Progress(View, frozen=True):
     """How far a retry of many is; `total` was counted when it began."""
 
     done: int

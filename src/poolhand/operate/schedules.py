@@ -1,30 +1,52 @@
-"""Schedules as an operator sees them."""
+"""Schedules as an operator sees and steers them: pause, resume, run once now."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
-from poolhand.farm.scheduler import DOCUMENTS, ScheduleRecord
+from poolhand.contract import Added, Batch, Entry, Line, Order, Put, Refusal
+from poolhand.errors import UsageError
+from poolhand.farm.orders import Orders
+from poolhand.farm.scheduler import (
+    CALLS,
+    DOCUMENTS,
+    KEEP,
+    PAUSES,
+    Pause,
+    ScheduleRecord,
+    read_pause,
+)
 from poolhand.operate.operable import Operable
+from poolhand.operate.views import Answer
+from poolhand.rules import audit
+from poolhand.rules.view import View
+from poolhand.runtime import Runtime
 
 AT_ONCE = 100
 
+Declared = Callable[[str], Order | None]
 
-class ScheduleView(Struct, frozen=True):
+
+class ScheduleView(View, frozen=True):
     """A schedule that a worker has seen; `last` is the moment up to which all is done with.
 
-    One whose `next` moment is long past is declared nowhere any more, or nobody works.
+    `arguments` are those of its task, as text. One whose `next` moment is long past is declared
+    nowhere any more, or no worker runs; a paused one has no next moment.
     """
 
+    id: str
     task: str
     when: str
     zone: str | None
     missed: str
     last: datetime
     next: datetime | None
+    arguments: str = ""
+    paused: bool = False
 
 
 async def schedules_of(store: Operable) -> list[ScheduleView]:
@@ -33,18 +55,114 @@ async def schedules_of(store: Operable) -> list[ScheduleView]:
     after = ""
     while keys := await store.scan(DOCUMENTS, after, AT_ONCE):
         for key in keys:
-            found = await store.get_document(key)
-            view = None if found is None else _view(found[0])
+            view = await _schedule(store, key.removeprefix(DOCUMENTS))
             views += [] if view is None else [view]
         after = keys[-1]
     return views
 
 
-def _view(data: bytes) -> ScheduleView | None:
+class ScheduleActs:
+    """Pauses, resumes and triggers schedules; `declared` makes orders of those known here."""
+
+    def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._orders = Orders(runtime)
+        self._declared = declared
+
+    async def set_paused(self, name: str, paused: bool, by: str) -> ScheduleView | None:
+        """Pause or resume a schedule, for all processes."""
+        found = await self._find(name)
+        if found is None or found.paused == paused:
+            return found
+        now = self._runtime.wall()
+        kind = audit.SCHEDULE_PAUSE if paused else audit.SCHEDULE_RESUME
+        record = audit.acted(kind, ("", ""), by, found.id, now)
+        value = msgspec.json.encode(Pause(paused, now, by))
+        # Kept when it is over, too: moments of the pause do not count as missed.
+        put = Put(f"{PAUSES}{found.id}", value, ttl=None if paused else KEEP.total_seconds())
+        line = Line(audit.STREAM, kind, msgspec.json.encode(record))
+        await self._store.put([put], log=[line])
+        return await _schedule(self._store, found.id)
+
+    async def trigger(self, name: str, by: str) -> Answer | None:
+        """Submit the task of a schedule once, now, paused or not."""
+        found = await self._find(name)
+        if found is None:
+            return None
+        order = await self._order(found, by)
+        (result,) = await self._store.add([Batch((order,))])
+        answer = _answer(found.id, result)
+        if answer.done:
+            kind, now = audit.SCHEDULE_TRIGGER, self._runtime.wall()
+            record = audit.acted_on(kind, order.job, by, found.id, now)
+            await self._store.append([Line(audit.STREAM, kind, msgspec.json.encode(record))])
+        return answer
+
+    async def _order(self, found: ScheduleView, by: str) -> Order:
+        order = None if self._declared is None else self._declared(found.id)
+        if order is not None:
+            # With the id it has: a signed call is good for that job alone.
+            return replace(order, job=replace(order.job, submitted_by=by))
+        kept = await self._store.get_document(f"{CALLS}{found.id}")
+        if kept is None:
+            raise UsageError(
+                f"schedule {found.id!r} cannot be triggered yet: no worker of this version of "
+                "poolhand has run it; start one with `poolhand work module:app`"
+            )
+        if not kept[0]:
+            raise UsageError(
+                f"schedule {found.id!r} belongs to an app that signs its calls, and no keys are "
+                "here; in a process that has them run "
+                f"`await app.operator().trigger_schedule({found.task!r}, by=…)`"
+            )
+        return self._orders.copy(msgspec.msgpack.decode(kept[0], type=Order), by)
+
+    async def _find(self, name: str) -> ScheduleView | None:
+        """Return the schedule of that id, or the only one of the task of that name."""
+        views = await schedules_of(self._store)
+        exact = [one for one in views if one.id == name]
+        found = exact or [one for one in views if one.task == name]
+        if len(found) > 1:
+            ids = ", ".join(f"{one.id!r} ({one.arguments or 'no arguments'})" for one in found)
+            raise UsageError(f"task {name!r} has {len(found)} schedules; name one of them: {ids}")
+        return found[0] if found else None
+
+
+async def _schedule(store: Operable, id: str) -> ScheduleView | None:
+    kept = await store.get_document(f"{DOCUMENTS}{id}")
+    view = None if kept is None else _view(id, kept[0])
+    if view is None:
+        return None
+    pause = read_pause(await store.get_document(f"{PAUSES}{id}"))
+    paused = pause is not None and pause.paused
+    return replace(view, paused=True, next=None) if paused else view
+
+
+def _view(id: str, data: bytes) -> ScheduleView | None:
     try:
         found = msgspec.json.decode(data, type=ScheduleRecord)
     except msgspec.DecodeError:
         return None  # Written by a newer version.
     return ScheduleView(
-        found.task, found.text, found.zone, found.missed, found.past.last, found.next
+        id,
+        found.task,
+        found.text,
+        found.zone,
+        found.missed,
+        found.past.last,
+        found.next,
+        found.arguments,
     )
+
+
+def _answer(id: str, result: tuple[Added, ...] | Refusal) -> Answer:
+    if isinstance(result, Refusal):
+        state = f"{result.running} running, {result.waiting} waiting, {result.policy}"
+        text = f"pool {result.pool!r} is full ({state}); try again later or resize the pool"
+        return Answer(id, False, result.reason, text)
+    (added,) = result
+    if added.entry is Entry.REJECTED:
+        text = f"pool {added.job.pool!r} is full and dropped it ({added.job.rejection_policy})"
+        return Answer(id, False, "rejected", text)
+    return Answer(id, True, "submitted", f"submitted as {added.job.id}", added.job.id)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from poolhand.contract import Filter
 from poolhand.errors import Unavailable
 from poolhand.execute.execution import Execution, read_execution
@@ -17,6 +15,7 @@ from poolhand.rules import streams
 from poolhand.rules.job import Job
 from poolhand.rules.receipts import RECEIPTS, Receipt, Stage, is_former, receipts_of_session
 from poolhand.rules.receipts import read as read_receipt
+from poolhand.rules.view import View
 from poolhand.sessions.record import read
 
 AT_ONCE = 1000
@@ -24,7 +23,7 @@ STOP_WITHIN = 30.0
 LOOK_AGAIN = 0.1
 
 
-class SessionView(Struct, frozen=True):
+class SessionView(View, frozen=True):
     """A session; `revision` counts how often it was written, `turn` is the job that did so last."""
 
     id: str
@@ -37,7 +36,7 @@ class SessionView(Struct, frozen=True):
     state: dict[str, Any] | None = None
 
 
-class ErasedView(Struct, frozen=True):
+class ErasedView(View, frozen=True):
     """A session that is gone, and how many turns went with it."""
 
     id: str
@@ -45,7 +44,7 @@ class ErasedView(Struct, frozen=True):
     turns: int
 
 
-class SessionsView(Struct, frozen=True):
+class SessionsView(View, frozen=True):
     """Some sessions, and the cursor that goes on behind them, None at the end."""
 
     sessions: tuple[SessionView, ...]
@@ -64,6 +63,23 @@ async def sessions_of(store: Operable, tenant: str | None, after: str, limit: in
 async def session_of(store: Operable, tenant: str | None, id: str) -> SessionView | None:
     """Return one session with its state."""
     return await _view(store, streams.session_of(tenant, id), with_state=True)
+
+
+async def tenants_of(store: Operable, id: str) -> list[str | None]:
+    """Return the tenants that have a session of this name, None for one of no tenant."""
+    found: list[str | None] = []
+    after = ""
+    for _ in range(AT_ONCE):
+        keys = await store.scan(streams.SESSIONS, after, 1)
+        if not keys:
+            break
+        tenant = keys[0].removeprefix(streams.SESSIONS).partition("/")[0]
+        view = await _view(store, f"{streams.SESSIONS}{tenant}/{streams.part(id)}", False)
+        if view is not None:
+            found.append(view.tenant)
+        # Behind all sessions of this tenant: 0 comes after /.
+        after = f"{streams.SESSIONS}{tenant}0"
+    return found
 
 
 async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execution]:

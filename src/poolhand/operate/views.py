@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from poolhand.contract import PoolRow, Stored, Written
 from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
+from poolhand.rules.view import View
 
 
-class JobView(Struct, frozen=True, kw_only=True):
+class JobView(View, frozen=True, kw_only=True):
     """A job as an operator sees it; `reason` and `why` say what it waits for, if it does,
     and `waits_for` the cause that is neither a time nor a slot.
 
@@ -63,7 +63,7 @@ class JobView(Struct, frozen=True, kw_only=True):
         return self.rejection_reason or ""
 
 
-class JobsView(Struct, frozen=True):
+class JobsView(View, frozen=True):
     """A page of jobs, newest first; `after` goes on behind it, None at the end."""
 
     jobs: tuple[JobView, ...]
@@ -76,7 +76,7 @@ class JobsView(Struct, frozen=True):
         return len(self.jobs)
 
 
-class PoolView(Struct, frozen=True):
+class PoolView(View, frozen=True):
     """A pool: its rules, what an operator set, and who is where; `slots` is the cap in force."""
 
     name: str
@@ -95,7 +95,7 @@ class PoolView(Struct, frozen=True):
     parked: int
 
 
-class AuditView(Struct, frozen=True):
+class AuditView(View, frozen=True):
     """A line of the audit log; `record` is all that was written, `text` what matters of it."""
 
     number: int
@@ -108,7 +108,7 @@ class AuditView(Struct, frozen=True):
     record: Any
 
 
-class Answer(Struct, frozen=True):
+class Answer(View, frozen=True):
     """What came of an act on one job: a word for programs and a sentence for people."""
 
     id: str
@@ -118,7 +118,7 @@ class Answer(Struct, frozen=True):
     new_id: str | None = None
 
 
-class Summary(Struct, frozen=True):
+class Summary(View, frozen=True):
     """What came of an act on many jobs; `answers` are those of the jobs it was not done to."""
 
     done: int

@@ -10,8 +10,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from poolhand.errors import PoolhandError, UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
@@ -19,6 +17,7 @@ from poolhand.pool.config import is_kept
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.fanout import label_of
 from poolhand.pool.fault import ending_of
+from poolhand.pool.health import HealthCheck
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
 from poolhand.pool.snapshot import PoolSnapshot
@@ -27,7 +26,7 @@ from poolhand.pool.ticket import Ticket, wait
 from poolhand.pool.turn import Turn, is_factory, steps
 from poolhand.pool.work import Work
 from poolhand.rules.backpressure import bounded, fail_fast
-from poolhand.rules.checks import is_text, shown
+from poolhand.rules.checks import Seconds, is_text, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -82,7 +81,7 @@ class AgentPool:
         max_queue_size: int = 100,
         agent_factory: Callable[[], Any] | None = None,
         name: str | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
         runtime: Runtime | None = None,
         events: Events | None = None,
@@ -107,7 +106,7 @@ class AgentPool:
             # Also when something is wrong already: all faults are told at once.
             self._pool = self._make_pool(name)
         except UsageError as error:
-            faults.append(str(error))
+            faults.append(error.message)
         if faults or agent_factory is None:
             raise UsageError("AgentPool: " + "; ".join(faults))
         self.num_workers = num_workers
@@ -192,9 +191,9 @@ class AgentPool:
         ticket = self._find(job_id)
         return ticket is not None and await ticket.cancel()
 
-    def health_check(self) -> dict[str, Any]:
-        """Return the health of the pool as JSON knows it."""
-        return msgspec.json.decode(msgspec.json.encode(self._pool.health()), type=dict[str, Any])
+    def health_check(self) -> HealthCheck:
+        """Return the health of the pool as a dict for any JSON encoder, awaited or not."""
+        return self._pool.health_check()
 
     def snapshot(self) -> PoolSnapshot:
         """Return everything about the pool at this instant."""
@@ -206,7 +205,7 @@ class AgentPool:
         max_workers: int = MAX_WORKERS,
         scale_up_threshold: float = 0.8,
         scale_down_threshold: float = 0.3,
-        check_interval: float = 10.0,
+        check_interval: Seconds = 10.0,
     ) -> None:
         """Let the started pool choose its own size from now on; returns at once."""
         try:
@@ -218,10 +217,10 @@ class AgentPool:
                 interval=check_interval,
             )
         except UsageError as error:
-            raise UsageError(_in_scale_words(str(error))) from None
+            raise UsageError(_in_scale_words(error.message)) from None
         self._pool.set_autoscale(settings)
 
-    async def drain(self, timeout: float = DRAIN_SECONDS) -> DrainReport:
+    async def drain(self, timeout: Seconds = DRAIN_SECONDS) -> DrainReport:
         """Stop within `timeout` seconds: refuse what is new, finish what is there, and report."""
         return await self._pool.drain(timeout)
 

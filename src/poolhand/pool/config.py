@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
-
-from msgspec import Struct
 
 from poolhand.errors import UsageError
 from poolhand.pool.scope import SESSION, Scope, take_scope
@@ -15,6 +13,8 @@ from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, Rin
 from poolhand.rules.checks import (
     LONGEST_NAME,
     NAME_ALLOWED,
+    Seconds,
+    did_you_mean,
     is_amount,
     is_count,
     is_name,
@@ -23,11 +23,13 @@ from poolhand.rules.checks import (
     is_whole,
     optional,
     shown,
+    to_seconds,
 )
 from poolhand.rules.job import Job
 from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
 from poolhand.rules.sizing import SLOTS_ALLOWED, Autoscale, are_slots
 from poolhand.rules.spec import PoolSpec
+from poolhand.rules.view import View
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -37,29 +39,29 @@ class PoolOptions(TypedDict, total=False):
     """What `Pool(name, …)` takes."""
 
     max_concurrent: int
-    queue: Strategy | str
-    backpressure: Policy | str
+    queue: Strategy | str | None
+    backpressure: Policy | str | None
     scope: str
     scope_id: str | None
     pipeline_id: str | None
     store: str | None
     dir: str | os.PathLike[str] | None
-    timeout: float | None
-    soft_timeout: float | None
+    timeout: Seconds | None
+    soft_timeout: Seconds | None
     retry: Retry | None
     run_in: str | None
     history: int
     max_keys: int
-    key_ttl: float
+    key_ttl: Seconds
     max_per_key: int | None
     autoscale: Autoscale | None
-    stale_after: float
-    drain_timeout: float
-    cancel_grace: float
+    stale_after: Seconds
+    drain_timeout: Seconds
+    cancel_grace: Seconds
     on_dead: OnDead | None
 
 
-class PoolConfig(Struct, frozen=True):
+class PoolConfig(View, frozen=True):
     """The options of one pool, checked, with the defaults filled in."""
 
     name: str
@@ -105,7 +107,7 @@ CHECKS: dict[str, Check] = {
     ),
     "backpressure": (
         lambda value: isinstance(value, Unbounded | Bounded | FailFast | RingBuffer),
-        "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded' or 'fail_fast'",
+        "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded', 'fail_fast' or None",
     ),
     "timeout": (optional(is_amount), "seconds above 0, or None"),
     "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
@@ -151,9 +153,9 @@ def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     given = dict(options)
     scope, faults = take_scope(given)
     unknown = sorted(given.keys() - CHECKS.keys())
-    faults += [f"{key!r} is no option of a pool; there are {_known()}" for key in unknown]
+    faults += [f"{key!r} is no option of a pool; {did_you_mean(key, _known())}" for key in unknown]
     values: dict[str, Any] = {
-        key: _named(key, value) for key, value in given.items() if key not in unknown
+        key: _named(key, to_seconds(value)) for key, value in given.items() if key not in unknown
     }
     values["name"] = name
     faults += [
@@ -203,13 +205,18 @@ _MAKERS: dict[str, Mapping[str, Callable[[], object]]] = {
 }
 
 
-def _known() -> str:
-    return ", ".join(PoolOptions.__annotations__)
+_DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()}
+
+
+def _known() -> Iterable[str]:
+    return PoolOptions.__annotations__
 
 
 def _named(key: str, value: object) -> object:
-    """Return the strategy or policy that a name stands for."""
+    """Return the strategy or policy that a name stands for; None stands for the default."""
     makers = _MAKERS.get(key)
+    if value is None and key in _DEFAULTS:
+        return _DEFAULTS[key]
     if makers is None or not isinstance(value, str) or value not in makers:
         return value
     return makers[value]()

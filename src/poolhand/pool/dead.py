@@ -10,7 +10,10 @@ from inspect import isawaitable
 
 from poolhand.errors import UsageError
 from poolhand.observe.events import CallbackFailed, Events
+from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig
+from poolhand.pool.fault import fault_of, own_trace
+from poolhand.pool.unheard import Failure, Unheard, UnheardFailure
 from poolhand.pool.work import Work
 from poolhand.rules.job import Job
 
@@ -27,6 +30,7 @@ class DeadLetters:
         loop: AbstractEventLoop,
         events: Events,
         quiet: Callable[[], None],
+        unheard: Unheard,
     ) -> None:
         self.busy = 0
         self._works: deque[Work] = deque()
@@ -36,6 +40,7 @@ class DeadLetters:
         self._loop = loop
         self._events = events
         self._quiet = quiet
+        self._unheard = unheard
         self._callbacks: set[Task[None]] = set()
         self._rerunning: set[str] = set()
 
@@ -59,7 +64,26 @@ class DeadLetters:
         finally:
             self._rerunning.discard(job_id)
 
-    def add(self, work: Work) -> None:
+    def add(self, work: Work, error: BaseException) -> Work:
+        """Give its ticket the failure of a job, and return the record that is kept apart.
+
+        The ticket alone holds its failure: when it is gone without having been asked, and no
+        `on_dead` was told, the failure is logged.
+        """
+        trace = own_trace(error)
+        if self._on_dead is None:
+            work.failure = UnheardFailure(error, trace, work.job, self._unheard)
+        else:
+            work.failure = Failure(error, trace)
+        apart = work.record_apart()
+        self._keep(apart)
+        return apart
+
+    def close_log(self) -> None:
+        """Log what is held back of failures that are never asked for."""
+        self._unheard.log.close()
+
+    def _keep(self, work: Work) -> None:
         self._works.append(work)
         while len(self._works) > self._most + len(self._rerunning):
             self._let_go()
@@ -77,7 +101,7 @@ class DeadLetters:
         self._works.remove(gone)
         gone.call = gone.context = None
         if gone.failure is not None:
-            gone.failure = (BaseException.with_traceback(gone.failure[0], None), None)
+            gone.failure = Failure(BaseException.with_traceback(gone.failure.error, None), None)
 
     def stop(self) -> None:
         """Give up on the callbacks that still run."""
@@ -104,9 +128,12 @@ class DeadLetters:
 
     def _over(self, error: BaseException | None) -> None:
         self.busy -= 1
-        if error is not None and self._events.live:
-            text = f"{type(error).__name__}: {error}"
-            self._events.emit(CallbackFailed(self._pool, "on_dead", text))
+        if error is not None:
+            fault = fault_of(error)
+            text = f"{fault.type}: {fault.message}"
+            warn(f"on_dead of pool {self._pool!r} raised {text}", CallbackFailed, self._events)
+            if self._events.live:
+                self._events.emit(CallbackFailed(self._pool, "on_dead", text))
         self._quiet()
 
 

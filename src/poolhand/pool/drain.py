@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
-
 from poolhand.observe import events
 from poolhand.pool.engine import Engine
+from poolhand.rules.view import View
 
 SLOW_AFTER = 0.8
 SMALLEST_WAIT = 1e-6  # less than that would be lost in the rounding of a clock
 STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind as stuck
 
 
-class DrainReport(Struct, frozen=True):
+class DrainReport(View, frozen=True):
     """What became of everything that was ever submitted, and how long the drain took."""
 
     submitted: int

@@ -12,6 +12,7 @@ from typing import Any
 from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import Events
+from poolhand.observe.failures import FailureLog
 from poolhand.pool.alarm import Alarm
 from poolhand.pool.attempt import STUCK, Attempt
 from poolhand.pool.audit_log import AuditLog, Ran
@@ -24,6 +25,7 @@ from poolhand.pool.outbox import Outbox
 from poolhand.pool.slots import Slots
 from poolhand.pool.standing import explain_work
 from poolhand.pool.tally import Tally
+from poolhand.pool.unheard import Failure, Unheard
 from poolhand.pool.waits import Awaits
 from poolhand.pool.watchdog import Watchdog
 from poolhand.pool.work import COMPLETED, STARTED, Work
@@ -40,6 +42,11 @@ from poolhand.rules.outcome import Failed, Outcome, unreadable
 from poolhand.runtime import Runtime
 
 ASKED = "asked"
+
+
+def _desk(config: PoolConfig, keys: Keys[Work]) -> Desk[Work]:
+    slots, most = config.max_concurrent, config.max_per_key
+    return Desk(config.queue, config.backpressure, slots, keys, most)
 
 
 class Engine:
@@ -66,17 +73,13 @@ class Engine:
         self.outbox = Outbox(events)
         self.tally = Tally()
         self.history: deque[Work] = deque(maxlen=config.history)
-        self.dead = DeadLetters(config, loop, events, self.done)
         self.on_idle: Callable[[], None] | None = None
-        self.desk: Desk[Work] = Desk(
-            config.queue,
-            config.backpressure,
-            config.max_concurrent,
-            Keys(config.key_ttl, config.max_keys),
-            config.max_per_key,
-        )
+        self._keys: Keys[Work] = Keys(config.key_ttl, config.max_keys)
+        self.desk = _desk(config, self._keys)
         self.runtime = runtime
         self.clock = Clock(runtime)
+        unheard = Unheard(FailureLog(loop, self.clock.now, events), loop)
+        self.dead = DeadLetters(config, loop, events, self.done, unheard)
         self.stopped = self._stopping = False
         self.audit = AuditLog((pool_id, config.name), self.clock)
         self.watch = Watchdog.of(loop, runtime).join(self)
@@ -152,7 +155,7 @@ class Engine:
     def gave_up(self, attempt: Attempt[Work], outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self.events.live:
-            stuck = events.SlotStuck(self.config.name, attempt.work.snapshot(), attempt.slot.id)
+            stuck = events.SlotStuck(self.config.name, attempt.work.job, attempt.slot.id)
             self.outbox.put(stuck)
         self.pump(now)
         self.done()
@@ -212,14 +215,18 @@ class Engine:
         desk = self.desk
         self.audit.ended(work, now, replacement, desk.waiting, capacity(desk.policy))
         work.place = None
-        if error is not None:
-            work.failure = (error, error.__traceback__)
         self.tally.count(work.job.status)
+        # The failure comes last: whoever looks at it is taken for one who knows of it.
+        self._publish(work, now)
         if work.job.status is Status.FAILED:
-            self.dead.add(work)
+            assert error is not None
+            apart = self.dead.add(work, error)
+            if self.history:
+                self.history[-1] = apart
         else:
             work.call = work.context = None
-        self._publish(work, now)
+            if error is not None:
+                work.failure = Failure(error, error.__traceback__)
 
     def _finish_as(self, work: Work, job: Job, now: float, replacement: str | None = None) -> None:
         """End a job that has no place any more as its new record says."""
@@ -383,3 +390,6 @@ class Engine:
         self.stopped = True
         self.watch.leave(self)
         self.slots.close()
+        # Nobody joins them any more: a failure that only its key holds is logged now.
+        self._keys.limit(0.0, 0, self.clock.now())
+        self.dead.close_log()

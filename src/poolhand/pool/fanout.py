@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import iscoroutine
-from typing import Any, Literal, TypedDict, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -17,7 +17,15 @@ from poolhand.pool.fault import ending_of
 from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
 from poolhand.pool.pool import Pool
 from poolhand.pool.work import Work, name_of
-from poolhand.rules.checks import is_amount, is_text, optional, shown
+from poolhand.rules.checks import (
+    Seconds,
+    convert_seconds,
+    is_amount,
+    is_text,
+    optional,
+    shown,
+    to_seconds,
+)
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 
@@ -96,6 +104,20 @@ class AgentRequest(Struct, frozen=True):
     kwargs: Mapping[str, Any] = {}
     label: str | None = None
     timeout: float | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            call: Callable[..., Any],
+            args: tuple[Any, ...] | list[Any] = (),
+            kwargs: Mapping[str, Any] = {},
+            label: str | None = None,
+            timeout: Seconds | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "timeout")
 
 
 class FanoutResult(TypedDict):
@@ -217,7 +239,10 @@ def _checked(requests: Iterable[Request], max_parallel: int) -> list[AgentReques
 def _fields(request: Request) -> dict[str, Any]:
     if isinstance(request, AgentRequest):
         return asdict(request)
-    return dict(request) if isinstance(request, Mapping) else {"call": request}
+    if not isinstance(request, Mapping):
+        return {"call": request}
+    fields = dict(request)
+    return {**fields, "timeout": to_seconds(fields["timeout"])} if "timeout" in fields else fields
 
 
 def _has_names(value: object) -> bool:

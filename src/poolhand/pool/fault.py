@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import traceback
 from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
 
-from poolhand.errors import JobCancelled, JobExpired, JobRejected
+from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolhandError
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Failed, Outcome
 
 MOST_MESSAGE = 2_000
 MOST_FRAMES = 20
+CALLER = str(Path(__file__).with_name("substrate.py"))  # calls the code of jobs
 
 
 class RemoteTraceback(Exception):
@@ -36,10 +39,22 @@ def fault_of(error: BaseException, skip: int = 0) -> Fault:
         name = f"{kind.__module__}.{name}"
     try:
         # Joined, because what an error calls its text may be a str of its own making.
-        message = "".join(iter(str(error)))
+        message = "".join(iter(_text(error)))
     except BaseException:
         message = "<its text cannot be made>"
     return Fault(name, message[:MOST_MESSAGE], _traceback(error, skip))
+
+
+def own_trace(error: BaseException) -> TracebackType | None:
+    """Return where an error was raised, from the code of the job on, and leave it at that.
+
+    The frames before are ours, and hold the job.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == CALLER:
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)
+    return trace
 
 
 def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
@@ -71,11 +86,18 @@ def ending_of(job: Job) -> str | None:
     return f"{name}: {fault.message}" if fault.message else name
 
 
+def _text(error: BaseException) -> str:
+    # Without its code: the type says as much, and whoever is told of it adds that of its own.
+    return error.message if isinstance(error, PoolhandError) else str(error)
+
+
 def _traceback(error: BaseException, skip: int) -> str:
     try:
         if type(error.__cause__) is RemoteTraceback:
             return str(error.__cause__)
-        frames = traceback.extract_tb(error.__traceback__)[skip:][-MOST_FRAMES:]
-        return "".join(traceback.format_list(frames))
+        frames = traceback.extract_tb(error.__traceback__)[skip:]
+        while frames and frames[0].filename == CALLER:
+            del frames[0]
+        return "".join(traceback.format_list(frames[-MOST_FRAMES:]))
     except BaseException:
         return ""

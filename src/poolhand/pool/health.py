@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from datetime import datetime
-
-from msgspec import Struct
+from typing import Any, Self
 
 from poolhand.pool.attempt import IDLE, STUCK, Runnable, Slot
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
 from poolhand.pool.vitals import Examined, is_stale, look_for_life, silent_for, slots_of
 from poolhand.rules.backpressure import capacity
+from poolhand.rules.view import View
 
 
-class WorkerHealth(Struct, frozen=True):
+class WorkerHealth(View, frozen=True):
     """One slot: what it does and has done.
 
     `state` is idle, busy, draining (it goes when its job is over) or stopped. A `stuck` one runs
@@ -30,7 +30,7 @@ class WorkerHealth(Struct, frozen=True):
     stuck: bool = False
 
 
-class PoolHealth(Struct, frozen=True):
+class PoolHealth(View, frozen=True):
     """How a pool is; `queue_capacity` is None where the queue has no bound.
 
     `pool_size` is the number of workers, those that go when their job is over included. Of a pool
@@ -47,6 +47,14 @@ class PoolHealth(Struct, frozen=True):
     stale_workers: tuple[str, ...]
     workers: dict[str, WorkerHealth]
     as_of: datetime | None = None
+
+
+class HealthCheck(dict[str, Any]):
+    """The health of a pool as plain data; may be awaited, and gives itself."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        return self
+        yield
 
 
 def health_of(engine: Engine) -> PoolHealth:

@@ -10,14 +10,14 @@ from poolhand.errors import UsageError
 from poolhand.pool.agent_pool import MAX_WORKERS, MIN_WORKERS, AgentPool
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import UNSET
-from poolhand.rules.checks import is_seconds, shown
+from poolhand.rules.checks import Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.sizing import Autoscale
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def pool_lifespan(
-    pool: Pool | AgentPool, *, drain_timeout: float = 30.0, autoscale: Autoscale | None = UNSET
+    pool: Pool | AgentPool, *, drain_timeout: Seconds = 30.0, autoscale: Autoscale | None = UNSET
 ) -> Lifespan:
     """Return a lifespan for FastAPI or Starlette that starts the pool and drains it at the end.
 
@@ -25,7 +25,8 @@ def pool_lifespan(
     Pool as its own option says; `autoscale` gives other settings, None keeps the size. An AgentPool
     can go through it again and again.
     """
-    _check(pool, drain_timeout, autoscale)
+    within = to_seconds(drain_timeout)
+    _check(pool, within, autoscale)
 
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[None]:
@@ -42,7 +43,7 @@ def pool_lifespan(
                 )
             yield
         finally:
-            await (pool.pool if isinstance(pool, AgentPool) else pool).leave(drain_timeout)
+            await (pool.pool if isinstance(pool, AgentPool) else pool).leave(within)
 
     return lifespan
 

@@ -23,6 +23,7 @@ from poolhand.pool.work import Work, name_of, where_to_run
 from poolhand.rules.backpressure import capacity
 
 if TYPE_CHECKING:
+    from poolhand.pool.options import Options
     from poolhand.pool.submitter import Submitter
 
 A = TypeVar("A")
@@ -42,13 +43,19 @@ def check_map(submitter: Submitter, fn: object, items: object, return_exceptions
     """Raise what is wrong with the arguments of a `map` under the options of a submitter."""
     options, config = submitter._terms.options, submitter._config
     faults = map_faults(fn, items, return_exceptions, options.run_in, config.run_in)
-    if options.idempotency_key is not None:
-        faults.append(
-            f"idempotency_key={options.idempotency_key!r} is not allowed; a key stands for one job "
-            "and every item has its own: submit them one by one, each with its key"
-        )
+    faults += key_faults(options)
     if faults:
         raise UsageError(f"Pool {config.name!r}, map: " + "; ".join(faults))
+
+
+def key_faults(options: Options) -> list[str]:
+    """Say what is wrong with a key among the options of a map: all items would be one job."""
+    if options.idempotency_key is None:
+        return []
+    return [
+        f"idempotency_key={options.idempotency_key!r} is not allowed; a key stands for one job "
+        "and every item has its own: submit them one by one, each with its key"
+    ]
 
 
 def window(slots: int, depth: int | None) -> int:
@@ -92,7 +99,7 @@ def call_faults(
     try:
         where_to_run(fn, wanted, usual)
     except UsageError as error:
-        return [f"{option}: {error}"]
+        return [f"{option}: {error.message}"]
     return []
 
 
@@ -245,7 +252,8 @@ class Batch:
 
     def _note(self, index: int, work: Work) -> None:
         if work.failure is not None:
-            self._failed(index, work.failure[0])
+            work.failure.asked()
+            self._failed(index, work.failure.error)
         else:
             self._results[index] = work.value
 

@@ -14,6 +14,7 @@ from poolhand.pool.config import RUN_IN, PoolConfig
 from poolhand.rules.backoff import Retry
 from poolhand.rules.checks import (
     LONGEST_NAME,
+    did_you_mean,
     is_amount,
     is_int,
     is_seconds,
@@ -22,6 +23,7 @@ from poolhand.rules.checks import (
     is_writable,
     optional,
     shown,
+    to_seconds,
 )
 from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
@@ -73,14 +75,16 @@ def with_changes(
     options: Options, config: PoolConfig, changes: Mapping[str, Any], durable: bool = False
 ) -> Options:
     """Check changes to the options and return the new ones; `durable`: a store keeps the jobs."""
-    values = dict(changes)
+    values = {
+        name: to_seconds(value) if name in DURATIONS else value for name, value in changes.items()
+    }
     field = config.queue.field if isinstance(config.queue, FairRoundRobin) else "key"
     checks = CHECKS if field in CHECKS else {**CHECKS, field: CHECKS["key"]}
     faults = _later_faults(values, durable)
     for name, value in values.items():
         if name not in checks:
             known = (one for one in checks if durable or one not in DURABLE_ONLY)
-            faults.append(f"{name!r} is no option of a submit; there are {', '.join(known)}")
+            faults.append(f"{name!r} is no option of a submit; {did_you_mean(name, known)}")
         elif not checks[name][0](value):
             faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:
@@ -174,6 +178,7 @@ def deadlines(
     return soft, hard, hard if soft is None else soft
 
 
+DURATIONS = ("timeout", "soft_timeout", "delay", "expires")
 DURABLE_ONLY = ("on_crash", "on_busy")
 ON_CRASH = ("rerun", "fail")
 LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date

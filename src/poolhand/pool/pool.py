@@ -17,7 +17,7 @@ from poolhand.pool.checkup import Checkup
 from poolhand.pool.config import CHECKS, PoolOptions, configure
 from poolhand.pool.drain import Drain, DrainReport
 from poolhand.pool.engine import Engine
-from poolhand.pool.health import PoolHealth, health_of, not_started
+from poolhand.pool.health import HealthCheck, PoolHealth, health_of, not_started
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scaler import Scaler
 from poolhand.pool.scope import DURABLE, SESSION
@@ -26,7 +26,7 @@ from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.audit import AuditLine
-from poolhand.rules.checks import is_seconds, is_whole, shown
+from poolhand.rules.checks import Seconds, is_seconds, is_whole, shown, to_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime, check_script
@@ -124,12 +124,12 @@ class Pool(Submitter):
             raise UsageError(f"pool {self.name!r} already runs on another event loop")
         return self
 
-    async def drain(self, timeout: float | None = None) -> DrainReport:
+    async def drain(self, timeout: Seconds | None = None) -> DrainReport:
         """Stop the pool within `timeout` seconds (`drain_timeout` by default) and report.
 
         A further call returns the same report; if it allows less time, the drain hurries up.
         """
-        seconds = self._config.drain_timeout if timeout is None else timeout
+        seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(
                 f"drain(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more"
@@ -149,7 +149,7 @@ class Pool(Submitter):
         self._drain.begin()
         self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
 
-    async def leave(self, timeout: float | None = None) -> DrainReport:
+    async def leave(self, timeout: Seconds | None = None) -> DrainReport:
         """Drain as leaving `async with` does: cancelled meanwhile, stop now and see it through."""
         try:
             return await self.drain(timeout)
@@ -244,6 +244,13 @@ class Pool(Submitter):
         that is not started has no workers.
         """
         return not_started(self._config) if self._live is None else health_of(self._live)
+
+    def health_check(self) -> HealthCheck:
+        """Return the health as a dict for any JSON encoder, awaited or not.
+
+        So does a web application: `return await pool.health_check()`.
+        """
+        return HealthCheck(self.health().to_dict())
 
     def size(self) -> int:
         """Return how many jobs run or wait."""

@@ -11,7 +11,7 @@ from poolhand.observe.events import Events
 from poolhand.pool.alarm import NEVER, Alarm
 from poolhand.pool.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
 from poolhand.pool.clock import Clock
-from poolhand.pool.substrate import Substrate
+from poolhand.pool.substrate import Substrate, leave_behind
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
     Asked,
@@ -174,7 +174,11 @@ class Slots(Generic[W]):
                 self._ended(attempt, None, CancelledError())
 
     def close(self) -> None:
+        """Let go of what is needed to run jobs, and of code that did not stop when it was asked."""
         self._alarm.close()
+        for slot in self.all:
+            if slot.attempt is not None and slot.attempt.task is not None:
+                leave_behind(slot.attempt.task)
         self._substrate.children.keep(0)
 
     def _ended(self, attempt: Attempt[W], value: Any, error: BaseException | None) -> None:
@@ -211,7 +215,7 @@ class Slots(Generic[W]):
         error = outcome.error
         # By its id: a job may pass on that another one was lost.
         if type(error) is JobLost and error.job_id == attempt.work.id:
-            self._owner.vanished(attempt, str(error))
+            self._owner.vanished(attempt, error.message)
 
     def _give_up(self, attempt: Attempt[W], now: float) -> None:
         """Settle a job that does not stop; its slot is lost until its code ends."""

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
 
-from msgspec import Struct
-
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
 from poolhand.pool.health import WorkerHealth, workers
 from poolhand.pool.vitals import slots_of
 from poolhand.rules.job import Job
+from poolhand.rules.view import View
 
 MOST_JOBS = 100
 
 
-class PoolStats(Struct, frozen=True):
+class PoolStats(View, frozen=True):
     """The few figures that are worth plotting.
 
     Those of a pool that a store keeps are what the store held at `as_of`, over all processes;
@@ -33,7 +32,7 @@ class PoolStats(Struct, frozen=True):
     as_of: datetime | None = None
 
 
-class PoolSnapshot(Struct, frozen=True, kw_only=True):
+class PoolSnapshot(View, frozen=True, kw_only=True):
     """A pool at one instant: active + stuck ≤ max_concurrent, total = the sum of all states.
 
     While a pool shrinks, `max_concurrent` counts the slots that are still busy; `resizing_to` is

@@ -15,6 +15,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import Work
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import Bounded
+from poolhand.rules.checks import Seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,13 +168,13 @@ class Submitter:
         session: str | None = UNSET,
         tenant: str | None = UNSET,
         user: str | None = UNSET,
-        timeout: float | None = UNSET,
-        soft_timeout: float | None = UNSET,
+        timeout: Seconds | None = UNSET,
+        soft_timeout: Seconds | None = UNSET,
         retry: Retry | None = UNSET,
         run_in: str | None = UNSET,
-        delay: float | None = UNSET,
+        delay: Seconds | None = UNSET,
         run_at: datetime | None = UNSET,
-        expires: float | None = UNSET,
+        expires: Seconds | None = UNSET,
         cancel_with_caller: bool = UNSET,
         on_crash: str = UNSET,
         **fairness: str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Task, isfuture
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -113,6 +114,8 @@ class Substrate(Generic[W]):
                 value = await value
         except BaseException as error:
             self._raised(attempt, error)
+            # The traceback may hold this frame, and must not hold the job.
+            del attempt, work
         else:
             self._ended(attempt, value, None)
 
@@ -132,6 +135,8 @@ class Substrate(Generic[W]):
             failure = error
         outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
+        # The traceback may hold this frame, and must not hold the job.
+        del attempt, context
 
     def _errand(self, attempt: Attempt[W], context: Context) -> Errand:
         work, tracer = attempt.work, self._events.tracer
@@ -262,6 +267,17 @@ def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: s
     if loop.get_task_factory() is None:
         return loop.create_task(coroutine, name=name)
     return Task(coroutine, loop=loop, name=name)
+
+
+def leave_behind(task: Task[Any]) -> None:
+    """Let a loop end while this task goes on: else `asyncio.run` waits for it, for ever perhaps.
+
+    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks.
+    """
+    if isinstance(task, asyncio.Task):
+        asyncio._unregister_task(task)
+        # It was reported as stuck; at the end of the loop there is nothing to add.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.

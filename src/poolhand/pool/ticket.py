@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Generator, Iterable
 from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
-from poolhand.errors import UsageError
-from poolhand.rules.checks import is_seconds, shown
+from poolhand.errors import StoreError, UsageError
+from poolhand.rules.checks import Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
 
 T = TypeVar("T")
+
+EXPLAIN_WITHIN = 1.0  # how much longer a wait whose time is over may take, to say why
 
 
 class Ticket(Generic[T]):
@@ -76,17 +78,37 @@ class Ticket(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._value().__await__()
 
-    async def result(self, timeout: float | None = None) -> T:
-        """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be."""
-        _check_timeout("result", timeout)
-        if timeout is not None:
+    async def result(self, timeout: Seconds | None = None) -> T:
+        """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be.
+
+        The error says why the job still waits, or that it runs.
+        """
+        seconds = checked_timeout("result", timeout)
+        if seconds is not None:
             try:
-                async with asyncio.timeout(timeout):
-                    await self._settled(limited=True)
+                await self.settled_within(seconds)
             except asyncio.CancelledError:
                 self.caller_left()
                 raise
         return await self._value()
+
+    async def settled_within(self, seconds: float | None) -> None:
+        """Wait until the job is over; if that takes longer, raise TimeoutError with the reason."""
+        if seconds is None:
+            await self._settled(limited=False)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._settled(limited=True)
+        except TimeoutError:
+            text = f"job {self.id} is not over after {seconds:g} s"
+            try:
+                async with asyncio.timeout(EXPLAIN_WITHIN):
+                    why = await self.explain()
+            except (TimeoutError, StoreError) as error:
+                raise TimeoutError(f"{text}; its store does not say why") from error
+            if why.reason not in ("over", "gone"):
+                raise TimeoutError(f"{text}: {why}") from None
 
     @abstractmethod
     async def _value(self) -> T:
@@ -101,29 +123,31 @@ class Ticket(Generic[T]):
         """Wait until the job is over, whatever became of it; `limited`: not for ever anyway."""
 
 
-def _check_timeout(verb: str, timeout: float | None) -> None:
-    if timeout is not None and not is_seconds(timeout):
-        raise UsageError(
-            f"{verb}(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more"
-        )
+def checked_timeout(verb: str, timeout: Any) -> float | None:
+    """Return a timeout in seconds, or raise if it is none."""
+    seconds = to_seconds(timeout)
+    if seconds is None or is_seconds(seconds):
+        found: float | None = seconds
+        return found
+    raise UsageError(f"{verb}(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more")
 
 
 @overload
-async def wait(tickets: Ticket[Any], timeout: float | None = None) -> Job: ...
+async def wait(tickets: Ticket[Any], timeout: Seconds | None = None) -> Job: ...
 
 
 @overload
-async def wait(tickets: Iterable[Ticket[Any]], timeout: float | None = None) -> list[Job]: ...
+async def wait(tickets: Iterable[Ticket[Any]], timeout: Seconds | None = None) -> list[Job]: ...
 
 
 async def wait(
-    tickets: Ticket[Any] | Iterable[Ticket[Any]], timeout: float | None = None
+    tickets: Ticket[Any] | Iterable[Ticket[Any]], timeout: Seconds | None = None
 ) -> Job | list[Job]:
     """Wait until the jobs are over, or `timeout` seconds; return their snapshots in input order.
 
     Never raises for a job's sake: look at `status`, `result` and `error` of what comes back.
     """
-    _check_timeout("wait", timeout)
+    seconds = checked_timeout("wait", timeout)
     if not isinstance(tickets, Ticket | Iterable):
         raise UsageError(f"wait takes a ticket or tickets; {tickets!r} is none")
     many = [tickets] if isinstance(tickets, Ticket) else list(tickets)
@@ -131,9 +155,9 @@ async def wait(
         if not isinstance(one, Ticket):
             raise UsageError(f"wait takes a ticket or tickets; {one!r} is none")
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             for ticket in many:
-                await ticket._settled(limited=timeout is not None)
+                await ticket._settled(limited=seconds is not None)
     except TimeoutError:
         pass  # The snapshots say who is not over yet.
     return many[0].snapshot() if isinstance(tickets, Ticket) else [one.snapshot() for one in many]

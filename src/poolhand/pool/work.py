@@ -7,11 +7,11 @@ from asyncio import AbstractEventLoop, CancelledError, Future
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
+from copy import copy
 from datetime import datetime
 from enum import IntEnum
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.options import Options, Terms
 from poolhand.pool.ticket import Ticket
+from poolhand.pool.unheard import Failure
 from poolhand.rules import lifecycle
 from poolhand.rules.entry import Entry, Window
 from poolhand.rules.explain import Explanation
@@ -130,7 +131,7 @@ class Work(Entry, Ticket[Any]):
         self.name = name
         self.stage: Stage = WRITTEN
         self.context: Context | None = copy_context()
-        self.failure: tuple[BaseException, TracebackType | None] | None = None
+        self.failure: Failure | None = None
         self.waiters: list[Future[None]] | None = None
 
     @property
@@ -148,6 +149,8 @@ class Work(Entry, Ticket[Any]):
     def snapshot(self) -> Job:
         job, stage = self.job, self.stage
         if stage is WRITTEN and job.id:
+            if self.failure is not None:
+                self.failure.asked()
             return job
         job = self._written(job, stage)
         if get_ident() == self.host.thread:
@@ -243,10 +246,18 @@ class Work(Entry, Ticket[Any]):
             return self.value
         if self.failure is None:
             return self.job.result
+        self.failure.asked()
         # Raised to several callers, an error would otherwise collect the frames of all of them.
-        error, own = self.failure
         # As BaseException does it: an error may have a method of its own.
-        raise BaseException.with_traceback(error, own)
+        raise BaseException.with_traceback(self.failure.error, self.failure.trace)
+
+    def record_apart(self) -> Work:
+        """Return what the pool keeps of a failed job; this one belongs to those with its ticket."""
+        apart = copy(self)
+        if self.failure is not None:
+            apart.failure = Failure(self.failure.error, self.failure.trace)
+        self.call = self.context = None
+        return apart
 
     async def _settled(self, limited: bool) -> None:
         if self.over:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from msgspec import Struct, json
 
 from poolhand.rules.job import Job, Status
+from poolhand.rules.view import View
 
 STREAM = "lifecycle.pool.audit"
 
@@ -34,6 +35,9 @@ DROP_DEAD = "dead_drop"
 FARM_DRAIN = "farm_drain"
 FARM_RESTART = "farm_restart"
 FARM_BOUNDS = "farm_bounds"
+SCHEDULE_PAUSE = "schedule_pause"
+SCHEDULE_RESUME = "schedule_resume"
+SCHEDULE_TRIGGER = "schedule_trigger"
 
 
 class Submitted(Struct, frozen=True, gc=False):
@@ -104,7 +108,8 @@ class Ended(Struct, frozen=True, gc=False):
 class Acted(Struct, frozen=True, gc=False):
     """Somebody did something to a pool or a job; `by` says who, `detail` what exactly.
 
-    Of a farm there is no pool; the detail begins with its id, or that of its worker.
+    Of a farm there is no pool; the detail begins with its id, or that of its worker. Of a schedule
+    the detail is its id.
     """
 
     schema: str
@@ -119,7 +124,7 @@ class Acted(Struct, frozen=True, gc=False):
 Audit = Submitted | Dequeued | Dropped | Ended | Acted
 
 
-class AuditLine(Struct, frozen=True, gc=False):
+class AuditLine(View, frozen=True, gc=False):
     """A record as it is read, with its number; numbers have no gaps."""
 
     number: int

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_count, is_number, is_seconds, shown
+from poolhand.rules.checks import (
+    Predicate,
+    Seconds,
+    convert_seconds,
+    is_count,
+    is_number,
+    is_seconds,
+    shown,
+)
 
 
 def _is_error(value: Any) -> bool:
@@ -54,7 +62,20 @@ class Retry(Struct, frozen=True):
             if issubclass(kind, BaseException)
         )
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            attempts: int = 4,
+            first: Seconds = 5.0,
+            factor: float = 2.0,
+            cap: Seconds = 600.0,
+            jitter: float = 0.5,
+            give_up_on: tuple[type[BaseException] | str, ...] = (),
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        convert_seconds(self, "first", "cap")
         faults = [
             f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
             for name, (check, allowed) in CHECKS.items()

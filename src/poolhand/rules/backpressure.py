@@ -7,7 +7,7 @@ from enum import Enum, StrEnum, auto
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_count, is_seconds, shown
+from poolhand.rules.checks import Seconds, is_count, is_seconds, shown, to_seconds
 
 
 class OnFull(StrEnum):
@@ -149,23 +149,40 @@ def unbounded() -> Policy:
 def bounded(
     max_depth: int,
     on_full: str = OnFull.BLOCK_SUBMITTER,
-    wait_timeout: float | None = None,
+    wait_timeout: Seconds | None = None,
 ) -> Policy:
     """Let at most `max_depth` jobs wait; `on_full` says what happens to the next one.
 
     `wait_timeout` bounds how many seconds a blocked submitter waits before PoolFull.
     """
-    faults = _depth_faults(max_depth)
+    faults, seconds = _depth_faults(max_depth), to_seconds(wait_timeout)
     if on_full not in list(OnFull):
         names = ", ".join(repr(str(one)) for one in OnFull)
         faults.append(f"on_full={shown(on_full)} is not allowed; it must be one of {names}")
-    elif wait_timeout is not None and on_full != OnFull.BLOCK_SUBMITTER:
-        faults.append(f"wait_timeout={wait_timeout!r} only goes with on_full='block_submitter'")
-    if wait_timeout is not None and not is_seconds(wait_timeout):
-        faults.append(f"wait_timeout={shown(wait_timeout)} is not allowed; give seconds, 0 or more")
+    elif seconds is not None and on_full != OnFull.BLOCK_SUBMITTER:
+        faults.append(f"wait_timeout={seconds!r} only goes with on_full='block_submitter'")
+    if seconds is not None and not is_seconds(seconds):
+        faults.append(f"wait_timeout={shown(seconds)} is not allowed; give seconds, 0 or more")
     if faults:
         raise UsageError(f"bounded({max_depth!r}): " + "; ".join(faults))
-    return Bounded(max_depth, OnFull(on_full), wait_timeout)
+    return Bounded(max_depth, OnFull(on_full), seconds)
+
+
+def queue(
+    max_depth: int | None = None,
+    on_full: str | None = None,
+    wait_timeout: float | None = None,
+) -> Policy:
+    """Keep a queue: as `bounded` with a depth; with None there is no bound, and it is never full.
+
+    `on_full` None blocks the submitter.
+    """
+    when_full = OnFull.BLOCK_SUBMITTER if on_full is None else on_full
+    if max_depth is not None:
+        return bounded(max_depth, when_full, wait_timeout)
+    # A queue without a bound is never full, but a wrong word is wrong all the same.
+    bounded(1, when_full, wait_timeout)
+    return Unbounded()
 
 
 def fail_fast() -> Policy:
@@ -184,7 +201,7 @@ def ring_buffer(max_depth: int) -> Policy:
 class Backpressure:
     """All backpressure policies under one name."""
 
-    queue = staticmethod(unbounded)
+    queue = staticmethod(queue)
     unbounded = staticmethod(unbounded)
     bounded = staticmethod(bounded)
     fail_fast = staticmethod(fail_fast)

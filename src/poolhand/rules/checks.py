@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 Predicate = Callable[[Any], bool]
+Seconds = float | timedelta
+"""A duration as users give it; `to_seconds` makes one number of both, where it comes in."""
 
 LARGEST = 1e18
 LONGEST_NAME = 1_000  # bytes: room for any id or path; two of them fit into any index
@@ -23,6 +29,26 @@ def shown(value: object) -> str:
         # Code of the user, or an int with more digits than Python writes.
         return f"<a {type(value).__name__}>"
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that was probably meant; None where none is similar enough."""
+    if not is_short(name):
+        return None
+    # Only where something is wrong already: most processes never need it.
+    from difflib import get_close_matches
+
+    by_letters = {one.casefold().replace("-", "_"): one for one in known}
+    word = str(name).casefold().replace("-", "_")
+    near = get_close_matches(word, by_letters, n=1, cutoff=cutoff)
+    return by_letters[near[0]] if near else None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    near = nearest(name, names)
+    return f"there are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
 
 
 def optional(check: Predicate) -> Predicate:
@@ -72,6 +98,22 @@ def is_number(value: Any) -> bool:
     # Compared, not converted: an int may be too long for a float. NaN and infinity fail.
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and -LARGEST <= value <= LARGEST
+
+
+def to_seconds(value: Any) -> Any:
+    """Return a timedelta in seconds; any other value is returned unchanged, for a check to judge.
+
+    Options are converted before they are checked, so that all other code knows only floats.
+    """
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def convert_seconds(record: Struct, *fields: str) -> None:
+    """Convert fields of a record that has just been made; only its `__post_init__` may do that."""
+    for field in fields:
+        value = getattr(record, field)
+        if isinstance(value, timedelta):
+            force_setattr(record, field, to_seconds(value))
 
 
 def is_seconds(value: Any) -> bool:

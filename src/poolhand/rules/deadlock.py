@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any, Generic, cast
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
 from poolhand.rules.desk import Desk
 from poolhand.rules.entry import E, Entry
 from poolhand.rules.job import Status
+
+T = TypeVar("T", bound=Hashable)
+Needs = Sequence[Iterable[Hashable]]  # of each of these groups one must go on
 
 SLOT = "slot"  # stands for: some slot comes free
 
@@ -32,25 +35,44 @@ def hopeless(targets: Iterable[E], floor: Floor[E]) -> set[E]:
     A running job goes on by itself unless it waits for jobs of its own pool. A waiting one goes on
     when its session, its key or a slot can come free, which takes a job that goes on.
     """
+
+    def needs(one: Hashable) -> Needs | None:
+        found = _needs(one, floor)
+        return None if found is None else (found,)
+
+    return unable(targets, needs)
+
+
+def unable(targets: Iterable[T], needs: Callable[[Hashable], Needs | None]) -> set[T]:
+    """Return those of the targets that can never go on: the least fixpoint of who can.
+
+    Of each group that `needs` gives for one, some member must go on before it can; None: it needs
+    nothing.
+    """
     targets = list(targets)
-    helped: dict[Hashable, list[Hashable]] = {}
+    helped: dict[Hashable, list[tuple[Hashable, int]]] = {}
+    missing: dict[Hashable, set[int]] = {}
     free: list[Hashable] = []
     seen: set[Hashable] = set(targets)
     to_see: list[Hashable] = list(targets)
     while to_see:
         one = to_see.pop()
-        needs = _needs(one, floor)
-        if needs is None:
+        groups = needs(one)
+        if groups is None:
             free.append(one)
-        for other in needs or ():
-            helped.setdefault(other, []).append(one)
-            if other not in seen:
-                seen.add(other)
-                to_see.append(other)
+            continue
+        missing[one] = set(range(len(groups)))
+        for number, group in enumerate(groups):
+            for other in group:
+                helped.setdefault(other, []).append((one, number))
+                if other not in seen:
+                    seen.add(other)
+                    to_see.append(other)
     good = set(free)
     while free:
-        for one in helped.get(free.pop(), ()):
-            if one not in good:
+        for one, number in helped.get(free.pop(), ()):
+            missing[one].discard(number)
+            if not missing[one] and one not in good:
                 good.add(one)
                 free.append(one)
     return {target for target in targets if target not in good}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from poolhand.rules.causes import home_of, key_of, task_of
+from poolhand.rules.causes import call_of, home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.view import View
 
 
 class Standing(Struct, frozen=True):
@@ -29,7 +30,7 @@ class Standing(Struct, frozen=True):
     left: float | None = None
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(View, frozen=True):
     """Why a job is where it is: a word for programs, a sentence for people, an estimate."""
 
     reason: str
@@ -99,14 +100,14 @@ def _running(standing: Standing) -> Explanation:
 def _scheduled(standing: Standing) -> Explanation:
     job = standing.job
     if job.waits_for is not None:
-        return _caused(job.waits_for, standing.due_in)
+        return _caused(job, job.waits_for, standing.due_in)
     why = "a retry" if job.attempts else "its time"
     seconds = None if standing.due_in is None else max(0.0, standing.due_in)
     when = "" if seconds is None else f" in {seconds:.1f} s"
     return Explanation("scheduled", f"it waits for {why}{when}", None, seconds)
 
 
-def _caused(cause: str, due_in: float | None) -> Explanation:
+def _caused(job: Job, cause: str, due_in: float | None) -> Explanation:
     task = task_of(cause)
     if task is not None:
         return Explanation(
@@ -119,6 +120,15 @@ def _caused(cause: str, due_in: float | None) -> Explanation:
             "unknown_key",
             f"it waits for a worker that has the key {key!r}, which signed it: add it to the key "
             "ring of the workers",
+        )
+    called = call_of(cause)
+    if called is not None:
+        why = "" if job.error is None else f" ({job.error.message})"
+        return Explanation(
+            "other_version",
+            f"it waits for a worker whose task {called!r} accepts its arguments; the workers that "
+            f"claimed it have another version{why}; start a worker of the version that submitted "
+            "it, or deploy one that accepts both",
         )
     home = home_of(cause)
     if home is not None:

@@ -110,7 +110,10 @@ class Gate(Generic[E]):
 
 
 class KeyGates(Generic[E]):
-    """Lets at most `cap` jobs of a key be queued or running; the others wait in queue order."""
+    """Lets at most `cap` jobs of a key be queued or running; the others wait in queue order.
+
+    A job without a key needs no permit: it passes every gate.
+    """
 
     def __init__(self, cap: int, strategy: Strategy) -> None:
         self.cap = cap
@@ -124,12 +127,14 @@ class KeyGates(Generic[E]):
             yield from gate.waiting
 
     def is_open(self, key: str) -> bool:
+        if not key:
+            return True
         gate = self._gates.get(key)
         return gate is None or gate.held < self.cap
 
     def queued(self, key: str) -> tuple[E, ...]:
         """Return the entries of a key that are queued."""
-        gate = self._gates.get(key)
+        gate = self._gates.get(key) if key else None
         return () if gate is None else tuple(gate.queued)
 
     def ahead_of(self, entry: E) -> int:
@@ -142,6 +147,8 @@ class KeyGates(Generic[E]):
         A newcomer that outranks a queued job of its key takes that job's permit: a key cap never
         makes an urgent job wait behind a lesser one that has not even started.
         """
+        if not entry.job.key:
+            return None
         gate = self._gates.get(entry.job.key)
         if gate is None:
             gate = self._gates[entry.job.key] = Gate(self._strategy)
@@ -166,7 +173,8 @@ class KeyGates(Generic[E]):
 
     def start(self, entry: E) -> None:
         """Note that a queued entry runs now; it keeps its permit."""
-        del self._gates[entry.job.key].queued[entry]
+        if entry.job.key:
+            del self._gates[entry.job.key].queued[entry]
 
     def withdraw(self, entry: E) -> E | None:
         """Let a queued entry leave and return the one that may take its permit."""
@@ -175,6 +183,8 @@ class KeyGates(Generic[E]):
 
     def occupy(self, key: str) -> None:
         """Note that a job of a key runs, whatever the cap says."""
+        if not key:
+            return
         gate = self._gates.get(key)
         if gate is None:
             gate = self._gates[key] = Gate(self._strategy)
@@ -186,6 +196,8 @@ class KeyGates(Generic[E]):
 
     def vacate(self, key: str) -> E | None:
         """Take a permit back and return the entry that gets it next."""
+        if not key:
+            return self.next_without_key()
         gate = self._gates[key]
         # A cap that was lowered while jobs ran: the permits above it are not given out again.
         heir = gate.waiting.take() if gate.held <= self.cap else None
@@ -195,6 +207,10 @@ class KeyGates(Generic[E]):
         gate.held -= 1
         if not gate.held:
             del self._gates[key]
+        return None
+
+    def next_without_key(self) -> E | None:
+        """Return an entry that waits here though it has no key: an older version left it so."""
         return None
 
     def _let_through(self, gate: Gate[E], entry: E) -> None:

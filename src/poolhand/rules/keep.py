@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.checks import Seconds, convert_seconds, is_amount, is_count, shown
 
 DAY = 86_400.0
 
@@ -24,6 +25,22 @@ class Keep(Struct, frozen=True, kw_only=True):
     max_results: int | None = None
     max_dead: int | None = 100_000
     max_audit: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            results: Seconds = 7 * DAY,
+            dead: Seconds = 90 * DAY,
+            audit: Seconds = 90 * DAY,
+            max_results: int | None = None,
+            max_dead: int | None = 100_000,
+            max_audit: int | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "results", "dead", "audit")
 
 
 KEEP = Keep()

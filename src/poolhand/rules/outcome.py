@@ -21,7 +21,7 @@ from poolhand.errors import (
     ToolOutcomeUnknown,
     UsageError,
 )
-from poolhand.rules.checks import is_seconds
+from poolhand.rules.checks import is_seconds, to_seconds
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 
 
@@ -81,10 +81,12 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
         return Cancelled()
     match error:
         case Snooze(until=until):
+            until = to_seconds(until)
             if is_seconds(until) or (isinstance(until, datetime) and until.tzinfo is not None):
                 return Snoozed(until)
             return _unreadable(error, "seconds from now, 0 or more, or a datetime with a time zone")
         case RetryLater(retry_after=after):
+            after = to_seconds(after)
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
             return _unreadable(error, "seconds, 0 or more")
@@ -147,7 +149,7 @@ def _wrapped(error: BaseException, job_id: str) -> JobFailed:
 def _retry_after(error: BaseException) -> float | None:
     """Return the wait that an error asks for, as many clients' errors do."""
     try:
-        wish: Any = getattr(error, "retry_after", None)
+        wish: Any = to_seconds(getattr(error, "retry_after", None))
     except Exception:
         return None
     return float(wish) if is_seconds(wish) else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_amount, is_text, shown
+from poolhand.rules.checks import Seconds, is_amount, is_text, shown, to_seconds
 from poolhand.rules.entry import Entry
 
 SMALLEST_WEIGHT = 1e-9
@@ -67,14 +67,15 @@ def lifo() -> Strategy:
     return Lifo()
 
 
-def priority(aging: float | None = None) -> Strategy:
+def priority(aging: Seconds | None = None) -> Strategy:
     """Serve the highest priority first; a job gains one level per `aging` seconds of waiting."""
-    if aging is not None and not is_amount(aging):
+    seconds = to_seconds(aging)
+    if seconds is not None and not is_amount(seconds):
         raise UsageError(
-            f"priority(aging={shown(aging)}) is not allowed; give the seconds after which a "
+            f"priority(aging={shown(seconds)}) is not allowed; give the seconds after which a "
             "waiting job gains one level (a number above 0), or None for strict priorities"
         )
-    return Priority(aging)
+    return Priority(seconds)
 
 
 def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = None) -> Strategy:

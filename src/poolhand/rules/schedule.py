@@ -7,17 +7,17 @@ process comes to the same answer, whatever its wall clock does: no moment is eve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import takewhile
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_number, is_short, is_text, shown
+from poolhand.rules.checks import did_you_mean, is_number, is_short, is_text, shown, to_seconds
 
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 LATE = timedelta(seconds=60)  # older than that, "skip" does not run a moment
@@ -28,8 +28,26 @@ TICK = timedelta(microseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CRON_ALLOWED = (
     "five fields, minute hour day month weekday, such as '0 2 * * *' or '*/15 9-17 * * MON-FRI', "
-    "or six with the second in front"
+    "six with the second in front, or a name such as '@daily'"
 )
+NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+FIELDS = {
+    "second": "0 to 59",
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day": "1 to 31, L or LW",
+    "month": "1 to 12 or JAN to DEC",
+    "weekday": "0 to 7 or SUN to SAT, 5L or MON#1",
+}
+"""The fields of a cron expression in their order, and what each may be."""
 EVERY_ALLOWED = "seconds from 1 to 31,622,400, a year"
 ZONE_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin'"
 
@@ -72,15 +90,20 @@ When = Cron | Every
 
 
 class Schedule(Struct, frozen=True):
-    """When a task is to run; the same task at the same times is the same schedule everywhere."""
+    """When a task is to run; the same task at the same times is the same schedule everywhere.
+
+    `call` stands for the arguments of the task: with others it is another schedule.
+    """
 
     task: str
     when: When
     missed: Missed = Missed.ONCE
+    call: str = ""
 
     @property
     def id(self) -> str:
-        return f"{self.task}:{self.when.text}"
+        call = f"#{self.call}" if self.call else ""
+        return f"{self.task}:{self.when.text}{call}"
 
     def key(self, moment: datetime) -> str:
         """Return the idempotency key of the job of a moment."""
@@ -126,6 +149,12 @@ def settle(schedule: Schedule, past: Past, done: Sequence[datetime]) -> Past:
     return Past(last, past.last, first - TICK)
 
 
+def pass_over(schedule: Schedule, past: Past, until: datetime) -> Past:
+    """Return the past when moments up to this one do not run: the schedule was paused."""
+    ahead = after(schedule.when, past.last)
+    return past if ahead is None or ahead > until else begin(until)
+
+
 def leaves_out(schedule: Schedule, past: Past, first: datetime) -> bool:
     """Tell whether moments before the first that runs do not."""
     ahead = after(schedule.when, past.last)
@@ -168,14 +197,12 @@ def newest(when: When, since: datetime, until: datetime, most: int) -> list[date
 
 def cron(expression: Any, zone: Any) -> Cron:
     """Return checked moments of the calendar."""
-    faults = []
-    if not is_text(expression) or not is_short(expression) or not _is_cron(expression):
-        faults.append(f"{shown(expression)} is not allowed; it must be {CRON_ALLOWED}")
+    fields, faults = _fields(expression)
     if not isinstance(zone, str) or not _is_zone(zone):
         faults.append(f"tz={shown(zone)} is not allowed; it must be {ZONE_ALLOWED}")
     if faults:
         raise UsageError("cron: " + "; ".join(faults))
-    when = Cron(" ".join(expression.split()), zone)
+    when = Cron(" ".join(fields), zone)
     if after(when, EPOCH + timedelta(days=365 * 50)) is None:
         raise UsageError(f"cron: {shown(expression)} never comes; there is no such day")
     return when
@@ -183,6 +210,7 @@ def cron(expression: Any, zone: Any) -> Cron:
 
 def every(seconds: Any) -> Every:
     """Return a checked interval."""
+    seconds = to_seconds(seconds)
     if not is_number(seconds) or not SHORTEST <= seconds <= LONGEST:
         raise UsageError(f"every: {shown(seconds)} is not allowed; it must be {EVERY_ALLOWED}")
     return Every(round(float(seconds), 6))
@@ -196,6 +224,21 @@ def policy(missed: object) -> Missed:
             "runs), 'skip' (it runs if it is not more than 60 s old) or 'all' (each runs)"
         )
     return Missed(missed)
+
+
+def arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the checked arguments of a scheduled task; whether they fit it is seen with it."""
+    faults = []
+    if not isinstance(args, tuple | list):
+        faults.append(f"args={shown(args)} is not allowed; it must be a tuple, such as ('acme',)")
+    named = {} if kwargs is None else kwargs
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+        faults.append(
+            f"kwargs={shown(kwargs)} is not allowed; it must be a dict with names as keys"
+        )
+    if faults:
+        raise UsageError("; ".join(faults))
+    return tuple(cast("Sequence[Any]", args)), dict(cast("Mapping[str, Any]", named))
 
 
 def _multiples(when: Every, moment: datetime) -> int:
@@ -219,6 +262,44 @@ def _ahead(when: Cron, moment: datetime) -> Iterator[datetime]:
         # In an hour that comes twice, a time of its first coming is found from its second.
         if at > moment:
             yield at
+
+
+def _fields(expression: Any) -> tuple[list[str], list[str]]:
+    """Return the fields of an expression, and what is wrong with them, each by its name."""
+    if not is_text(expression) or not is_short(expression):
+        return [], [f"{shown(expression)} is not allowed; it must be {CRON_ALLOWED}"]
+    name = expression.strip().lower()
+    if name.startswith("@") and name not in NAMED:
+        return [], [f"{shown(expression)} is no name of a schedule; {did_you_mean(name, NAMED)}"]
+    fields = NAMED.get(name, expression).split()
+    if len(fields) not in (5, 6):
+        count = f"{len(fields)} field" + ("" if len(fields) == 1 else "s")
+        return fields, [f"{shown(expression)} has {count}; it must be {CRON_ALLOWED}"]
+    names = list(FIELDS)[-len(fields) :]
+    faults = [
+        fault
+        for place, (name, text) in enumerate(zip(names, fields, strict=True))
+        if (fault := _fault(name, text, place, len(fields)))
+    ]
+    if not faults and not _is_cron(" ".join(fields)):
+        faults = [f"{shown(expression)} never comes; there is no such day"]
+    return fields, faults
+
+
+def _fault(name: str, text: str, place: int, count: int) -> str | None:
+    """Return what is wrong with one field; of a list, what is wrong with its first bad entry."""
+
+    def is_good(part: str) -> bool:
+        return _is_cron(" ".join(part if at == place else "*" for at in range(count)))
+
+    if is_good(text):
+        return None
+    bad = next((part for part in text.split(",") if not is_good(part)), text)
+    where = "" if bad == text else f" in {shown(text)}"
+    return (
+        f"{name} {shown(bad)}{where} is not allowed; it must be *, {FIELDS[name]}, a range such as "
+        "1-5, a step such as */2, or a list of these"
+    )
 
 
 def _is_cron(expression: str) -> bool:

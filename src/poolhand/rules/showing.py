@@ -16,6 +16,11 @@ def _spelled(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def indented(text: str, indent: str) -> str:
+    """Return lines of text as they may follow a line of a log: escaped, each behind an indent."""
+    return "".join(f"\n{indent}{safe(line)}" for line in text.split("\n"))
+
+
 def complete_lines(held: str, text: str, longest: int = LONGEST_LINE) -> tuple[list[str], str]:
     """Return the lines that a text completes, behind what was held back, and what is held now.
 

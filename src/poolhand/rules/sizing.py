@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, isclose
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_amount, is_count, is_seconds, shown
+from poolhand.rules.checks import (
+    Predicate,
+    Seconds,
+    convert_seconds,
+    is_amount,
+    is_count,
+    is_seconds,
+    shown,
+    to_seconds,
+)
 
 MOST_SLOTS = 100_000
 SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
@@ -42,6 +51,18 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
 }
 
 
+class AutoscaleOptions(TypedDict, total=False):
+    """What `Autoscale(min, max, …)` takes beside the bounds."""
+
+    up_at: float
+    down_at: float
+    queue_up_at: float
+    interval: Seconds
+    step: float
+    cooldown: Seconds
+    idle_after: int
+
+
 class Autoscale(Struct, frozen=True):
     """When a pool grows and shrinks by itself, and how far.
 
@@ -61,7 +82,14 @@ class Autoscale(Struct, frozen=True):
     cooldown: float = 30.0
     idle_after: int = 2
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, min: int = 2, max: int = 50, **options: Unpack[AutoscaleOptions]
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        convert_seconds(self, "interval", "cooldown")
         bad = {
             name: allowed
             for name, (check, allowed) in CHECKS.items()
@@ -132,22 +160,23 @@ def decide(settings: Autoscale, load: Load, trend: Trend, now: float) -> Decisio
     return Decision(target, trend, pressure or f"utilisation {load.utilisation:.2f}")
 
 
-def suggest_workers(*, rate: float, seconds: float, limits: Iterable[int] = ()) -> int:
+def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()) -> int:
     """Return how many workers keep up with `rate` jobs a second that take `seconds` each.
 
     `limits` are what the work leans on, such as the connections of a database: more workers than
     the narrowest allows would only wait for it.
     """
+    each: float = to_seconds(seconds)
     faults = [
         f"{name}={shown(value)} is not allowed; it must be a number of 0 or more"
-        for name, value in (("rate", rate), ("seconds", seconds))
+        for name, value in (("rate", rate), ("seconds", each))
         if not is_seconds(value)
     ]
     bounds, fault = _bounds(limits)
     faults += fault
     if faults:
         raise UsageError("suggest_workers: " + "; ".join(faults))
-    wanted = rate * seconds
+    wanted = rate * each
     whole = round(wanted)
     # 0.1 × 30 is a little more than 3 in floating point, and 3 workers are enough for it.
     needed = whole if isclose(wanted, whole, rel_tol=1e-12) else ceil(wanted)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from msgspec import Struct
+from poolhand.rules.view import View
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
     RESTARTED = "restarted"
 
 
-class JobEvent(Struct, frozen=True):
+class JobEvent(View, frozen=True):
     """Something that a job told, or that happened to it; numbers of a job have no gaps.
 
     `data` is what was emitted, the message and details of progress, or the name of a state. An

@@ -10,8 +10,16 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.errors import SchemaTooNew, TooLarge, UsageError
+from poolhand.rules.json_values import (
+    Changed,
+    as_json,
+    find_change,
+    find_not_finite,
+    returned_as,
+    told,
+)
 
-MOST_STATE = 1024 * 1024  # bytes of JSON
+MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app says otherwise
 KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
 
 State = dict[str, Any]
@@ -44,25 +52,45 @@ def new_state(session_id: str, at: datetime) -> State:
     return {"session_id": session_id, "messages": [], "context": {}, "created_at": at.isoformat()}
 
 
-def write(record: SessionRecord) -> bytes:
+def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
     """Return a record as it is kept, or say why it cannot be."""
     if not isinstance(record.state, dict):
         kind = type(record.state).__name__
         raise UsageError(f"the state of session {record.id!r} is a {kind}; it must be a dict")
+    changed = find_change(record.state)
+    if changed is not None:
+        raise UsageError(_changed(record.id, changed))
     try:
         data = _encode(record)
     except Exception as error:
         raise UsageError(
             f"the state of session {record.id!r} takes JSON values: {error}"
         ) from error
-    if len(data) > MOST_STATE:
+    # As which NaN and infinity are written.
+    not_finite = find_not_finite(record.state) if b"null" in data else None
+    if not_finite is not None:
+        raise UsageError(
+            f"the state of session {record.id!r} holds {not_finite.value} at "
+            f"state{not_finite.place}, which is no number in JSON; store None, or a text"
+        )
+    if len(data) > most:
         raise TooLarge(
-            f"the state of session {record.id!r} has {len(data):,} bytes; at most {MOST_STATE:,} "
-            "are kept: leave out what can be found elsewhere",
-            limit=MOST_STATE,
+            f"the state of session {record.id!r} has {len(data):,} bytes; at most {most:,} "
+            "are kept: leave out what can be found elsewhere, or raise the limit: "
+            "App(…, limits=Limits(state=…))",
+            limit=most,
             size=len(data),
         )
     return data
+
+
+def _changed(id: str, changed: Changed) -> str:
+    text = f"the state of session {id!r} {told(changed, 'state')}"
+    if changed.is_key:
+        return f"{text}; use str({changed.value!r}) as the key"
+    if returned_as(changed.value) is None:
+        return f"{text}; store the data it is made from"
+    return f"{text}; store {as_json(changed.value, 'state' + changed.place)}, and read it back so"
 
 
 def read(data: bytes) -> SessionRecord:

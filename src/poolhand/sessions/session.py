@@ -11,13 +11,14 @@ from msgspec import Struct
 
 from poolhand.context import Running, running
 from poolhand.errors import SessionForbidden, UsageError
-from poolhand.rules.checks import is_amount, is_count, shown
+from poolhand.rules.checks import convert_seconds, is_amount, is_count, shown
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
 from poolhand.sessions.record import (
     KEPT_EXECUTIONS,
     KEPT_REVISIONS,
+    MOST_STATE,
     SessionRecord,
     State,
     Upcasters,
@@ -30,13 +31,18 @@ from poolhand.sessions.signature import without_session
 
 
 class SessionTerms(Struct, frozen=True):
-    """How the sessions of an agent are kept: the shape of their state, and for how long."""
+    """How the sessions of an agent are kept: the shape of their state, and for how long.
+
+    `most_state` is how many bytes of JSON the state may have.
+    """
 
     schema: int = 1
     upcasters: Upcasters = {}
     ttl: float | None = None
+    most_state: int = MOST_STATE
 
     def __post_init__(self) -> None:
+        convert_seconds(self, "ttl")
         if not is_count(self.schema):
             raise UsageError(f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 …")
         if self.ttl is not None and not is_amount(self.ttl):
@@ -141,7 +147,8 @@ class Session:
         job: Any = self._inside.snapshot()
         whose = (self.id, self.tenant, self.user)
         schema, writes = self._terms.schema, self._writes + 1
-        return write(SessionRecord(*whose, schema, job.id, self.state, final, writes))
+        record = SessionRecord(*whose, schema, job.id, self.state, final, writes)
+        return write(record, self._terms.most_state)
 
     def _place(self) -> str:
         """Return the key of the document, and the stream of its revisions."""

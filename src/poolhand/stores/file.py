@@ -82,9 +82,7 @@ class StoreFile:
         self._steps = migrations.steps()
         self._holder = self._lock.path
         try:
-            if not await self._lock.wait(self._new_patience()):
-                raise self._held()
-            self._connect()
+            await self._connect_in_time(self._new_patience())
             self._wake.open()
         except BaseException as error:
             self._disconnect()
@@ -275,6 +273,23 @@ class StoreFile:
         self.expect_own()
         return self._connection
 
+    async def _connect_in_time(self, patience: Patience) -> None:
+        """Take the lock and connect; programs that write without that lock are waited for."""
+        while await self._lock.wait(patience):
+            try:
+                return self._connect()
+            except Unavailable as error:
+                cause = error.__cause__
+                if not (isinstance(cause, sqlite3.Error) and faults.is_busy(cause)):
+                    raise
+                self._disconnect()
+                self._lock.release()
+                pause = self._lock.pause(patience)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+        raise self._held()
+
     def _connect(self) -> None:
         self._expect_no_remains()
         self._place.expect_sound()
@@ -305,7 +320,7 @@ class StoreFile:
             migrations.migrate(connection, self._steps, self.path, self._runtime.wall())
             self._set_clock(connection)
             self._wal.open()
-            self._place.remember()
+            self._place.remember(connection)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -410,7 +425,7 @@ class StoreFile:
             if faults.wants_room(error):
                 # The log is worked off after a commit only; one that cannot grow has none.
                 self._wal.shorten(connection)
-                self._place.note()
+                self._place.note(connection)
             self._fail(group, self.failure(error))
             if not isinstance(error, Exception):
                 raise
@@ -418,7 +433,7 @@ class StoreFile:
             # What was committed is told whatever becomes of the log.
             self._settle(outcomes)
             if connection.total_changes != before and self._wal.tidy(connection):
-                self._place.note()
+                self._place.note(connection)
         finally:
             self._lock.release()
 

@@ -78,6 +78,7 @@ from poolhand.stores.sql_tables import Tables
 T = TypeVar("T")
 
 MOST_EXPECTED = 16  # pools
+CANCELS_AT_ONCE = 500  # jobs: a transaction holds their pools alone
 
 
 class Exchange(Struct, frozen=True):
@@ -97,6 +98,7 @@ class PostgresStore:
         self._turns = Turns(self._link, runtime.since_boot, clock)
         self._signals = PostgresSignals(self._address, runtime)
         self._adds = Together(self._add)
+        self._cancels = Together(self._cancel, CANCELS_AT_ONCE)
         self._last_pool = 0
         self._made: set[int] = set()
         self._known: dict[str, tuple[int, bool]] = {}
@@ -341,9 +343,12 @@ class PostgresStore:
         )
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        return await self._steps(
-            lambda steps: sql_verbs.cancel(steps, ids, by), postgres_needs.jobs(ids)
-        )
+        async with self._wall_between():
+            return await self._cancels.ask([(id, by) for id in ids])
+
+    async def _cancel(self, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
+        look = postgres_needs.jobs([id for id, _ in asked])
+        return await self._steps(lambda steps: sql_verbs.cancel(steps, asked), look)
 
     # Owners
 
@@ -400,6 +405,7 @@ class PostgresStore:
         async with self._wall_between():
             await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
             await self._change(postgres_upkeep.fold_tallies, True)
+            await self._change(postgres_upkeep.date_jobs, True)
             for no in await self._read(postgres_upkeep.with_remains):
                 await self._sweep(no)
             return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import is_writable, shown
+from poolhand.rules.checks import is_writable, nearest, shown
 
 WRITE = "write postgresql://user:password@host:5432/database"
 MARKS = "in a user or a password write : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
@@ -85,8 +84,8 @@ def _wrong_place(parts: SplitResult, words: Mapping[str, str]) -> Iterator[str]:
     elif not all(map(_WORD.fullmatch, words)):
         yield f"behind the ? there must be options, name=value, parted by &; {MARKS}"
     for word in words:
-        if near := get_close_matches(word, OURS, n=1, cutoff=0.8):
-            yield f"there is no option {shown(word)}; did you mean {near[0]!r}?"
+        if near := nearest(word, OURS, cutoff=0.8):
+            yield f"there is no option {shown(word)}; did you mean {near!r}?"
 
 
 def _is_host(text: str) -> bool:

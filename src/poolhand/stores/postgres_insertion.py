@@ -19,7 +19,7 @@ from poolhand.rules.backpressure import Policy
 from poolhand.rules.job import Status
 from poolhand.rules.kept import may_refuse
 from poolhand.rules.spec import PoolSpec
-from poolhand.rules.terms import arrival
+from poolhand.rules.terms import arrival, seconds
 from poolhand.stores import postgres_faults as faults
 from poolhand.stores.postgres_tables import Dialect
 from poolhand.stores.sql_rows import encode_terms
@@ -30,13 +30,16 @@ WITH given AS MATERIALIZED (
     SELECT nextval('poolhand_job_numbers') AS seq, one.* FROM unnest(
         ?3::text[], ?4::bigint[], ?5::text[], ?6::text[], ?7::text[], ?8::text[],
         ?9::double precision[], ?10::bytea[], ?11::bytea[], ?12::double precision[],
-        ?13::double precision[], ?14::bigint[]
+        ?13::double precision[], ?14::bigint[], ?15::double precision[], ?16::text[]
     ) AS one(id, pool, name, key, session, tenant, closes_at, ordered, brief, opens_at, again,
-        by_wall)
+        by_wall, submitted, user_name)
     WHERE EXISTS (SELECT 1 FROM poolhand_counters WHERE store = ?1)
 ), jobs AS (
-    INSERT INTO poolhand_jobs
-    SELECT seq, id, pool, name, key, session, tenant, closes_at, ordered, brief FROM given
+    INSERT INTO poolhand_jobs (seq, id, pool, name, key, session, tenant, closes_at, ordered, brief,
+        submitted, user_name)
+    SELECT seq, id, pool, name, key, session, tenant, closes_at, ordered, brief, submitted,
+        user_name
+    FROM given
 ), waits AS (
     INSERT INTO poolhand_waits (seq, pool, place, rank, turn, since, ready_at, due_at, by_wall)
     SELECT seq, pool, 1, again, by_wall, extract(epoch FROM clock_timestamp()) - skew, opens_at,
@@ -70,7 +73,8 @@ class Insertion:
         closes_at = None if window is None else window.closes_at
         terms = (job.id, no, job.name, job.key, job.session, job.tenant, closes_at)
         how = (opens_at, float(order.rerun_failed), int(by_wall))
-        self._rows.append((*terms, encode_terms(job), order.brief, *how))
+        by = (seconds(job.submitted_at), job.user)
+        self._rows.append((*terms, encode_terms(job), order.brief, *how, *by))
 
     async def write(self, connection: Any) -> None:
         """Write the jobs in the transaction that is open on a connection; from its loop."""

@@ -1,4 +1,4 @@
-"""What comes while something of its kind is on its way goes together in the next."""
+"""Batches concurrent calls of one verb: while a batch is in flight, later calls share the next."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ MOST = 5_000  # things at once, or a little more: all of one caller go together
 class Together(Generic[A, B]):
     """Passes the things of many callers on at once; each caller gets the answers to its own."""
 
-    def __init__(self, act: Callable[[Sequence[A]], Awaitable[Sequence[B]]]) -> None:
+    def __init__(
+        self, act: Callable[[Sequence[A]], Awaitable[Sequence[B]]], most: int = MOST
+    ) -> None:
         self._act = act
-        self._waiting: list[tuple[Sequence[A], asyncio.Future[list[B]]]] = []
+        self._most = most
+        self._waiting: dict[asyncio.Future[list[B]], Sequence[A]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def ask(self, things: Sequence[A]) -> list[B]:
         """Have things passed on, those of others with them; who leaves before takes them along."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[list[B]] = loop.create_future()
-        asked = (things, reply)
-        self._waiting.append(asked)
+        self._waiting[reply] = things
         if self._task is None:
             self._task = loop.create_task(self._run(), name="poolhand-together")
         try:
             return await reply
         finally:
-            if asked in self._waiting:
-                self._waiting.remove(asked)
+            self._waiting.pop(reply, None)
 
     async def _run(self) -> None:
         try:
@@ -45,10 +46,11 @@ class Together(Generic[A, B]):
 
     def _taken(self) -> list[tuple[Sequence[A], asyncio.Future[list[B]]]]:
         taken, count = [], 0
-        while self._waiting and count < MOST:
-            asked = self._waiting.pop(0)
-            taken.append(asked)
-            count += len(asked[0])
+        while self._waiting and count < self._most:
+            reply = next(iter(self._waiting))
+            things = self._waiting.pop(reply)
+            taken.append((things, reply))
+            count += len(things)
         return taken
 
     async def _pass_on(self, taken: list[tuple[Sequence[A], asyncio.Future[list[B]]]]) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 PATIENCE = 9.0  # within which a verb is done, or refused
 ANEW = 20  # times that a transaction is begun, as others are in its way or it needs more
 CUTS = 3  # times that it is begun as the connection broke
-AT_LEAST = 4  # numbers drawn at once where nobody said how many
+AT_LEAST, AT_MOST = 4, 256  # numbers drawn at once where nobody said how many
 MORE = tuple(
     f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
     for kind in ("job", "job", "token")
@@ -67,6 +67,7 @@ class Sequences:
         # The lowest last, where they are taken from.
         drawn = held.numbers[::-1]
         self._drawn = {JOBS: drawn, TURNS: drawn.copy(), TOKENS: []}
+        self._at_once = AT_LEAST
 
     def next(self, kind: int) -> int:
         return self.take(kind, 1)[0]
@@ -74,7 +75,9 @@ class Sequences:
     def take(self, kind: int, count: int) -> Sequence[int]:
         drawn = self._drawn[kind]
         if len(drawn) < count:
-            self._draw(kind, max(count - len(drawn), AT_LEAST))
+            self._draw(kind, max(count - len(drawn), self._at_once))
+            # A transaction that needed more than it said may need many more.
+            self._at_once = min(2 * self._at_once, AT_MOST)
         taken = drawn[-count:][::-1] if count else []
         del drawn[len(drawn) - len(taken) :]
         return taken

@@ -14,6 +14,7 @@ from poolhand.rules.terms import seconds
 from poolhand.stores.sql_log import Lines, StreamLog
 from poolhand.stores.sql_rows import (
     BY_ID,
+    BY_IDS,
     BY_SEQ,
     BY_SEQS,
     LIMBO,
@@ -40,6 +41,8 @@ NEW_JOB = Insert(
         "closes_at": "double precision",
         "ordered": "bytea",
         "brief": "bytea",
+        "submitted": "double precision",
+        "user_name": "text",
     },
 )
 NEW_WAIT = Insert(
@@ -212,6 +215,15 @@ class Books:
         facts = self.tables.execute(BY_ID, (sought(id),)).fetchone()
         return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
 
+    def load_named(self, ids: Sequence[str]) -> dict[str, Row]:
+        """Return many jobs by their ids; those that are not kept are left out."""
+        self.write()
+        found: dict[str, Row] = {}
+        for facts in self.tables.among(BY_IDS, [sought(id) for id in ids]):
+            row = self.rows.get(facts[0]) or self._keep(facts)
+            found[row.job.id] = row
+        return found
+
     def _keep(self, facts: tuple[Any, ...]) -> Row:
         row = row_of(Facts._make(facts), self.now, self.at)
         self.rows[row.seq] = row
@@ -296,7 +308,8 @@ class Books:
         if row.fresh:
             row.fresh = False
             terms = (job.name, job.key, job.session, job.tenant, row.closes_at)
-            self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief))
+            by = (seconds(job.submitted_at), job.user)
+            self.new_jobs.append((seq, job.id, row.pool, *terms, encode_terms(job), row.brief, *by))
             if job.continues is not None:
                 self._new_heirs.append((seq, job.continues))
         if row.where <= LIMBO:

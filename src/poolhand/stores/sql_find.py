@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
+
+from msgspec.structs import replace
 
 from poolhand.contract import Filter, Page, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
+from poolhand.rules.terms import seconds
 from poolhand.stores.bounds import check_page
-from poolhand.stores.sql_rows import ENDS, FACTS, PLACED, Facts, sought
+from poolhand.stores.sql_rows import BY_IDS, ENDS, FACTS, PLACED, Facts, sought, submit_of
 from poolhand.stores.sql_tables import Tables
 
-BY_IDS = f"{FACTS}, j.id FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
 # From which table on a search goes, newest first; the order of the joins is meant as it stands.
 FROM_JOBS = f"poolhand_jobs j {PLACED}"
@@ -30,8 +33,25 @@ poolhand_ends e CROSS JOIN poolhand_jobs j ON j.seq = e.seq
 LEFT JOIN poolhand_waits w ON w.seq = e.seq
 LEFT JOIN poolhand_claims c ON c.seq = e.seq AND c.stuck = 0
 """
-# By which jobs are found, those that fewest have in common first.
-COLUMNS = ("session", "key", "tenant", "name")
+# By which jobs are found, those that fewest have in common first, with the columns they stand in.
+COLUMNS = {
+    "session": "session",
+    "key": "key",
+    "user": "user_name",
+    "tenant": "tenant",
+    "name": "name",
+}
+# Jobs come in the order of their numbers, but for clocks that were set: those of a time, or whose
+# ids begin alike, stand between two numbers, and are looked for there. An index alone tells these;
+# PostgreSQL would look for the lowest of all numbers first, if it were not of a sum.
+BETWEEN = """
+SELECT min(seq + 0), max(seq + 0) FROM poolhand_jobs WHERE submitted >= ? AND submitted < ?
+"""
+BEGIN_ALIKE = "SELECT min(seq + 0), max(seq + 0) FROM poolhand_jobs WHERE id >= ? AND id < ?"
+ALWAYS = (float("-inf"), float("inf"))
+LAST_LETTER = "\U0010ffff"
+ARE_UNDATED = "SELECT 1 FROM poolhand_jobs WHERE submitted IS NULL LIMIT 1"
+UNDATED_AT_ONCE = 1000
 # A number for each status: places as they are, ends behind them.
 CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
 CODES = (
@@ -57,7 +77,8 @@ def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
     """Return jobs by their ids, None for those that are not kept."""
     found: dict[str, Stored] = {}
     for row in tables.among(BY_IDS, [sought(id) for id in ids]):
-        found[row[-1]] = Facts._make(row[:-1]).stored()
+        facts = Facts._make(row)
+        found[facts.id] = facts.stored()
     return [found.get(id) for id in ids]
 
 
@@ -70,16 +91,18 @@ def brief(tables: Tables, id: str) -> bytes | None:
 def find(tables: Tables, which: Filter, after: int | None, limit: int) -> Page:
     """Return a page of jobs, newest first."""
     check_page(after, limit)
-    begin, order = _begin(which)
-    clauses, values = _clauses(which)
-    if after is not None:
-        clauses.append(f"{order} < ?")
-        values.append(after)
-    where = " AND ".join(clauses)
-    text = f"{FACTS} FROM {begin} WHERE {where} ORDER BY {order} DESC LIMIT ?"
-    rows = [Facts._make(row) for row in tables.execute(text, (*values, limit + 1))]
-    last = rows[limit - 1].seq if len(rows) > limit else None
-    return Page(tuple([row.stored() for row in rows[:limit]]), last)
+    found = {row.seq: row for row in islice(_undated(tables, which, after), limit + 1)}
+    bounds = _bounds(tables, which)
+    if bounds is not None:
+        begin, order = _begin(which)
+        clauses, values = _clauses(which, order, bounds, after)
+        where = " AND ".join(clauses)
+        text = f"{FACTS} FROM {begin} WHERE {where} ORDER BY {order} DESC LIMIT ?"
+        rows = map(Facts._make, tables.execute(text, (*values, limit + 1)))
+        found.update({row.seq: row for row in rows})
+    seqs = sorted(found, reverse=True)
+    last = seqs[limit - 1] if len(seqs) > limit else None
+    return Page(tuple([found[seq].stored() for seq in seqs[:limit]]), last)
 
 
 def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, int]:
@@ -90,26 +113,98 @@ def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, i
         for tallies in tables.execute(tally, (pool, pool)):
             for status, number in zip(TALLIED, tallies, strict=True):
                 counts[status] += number
-    else:
-        clauses, values = _clauses(which)
+        wanted = which.statuses or TALLIED
+        return {status: number for status, number in counts.items() if number and status in wanted}
+    for row in _undated(tables, which):
+        counts[row.job().status] += 1
+    bounds = _bounds(tables, which)
+    if bounds is not None:
+        begin, order = _begin(which)
+        clauses, values = _clauses(which, order, bounds)
         where = " AND ".join(clauses)
-        text = f"SELECT {CODE}, count(*) FROM {_begin(which)[0]} WHERE {where} GROUP BY 1"  # noqa: S608
+        text = f"SELECT {CODE}, count(*) FROM {begin} WHERE {where} GROUP BY 1"  # noqa: S608
         for code, number in tables.execute(text, values):
             counts[CODES[code]] += number
-    wanted = which.statuses or TALLIED
-    return {status: number for status, number in counts.items() if number and status in wanted}
+    return {status: number for status, number in counts.items() if number}
 
 
-def _clauses(which: Filter) -> tuple[list[str], list[Any]]:
+def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[Facts]:
+    """Yield the jobs meant that older code has written, newest first.
+
+    When and for whom they were submitted stands in no column yet: each is looked at.
+    """
+    since, until = _span(which)
+    if which.user is None and (since, until) == ALWAYS:
+        return
+    if tables.execute(ARE_UNDATED).fetchone() is None:
+        return
+    others = replace(which, user=None, since=None, until=None)
+    bounds = _bounds(tables, others)
+    while bounds is not None:
+        clauses, values = _clauses(others, "j.seq", bounds, after)
+        where = " AND ".join(["j.submitted IS NULL", *clauses])
+        text = f"{FACTS} FROM {FROM_JOBS} WHERE {where} ORDER BY j.seq DESC LIMIT ?"
+        rows = list(map(Facts._make, tables.execute(text, (*values, UNDATED_AT_ONCE))))
+        for row in rows:
+            submitted, user = submit_of(row.ordered)
+            if since <= submitted < until and which.user in (None, user):
+                yield row
+        if len(rows) < UNDATED_AT_ONCE:
+            return
+        after = rows[-1].seq
+
+
+def _span(which: Filter) -> tuple[float, float]:
+    """Return from when on and before when the jobs meant were submitted."""
+    first, last = ALWAYS
+    return (
+        first if which.since is None else seconds(which.since),
+        last if which.until is None else seconds(which.until),
+    )
+
+
+def _bounds(tables: Tables, which: Filter) -> tuple[int | None, int | None] | None:
+    """Return the lowest and the highest number of the jobs meant; None: there are none."""
+    low: int | None = None
+    high: int | None = None
+    asked: list[tuple[str, tuple[Any, Any]]] = []
+    if _span(which) != ALWAYS:
+        asked.append((BETWEEN, _span(which)))
+    if which.id_prefix:
+        prefix = sought(which.id_prefix)
+        asked.append((BEGIN_ALIKE, (prefix, prefix + LAST_LETTER)))
+    for text, values in asked:
+        first, last = tables.execute(text, values).fetchone()
+        if first is None:
+            return None
+        low = first if low is None else max(low, first)
+        high = last if high is None else min(high, last)
+    return low, high
+
+
+def _clauses(
+    which: Filter, order: str, bounds: tuple[int | None, int | None], after: int | None = None
+) -> tuple[list[str], list[Any]]:
     """Return what has to hold of a job; only texts of our own become part of a statement."""
     clauses = ["coalesce(w.place, 1) > 0"]
     values: list[Any] = []
+    limits = zip((">=", "<=", "<"), (*bounds, after), strict=True)
+    for sign, number in limits:
+        if number is not None:
+            clauses.append(f"{order} {sign} ?")
+            values.append(number)
+    if _span(which) != ALWAYS:
+        clauses.append("+j.submitted >= ? AND +j.submitted < ?")
+        values += _span(which)
+    if which.id_prefix:
+        clauses.append("+j.id >= ? AND +j.id < ?")
+        values += [sought(which.id_prefix), sought(which.id_prefix) + LAST_LETTER]
     if which.pool is not None:
         clauses.append("j.pool = (SELECT no FROM poolhand_pools WHERE name = ?)")
         values.append(sought(which.pool))
     sure = ""
-    for column in COLUMNS:
-        value = getattr(which, column)
+    for field, column in COLUMNS.items():
+        value = getattr(which, field)
         if value is not None:
             # The first one finds them; with the sign the others only have to hold.
             clauses.append(f"{sure}j.{column} = ?")
@@ -130,7 +225,9 @@ def _begin(which: Filter) -> tuple[str, str]:
     statuses = set(which.statuses)
     if statuses == {Status.RUNNING}:
         return FROM_CLAIMS, "c.seq"
-    if which.session is not None or which.key or which.tenant is not None:
+    if any(
+        (which.session is not None, which.key, which.user is not None, which.tenant is not None)
+    ):
         return FROM_JOBS, "j.seq"
     if which.dead:
         return FROM_ENDS, "e.seq"

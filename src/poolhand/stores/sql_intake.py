@@ -265,6 +265,7 @@ class Intake:
         """Yield the rows of jobs; note what is to be said of each."""
         books, no, pool_id = self._books, pool.no, pool.spec.id
         at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Entry.TAKEN
+        stamp = books.stamp
         known, ordered, head, tail = self._alike
         for seq, order in orders:
             job = replace(order.job, pool_id=pool_id, status=queued, submitted_at=at)
@@ -275,7 +276,8 @@ class Intake:
             added.append(Added(job, taken))
             if len(added) % ROW_LINES == 0:
                 lines.pack()
-            yield (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+            line = (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+            yield (*line, stamp, job.user)
 
     def _queue_rows(
         self, added: Iterable[tuple[int, int, Added]], pool: StoredPool

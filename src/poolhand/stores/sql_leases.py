@@ -12,6 +12,7 @@ import msgspec
 
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
 from poolhand.rules.job import Job
 from poolhand.rules.terms import comeback
 from poolhand.rules.turns import deal
@@ -260,28 +261,26 @@ class _Starter:
         for pool in pools:
             left = wanted.slots[len(claims) :]
             if pool.aside > 0 and left and wanted.causes:
-                claims += self._of_causes(pool, wanted.causes, left)
+                claims += self._of_causes(pool, wanted, left)
         return claims
 
-    def _of_causes(
-        self, pool: StoredPool, causes: frozenset[str], slots: Sequence[int]
-    ) -> list[Claim]:
+    def _of_causes(self, pool: StoredPool, wanted: Wanted, slots: Sequence[int]) -> list[Claim]:
         """Take the oldest; those whose key has no permit left hold up nobody else."""
         claims, full = list[Claim](), set[str]()
-        wanted = causes.intersection(pool.causes())
+        found = claimable(wanted.causes, pool.causes(), wanted.refused)
         for _ in range(LOOKS):
             known = len(full)
-            claims += self._oldest(pool, wanted, slots[len(claims) :], full)
+            claims += self._oldest(pool, found, slots[len(claims) :], full)
             if len(full) == known or len(claims) == len(slots) or not pool.has_slot:
                 break
         return claims
 
     def _oldest(
-        self, pool: StoredPool, causes: frozenset[str], slots: Sequence[int], full: set[str]
+        self, pool: StoredPool, found: frozenset[str], slots: Sequence[int], full: set[str]
     ) -> list[Claim]:
         """Start the oldest jobs of causes; `full` are keys to pass over, and gains those met."""
         books, claims, free = self._books, list[Claim](), iter(slots)
-        lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(causes)]
+        lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(found)]
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
         briefs = dict(books.tables.among(BRIEFS, seqs))
         for row in books.load(seqs):

@@ -230,10 +230,17 @@ class StoredGates(KeyGates[Row]):
     def __init__(self, books: Books, pool: int, cap: int, strategy: Strategy) -> None:
         super().__init__(cap, strategy)
         self._gates: _Gates = _Gates(books, pool, strategy)
+        self._keyless = _Waiting(books, pool, "", strategy)
 
     def start_at_once(self, entry: Row) -> None:
         super().start_at_once(entry)
-        entry.gate = entry.job.key
+        entry.gate = entry.job.key or None
+
+    def next_without_key(self) -> Row | None:
+        entry = self._keyless.take()
+        if entry is not None:
+            entry.gate = None
+        return entry
 
     @property
     def looked(self) -> bool:

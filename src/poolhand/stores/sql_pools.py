@@ -297,7 +297,8 @@ class StoredPool(KeptDesk[Row]):
             books.rows.clear()
 
     def save(self) -> None:
-        """Write the counts."""
+        """Write the counts, behind the keys whose jobs have ended: they are counted, too."""
+        self.keys.save(self.books.now)
         if self.queue.lanes is not None:
             self.queue.lanes.write()
         state = self._state()

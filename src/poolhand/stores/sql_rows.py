@@ -109,6 +109,15 @@ def decode_job(id: str, ordered: bytes, course: bytes | None) -> Job:
     return replace(draft, id=id, **asdict(_decode_course(course)))
 
 
+def submit_of(ordered: bytes) -> tuple[float, str | None]:
+    """Return when a job was submitted, and for which user; what cannot be read was in 1970."""
+    try:
+        terms = _decode_terms(ordered)
+    except msgspec.MsgspecError:
+        return 0.0, None
+    return seconds(terms.submitted_at), terms.user
+
+
 @lru_cache(maxsize=100)
 def _draft(ordered: bytes) -> Job:
     """Return what all jobs have in common that were ordered alike."""
@@ -129,6 +138,7 @@ LEFT JOIN poolhand_ends e ON e.seq = j.seq
 BY_SEQ = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq = ?"
 BY_SEQS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq IN (?*)"
 BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
+BY_IDS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
 
 
 class Facts(NamedTuple):

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.stores import sql_users
 from poolhand.stores.bounds import EXPIRED_AT_ONCE
 from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import Pools, StoredPool
-from poolhand.stores.sql_rows import END_OF, FAILED, OVER, PARKED, Row, encode_course, sought
+from poolhand.stores.sql_rows import (
+    END_OF,
+    FAILED,
+    KEY,
+    OVER,
+    PARKED,
+    SESSION,
+    Row,
+    encode_course,
+    sought,
+)
 
 EXPIRED = """
 SELECT seq FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
@@ -18,7 +30,7 @@ OVERDUE = """
 SELECT DISTINCT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
 """
 OWNER = "SELECT no FROM poolhand_owners WHERE id = ? AND buried = 0 /*pg FOR SHARE */"
-
+WISH = "UPDATE poolhand_claims SET wished = 1 WHERE token IN (?*)"
 FORGET_OWNERS = """
 DELETE FROM poolhand_owners WHERE buried = 1
     AND NOT EXISTS (SELECT 1 FROM poolhand_claims WHERE owner = poolhand_owners.no)
@@ -37,6 +49,7 @@ class Steps:
         self.pools = pools
         self.freed: set[int] = set()
         self._to_expire = EXPIRED_AT_ONCE
+        self._wishes: list[int] = []
 
     def close(self) -> set[str]:
         """Write everything; return what there is to tell."""
@@ -152,10 +165,44 @@ class Steps:
 
     def cancel(self, id: str, by: str) -> Row | None:
         """End a job that waits, wish the end of one that runs; a parked one is gone."""
+        row = self.books.row_named(id)
+        found = None if row is None else self._cancel(row, by)
+        self._write_wishes()
+        return found
+
+    def cancel_all(self, whose: Mapping[str, str]) -> dict[str, Row]:
+        """Cancel jobs by their ids, each for the one who asked; return those that are kept.
+
+        Jobs that wait for their session or key go first: neither is handed on to a job that is
+        about to be cancelled. What the ends of the others depend on is looked up for all at once.
+        """
+        found = self.books.load_named(list(whose))
+        rows = [found[id] for id in whose if id in found]
+        kept: dict[str, Row] = {}
+        blocked = [row for row in rows if row.where in (SESSION, KEY)]
+        others = [row for row in rows if row.where not in (SESSION, KEY)]
+        for some in (blocked, others):
+            if len(some) > 1:
+                self._foresee_ends(some)
+            for row in some:
+                left = self._cancel(row, whose[row.job.id])
+                if left is not None:
+                    kept[row.job.id] = left
+        self._write_wishes()
+        return kept
+
+    def _foresee_ends(self, rows: Iterable[Row]) -> None:
+        jobs: dict[int, list[Job]] = {}
+        for row in rows:
+            if row.job.status.waiting and row.where != PARKED:
+                jobs.setdefault(row.pool, []).append(row.job)
+        for no, some in jobs.items():
+            pool = self.pools.no(no)
+            pool.keys.foresee(some)
+            pool.sessions.foresee(some, ending=True)
+
+    def _cancel(self, row: Row, by: str) -> Row | None:
         books = self.books
-        row = books.row_named(id)
-        if row is None:
-            return None
         if row.where == PARKED:
             self.unpark(row)
             return None
@@ -170,8 +217,11 @@ class Steps:
             self.remove(row, lifecycle.cancel(job, books.at))
         elif job.status is Status.RUNNING and not row.wished:
             row.wished = True
-            books.tables.execute(
-                "UPDATE poolhand_claims SET wished = 1 WHERE token = ?", (row.token,)
-            )
+            self._wishes.append(row.token)
             books.topics.add("wish")
         return row
+
+    def _write_wishes(self) -> None:
+        # `among` is a generator: consume it, or nothing is updated.
+        list(self.books.tables.among(WISH, self._wishes))
+        self._wishes.clear()

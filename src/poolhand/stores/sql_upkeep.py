@@ -15,7 +15,7 @@ from poolhand.stores import sql_documents
 from poolhand.stores.sql_forget import forget_jobs
 from poolhand.stores.sql_intake import Intake
 from poolhand.stores.sql_pools import spec_of
-from poolhand.stores.sql_rows import END_OF, sought
+from poolhand.stores.sql_rows import END_OF, sought, submit_of
 from poolhand.stores.sql_sessions import session_of
 from poolhand.stores.sql_steps import Steps
 from poolhand.stores.sql_tables import Delete, Tables
@@ -52,6 +52,9 @@ SURPLUS, SURPLUS_DEAD = (
     f"SELECT no FROM poolhand_ends WHERE dead = {dead} ORDER BY no DESC LIMIT 1 OFFSET ?"  # noqa: S608
     for dead in (0, 1)
 )
+UNDATED = "SELECT seq, ordered FROM poolhand_jobs WHERE submitted IS NULL ORDER BY seq LIMIT ?"
+DATE = "UPDATE poolhand_jobs SET submitted = ?, user_name = ? WHERE seq = ?"
+DATED_AT_ONCE = 2000
 SPECS = "SELECT spec FROM poolhand_pools WHERE no IN (?*)"
 # A job that is stuck was told to be over, and has left its session.
 UNHELD = """
@@ -129,9 +132,17 @@ def _next_in(steps: Steps) -> float | None:
 def prune(steps: Steps, keep: Keep, limit: int) -> int:
     """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
     sql_documents.sweep(steps.books.tables, steps.books.now)
+    date_jobs(steps.books.tables)
     for no in steps.pools.names():
         sweep(steps, no)
     return forget(steps, keep, limit)
+
+
+def date_jobs(tables: Tables) -> None:
+    """Write when and for whom jobs were submitted into rows of older code, a few at a time."""
+    undated = tables.execute(UNDATED, (DATED_AT_ONCE,)).fetchall()
+    for seq, ordered in undated:
+        tables.execute(DATE, (*submit_of(ordered), seq))
 
 
 def sweep(steps: Steps, no: int) -> None:

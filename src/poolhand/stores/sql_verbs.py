@@ -69,7 +69,12 @@ def replace(steps: Steps, changes: Sequence[Change], wanted: Wanted | None) -> R
     return Replaced(made, () if wanted is None else tuple(leases.claim(wanted)))
 
 
-def cancel(steps: Steps, ids: Sequence[str], by: str) -> list[Stored | None]:
-    """End jobs that wait; wish the end of those that run."""
-    rows = [steps.cancel(id, by) for id in ids]
-    return [None if row is None else row.stored() for row in rows]
+def cancel(steps: Steps, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
+    """End jobs that wait, wish the end of those that run; each id comes with who asked."""
+    # Of several who ask for the same job the first one is written down.
+    whose: dict[str, str] = {}
+    for id, by in asked:
+        whose.setdefault(id, by)
+    rows = steps.cancel_all(whose)
+    found = {id: row.stored() for id, row in rows.items()}
+    return [found.get(id) for id, _ in asked]

@@ -152,7 +152,8 @@ class SqliteVerbs:
         await self._steps(lambda steps: Leases(steps).release(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
-        return await self._steps(lambda steps: sql_verbs.cancel(steps, ids, by))
+        asked = [(id, by) for id in ids]
+        return await self._steps(lambda steps: sql_verbs.cancel(steps, asked))
 
     # Owners
 

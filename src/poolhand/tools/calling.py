@@ -17,6 +17,7 @@ from poolhand.errors import (
     Conflict,
     GiveUp,
     IdempotencyConflict,
+    PoolhandError,
     ToolBusy,
     ToolError,
     ToolOutcomeUnknown,
@@ -225,7 +226,8 @@ class Calling:
         return ToolError(said, key=self._key)
 
     async def _fail(self, receipt: Receipt, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"[:2000]
+        said = error.message if isinstance(error, PoolhandError) else error
+        text = f"{type(error).__name__}: {said}"[:2000]
         # What cannot be kept cannot be kept the next time either.
         retryable = not isinstance(error, GiveUp | UsageError | WireError)
         await self._write(replace(receipt, stage=Stage.FAILED, error=text, retryable=retryable))

@@ -48,7 +48,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         return await made(fn, args, kwargs)
     journal = await _journal_of(inside)
     path = journal.next(under.get())
-    code = Code(name, fn, inside.shelf.get(PARCELS) or Parcels())
+    code = Code(name, fn, inside.shelf.get(PARCELS) or Parcels(), exact=False)
     # Refused here, what could not be kept.
     code.pack(args, kwargs)
     call = digest(code.signature.bind(args, kwargs)[2])

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.execute.code import name_of_task
-from poolhand.rules.checks import is_amount, shown
+from poolhand.execute.task_name import name_of_task
+from poolhand.rules.checks import convert_seconds, is_amount, shown
 from poolhand.rules.receipts import Effect
 
 DEDUPE = 86_400.0
@@ -31,6 +31,9 @@ class ToolTerms(Struct, frozen=True):
     timeout: float = TIMEOUT
     verify: Callable[..., Any] | None = None
     call_id: str | None = None
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "dedupe_ttl", "timeout")
 
 
 def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:

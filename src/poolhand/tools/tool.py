@@ -12,7 +12,7 @@ from poolhand.context import running
 from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
 from poolhand.execute.parcel import Parcels
-from poolhand.rules.checks import is_name, shown
+from poolhand.rules.checks import Seconds, is_name, shown
 from poolhand.rules.receipts import Effect
 from poolhand.tools.calling import Calling, ToolContext, made
 from poolhand.tools.keys import Keys
@@ -43,7 +43,7 @@ class Tool(Generic[P, T]):
         self.fn = fn
         self.terms = terms
         # Told where the tool is made, not by its first call.
-        Code(terms.name, fn, Parcels())
+        Code(terms.name, fn, Parcels(), exact=False)
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
         self.__doc__ = fn.__doc__
@@ -66,7 +66,8 @@ class Tool(Generic[P, T]):
         if running_in is None or running_in.token is None:
             value: T = await self._make("", 1, args, kwargs)
             return value
-        code = Code(self.terms.name, self.fn, running_in.shelf.get(PARCELS) or Parcels())
+        parcels = running_in.shelf.get(PARCELS) or Parcels()
+        code = Code(self.terms.name, self.fn, parcels, exact=False)
         place = await Keys(self.terms, code, running_in, (args, kwargs)).place()
         calling = Calling(self.terms, code, running_in, place)
         found: T = await calling.result(
@@ -97,8 +98,8 @@ def tool(
     scope: str = ...,
     shared: bool = ...,
     key_fields: Sequence[str] = ...,
-    dedupe_ttl: float | None = ...,
-    timeout: float = ...,
+    dedupe_ttl: Seconds | None = ...,
+    timeout: Seconds = ...,
     verify: Callable[..., Any] | None = ...,
 ) -> Callable[[Callable[P, Awaitable[T]]], Tool[P, T]]: ...
 

@@ -65,9 +65,9 @@ async def jobs_of(operator: Operator, choice: Choice, limit: int) -> list[JobVie
     found = [job for job in newest if text in job.id.lower() or text in job.name.lower()]
     if found:
         return found[:limit]
-    job = await operator.job(choice.search)
-    if job is not None:
-        return [job]
+    alike = await operator.jobs(Filter(id_prefix=choice.search), None, limit)
+    if alike.jobs:
+        return list(alike)
     return list(await operator.jobs(replace(which, name=choice.search), None, limit))
 
 

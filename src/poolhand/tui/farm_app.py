@@ -303,5 +303,5 @@ class FarmApp(App[None]):
         try:
             self.say(await act)
         except PoolhandError as error:
-            self.say(f"{error} [{error.code}]")
+            self.say(str(error))
         self.due.set()

@@ -17,6 +17,7 @@ from textual.widgets import RichLog, Static
 
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
+from poolhand.operate.payload import payload_lines
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
 from poolhand.rules.streams import JobEvent, Kind
@@ -99,6 +100,7 @@ class JobScreen(Screen[None]):
     async def _told(self) -> Sequence[Fact]:
         try:
             job = await self._operator.job(self.job_id)
+            payload = await self._operator.payload(self.job_id)
         except PoolhandError as error:
             known = [] if self.job is None else facts(self.job, None, self._now())
             text = f"the store does not answer, asked again: {safe(str(error))}"
@@ -106,7 +108,7 @@ class JobScreen(Screen[None]):
         if job is None:
             return [Fact("state", f"job {safe(self.job_id)} is not kept any more", "yellow")]
         self.job = job
-        return facts(job, self._where(job.id), self._now())
+        return facts(job, self._where(job.id), self._now()) + payload_lines(payload)
 
     async def _follow(self) -> None:
         """Show what the job tells, until it is over; a store that is away is asked again."""

@@ -12,6 +12,7 @@ KIB = 1024
 CHECKS: dict[str, tuple[Predicate, str]] = {
     "payload": (is_count, "bytes, an int of at least 1"),
     "depth": (is_count, "an int of at least 1"),
+    "state": (is_count, "bytes, an int of at least 1"),
     "compress_above": (is_whole, "bytes, an int of 0 or more"),
 }
 
@@ -19,12 +20,14 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
 class Limits(Struct, frozen=True):
     """What a payload may measure: bytes before compression, and levels of nesting.
 
-    Above `compress_above` bytes compression is tried.
+    Above `compress_above` bytes compression is tried. `state` is what the state of a session may
+    measure, in bytes of JSON; it is written as a whole with every turn.
     """
 
     payload: int = 256 * KIB
     depth: int = 64
     compress_above: int = 8 * KIB
+    state: int = 1024 * KIB
 
     def __post_init__(self) -> None:
         faults = [

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
-from poolhand.rules.checks import is_amount, shown
+from poolhand.rules.checks import Seconds, is_amount, shown, to_seconds
 from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
 from poolhand.wire.compression import compress, expand
 from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
@@ -31,7 +31,7 @@ def encode(
     ring: KeyRing | None = None,
     pickle: AllowPickle | None = None,
     bound: bytes | None = b"",
-    expires_in: float | None = None,
+    expires_in: Seconds | None = None,
     at: datetime | None = None,
     what: str = "the value",
 ) -> bytes:
@@ -46,7 +46,7 @@ def encode(
         if len(body) <= limits.compress_above:
             return _PLAIN_JSON + body
     chosen = _chosen(codec, ring, pickle)
-    expires_ms = _expiry(expires_in, at, ring)
+    expires_ms = _expiry(to_seconds(expires_in), at, ring)
     body = _written(value, chosen, limits, what)
     packed = compress(body) if len(body) > limits.compress_above else None
     key_id = ring.current if ring is not None else None
@@ -148,6 +148,8 @@ def _refuse(value: Any, codec: Codec, error: Exception, what: str) -> NoReturn:
         )
     elif isinstance(cause, OverflowError):
         reason = "the int has more than 64 bits; use codec='json', or give a str"
+    elif "for integer string conversion" in reason:
+        reason = "the int has more than 4300 digits; give a str"
     raise UsageError(f"{what} cannot be written as {codec.name}, at {place}: {reason}") from error
 
 

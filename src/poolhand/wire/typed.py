@@ -1,16 +1,32 @@
-"""Types that msgspec does not know: pydantic models, recognised by their methods, and object.
+"""Types that msgspec does not know: pydantic models, recognised by their methods, paths, object.
 
-Pydantic is never imported here. Models go by field name, so that any alias comes back; they need
-pydantic 2.11 or newer.
+Pydantic is never imported here: it is used where a type or a value has brought it. Models go by
+field name, so that any alias comes back; they need pydantic 2.11 or newer.
 """
 
 from __future__ import annotations
 
+import sys
+from functools import lru_cache
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
-ALLOWED = "plain values, enums, dataclasses, msgspec Structs and pydantic models"
+ALLOWED = "plain values, enums, paths, dataclasses, msgspec Structs and pydantic models"
+MOST_ADAPTERS = 1024
+
+
+class Marker(type):
+    """The class of types that stand for an annotation which msgspec cannot read by itself."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        # msgspec asks whether it got what it wanted: whatever `read` returns is that.
+        return True
+
+    def read(cls, value: Any, format: Any) -> Any:
+        """Return a value of the annotation from plain data; `format` is msgspec.json or msgpack."""
+        raise NotImplementedError
 
 
 def dump_for_json(value: Any) -> Any:
@@ -25,24 +41,77 @@ def dump_for_msgpack(value: Any) -> Any:
 
 def build_from_json(type: Any, value: Any) -> Any:
     """Make a model from what JSON held; as JSON, since a strict model reads dates only there."""
-    if type is object:
-        return value
-    validate = _method(type, "model_validate_json")
-    return _built(validate, msgspec.json.encode(value))
+    return _build(type, value, msgspec.json)
 
 
 def build_from_msgpack(type: Any, value: Any) -> Any:
     """Make a model from what MessagePack held."""
+    return _build(type, value, msgspec.msgpack)
+
+
+def is_readable(type: Any) -> bool:
+    """Return whether values of a class that msgspec does not know are made from data here."""
+    return (
+        type is object
+        or isinstance(type, Marker)
+        or hasattr(type, "model_validate_json")
+        or _is_path(type)
+    )
+
+
+def adapter_of(type: Any) -> Any:
+    """Return pydantic's TypeAdapter of a type that brought pydantic."""
+    try:
+        return _adapter(type)
+    except TypeError:
+        # It has no hash.
+        return _make_adapter(type)
+
+
+def validate(adapter: Any, value: Any, format: Any) -> Any:
+    """Return what an adapter makes of plain data."""
+    if format is msgspec.json:
+        return _built(adapter.validate_json, msgspec.json.encode(value))
+    return _built(adapter.validate_python, value)
+
+
+def _make_adapter(type: Any) -> Any:
+    return sys.modules["pydantic"].TypeAdapter(type)
+
+
+_adapter = lru_cache(MOST_ADAPTERS)(_make_adapter)
+
+
+def _build(type: Any, value: Any, format: Any) -> Any:
     if type is object:
         return value
+    if isinstance(type, Marker):
+        return type.read(value, format)
+    if _is_path(type):
+        if not isinstance(value, str):
+            raise ValueError(f"Expected `str`, got `{value.__class__.__name__}`")
+        return type(value)
+    if format is msgspec.json:
+        return _built(_method(type, "model_validate_json"), msgspec.json.encode(value))
     return _built(_method(type, "model_validate"), value)
 
 
+def _is_path(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, PurePath)
+
+
 def _dump(value: Any, mode: str) -> Any:
-    if not hasattr(type(value), "model_dump"):
-        name = type(value).__qualname__
-        raise TypeError(f"{name} cannot be written here; give {ALLOWED}, as keys text or numbers")
-    return value.model_dump(mode=mode, round_trip=True, by_alias=False)
+    kind = type(value)
+    if hasattr(kind, "model_dump"):
+        return value.model_dump(mode=mode, round_trip=True, by_alias=False)
+    if isinstance(value, PurePath):
+        return str(value)
+    name = kind.__qualname__
+    if hasattr(kind, "get_secret_value"):
+        raise TypeError(f"{name} is masked when it is written; pass where the secret is kept")
+    if hasattr(kind, "__get_pydantic_core_schema__") and "pydantic" in sys.modules:
+        return adapter_of(kind).dump_python(value, mode="json")
+    raise TypeError(f"{name} cannot be written here; give {ALLOWED}, as keys text or numbers")
 
 
 def _method(type: Any, name: str) -> Any:
@@ -64,4 +133,8 @@ def _text(error: ValueError) -> str:
     if not hasattr(error, "errors"):
         return str(error)
     faults = error.errors()
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
+    return "; ".join(": ".join((*_place(one["loc"]), one["msg"])) for one in faults)
+
+
+def _place(loc: tuple[Any, ...]) -> list[str]:
+    return [".".join(map(str, loc))] if loc else []

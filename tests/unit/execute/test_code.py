@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.machinery import ModuleSpec
-from types import FunctionType
 from typing import Any
 
 import pytest
 
 from poolhand.errors import BadSignature, Undecodable, UsageError
-from poolhand.execute.code import Code, Codes, name_of_task, run_apart
+from poolhand.execute.code import Code, Codes, run_apart
 from poolhand.execute.parcel import Parcels
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
@@ -96,31 +94,6 @@ def test_names_are_found_and_given_once() -> None:
     other = code("add", add_later)
     codes.renew(other)
     assert codes.find("add") is other
-
-
-def test_a_task_is_named_by_its_place() -> None:
-    assert name_of_task(add) == f"{__name__}.add"
-
-    def local() -> None: ...
-
-    assert name_of_task(local).endswith("test_a_task_is_named_by_its_place.<locals>.local")
-    with pytest.raises(UsageError, match="has no name to be found by"):
-        name_of_task(partial(add, 1))
-
-
-@pytest.mark.parametrize("module", ["__main__", "__mp_main__"], ids=["script", "child"])
-@pytest.mark.parametrize(
-    ("spec", "name"),
-    [(None, "agents.local"), (ModuleSpec("pack.__main__", None), "pack.local")],
-    ids=["by path", "by name"],
-)
-def test_a_task_of_a_script_is_named_as_one_that_imports_it_would(
-    module: str, spec: ModuleSpec | None, name: str
-) -> None:
-    script = {"__name__": module, "__file__": "/somewhere/agents.py", "__spec__": spec}
-    local = FunctionType(add.__code__, script)
-    local.__qualname__ = "local"
-    assert name_of_task(local) == name
 
 
 @pytest.mark.parametrize("name", ["", "  ", 5, None])

@@ -130,7 +130,7 @@ def test_the_causes_of_tasks_follow_what_is_registered() -> None:
     executor = Executor(Codes(codes))
     assert executor.causes() == frozenset()
     codes.add(Code("later", add, Parcels()))
-    assert executor.causes() == {"task:later"}
+    assert executor.causes() == {"task:later", "call:*/later"}
 
 
 def test_a_suspect_that_is_tried_once_runs_alone_after_its_first_crash() -> None:
@@ -235,6 +235,29 @@ def test_a_call_that_was_altered_fails_whoever_reads_it() -> None:
     found = Executor(codes).prepare(claim(Brief("add", payload, run="job-1")), gone)
     assert isinstance(found, Hopeless)
     assert isinstance(found.outcome.error, BadSignature)
+
+
+def test_a_call_that_does_not_fit_waits_for_the_version_it_was_submitted_to() -> None:
+    def wider(number: int, unit: str = "m") -> str:
+        return f"{number} {unit}"
+
+    newer, executor = Code("add", wider, Parcels()), Executor(CODES)
+    brief = Brief("add", newer.pack((4, "km"), {}), version=newer.version)
+    change = executor.prepare(claim(brief), gone)
+    assert isinstance(change, Change)
+    cause = f"call:{newer.version}/add"
+    assert (change.job.waits_for, change.job.attempts) == (cause, 0)
+    assert executor.refused == {cause}
+    assert "call:*/add" in executor.causes()
+
+
+@pytest.mark.parametrize("version", [None, Code("add", add, Parcels()).version])
+def test_a_call_that_its_own_version_cannot_read_fails(version: str | None) -> None:
+    executor = Executor(CODES)
+    found = executor.prepare(claim(Brief("add", b"garbage", version=version)), gone)
+    assert isinstance(found, Hopeless)
+    assert isinstance(found.outcome.error, Undecodable)
+    assert executor.refused == frozenset()
 
 
 def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:

@@ -20,7 +20,7 @@ async def test_a_waiting_job_never_runs(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     ran: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         ran.append(1)
 
@@ -43,7 +43,7 @@ async def test_a_running_job_is_stopped_at_once_and_not_tried_again(
     app = App("memory://", runtime=runtime, events=heard.events)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -65,7 +65,7 @@ async def test_what_a_cancelled_job_raises_is_not_tried_again(runtime: SeededRun
     gate = Gate()
     errors: list[Any] = [ValueError("stopped"), Snooze(5)]
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> None:
         try:
             await gate.pass_through()
@@ -85,7 +85,7 @@ async def test_what_a_cancelled_job_raises_is_not_tried_again(runtime: SeededRun
 async def test_a_job_that_is_over_stays_as_it_is(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -101,7 +101,7 @@ async def test_a_job_that_does_not_stop_is_over_after_its_grace(runtime: SeededR
     app = App("memory://", runtime=runtime)
     app.pool("slow", max_concurrent=1, cancel_grace=3)
 
-    @app.task(pool="slow")
+    @app.task(name="call", pool="slow")
     async def call() -> None:
         while True:
             try:
@@ -110,7 +110,7 @@ async def test_a_job_that_does_not_stop_is_over_after_its_grace(runtime: SeededR
             except asyncio.CancelledError:
                 continue
 
-    @app.task(pool="slow")
+    @app.task(name="after", pool="slow")
     async def after() -> float:
         return runtime.monotonic()
 
@@ -129,7 +129,7 @@ async def test_a_job_in_a_thread_is_asked_to_stop(url: str) -> None:
     app = App(url)
     entered, asked = Event(), Event()
 
-    @app.task
+    @app.task(name="call")
     def call() -> None:
         entered.set()
         while not stop_requested():
@@ -204,7 +204,7 @@ async def test_a_caller_that_leaves_takes_its_job_along_if_it_said_so(
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -230,7 +230,7 @@ async def test_a_caller_that_leaves_does_not_take_what_others_share_and_wait_for
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         await gate.pass_through()
         return 5
@@ -256,7 +256,7 @@ async def test_a_cancelled_job_frees_its_key_its_session_and_its_slot(
     app.pool("chat", max_concurrent=1, max_per_key=1)
     gate = Gate()
 
-    @app.task(pool="chat", retry=Retry(attempts=1))
+    @app.task(name="call", pool="chat", retry=Retry(attempts=1))
     async def call(wait: bool) -> int:
         if wait:
             await gate.pass_through()
@@ -270,3 +270,19 @@ async def test_a_cancelled_job_frees_its_key_its_session_and_its_slot(
         assert (await second.refresh()).status is Status.BLOCKED
         assert await first.cancel()
         assert await second.result(timeout=5) == 1
+
+
+async def test_many_who_cancel_at_the_same_time_are_all_answered(url: str) -> None:
+    app = App(url)
+
+    @app.task(pool="many")
+    async def call(number: int) -> None: ...
+
+    async with app:
+        turns = [
+            call.with_options(session=f"s-{n % 10}", idempotency_key=f"k-{n}") for n in range(200)
+        ]
+        tickets = await asyncio.gather(*(turn.submit(n) for n, turn in enumerate(turns)))
+        assert await asyncio.gather(*(ticket.cancel() for ticket in tickets)) == [True] * 200
+        assert {ticket.status for ticket in tickets} == {Status.CANCELLED}
+        assert not [job for job in await app.operator().jobs() if not job.status.terminal]

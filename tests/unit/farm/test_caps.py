@@ -54,11 +54,11 @@ async def test_workers_may_be_given_some_pools_only(runtime: SeededRuntime) -> N
     app = App("memory://", runtime=runtime)
     ran: list[str] = []
 
-    @app.task(pool="one")
+    @app.task(name="first", pool="one")
     async def first() -> None:
         ran.append("one")
 
-    @app.task(pool="two")
+    @app.task(name="second", pool="two")
     async def second() -> None:
         ran.append("two")
 
@@ -123,14 +123,14 @@ async def test_a_session_is_held_while_its_turn_waits_for_a_retry(
     app = App("memory://", runtime=runtime)
     said: list[str] = []
 
-    @app.task(retry=Retry(attempts=2, first=10, jitter=0.0))
+    @app.task(name="turn", retry=Retry(attempts=2, first=10, jitter=0.0))
     async def turn(name: str) -> None:
         said.append(name)
         if said == ["first"]:
             raise OSError
 
     async with app, app.worker(3):
-        view = app.task(turn.fn).with_options(session="s", retry=Retry(attempts=2, first=10))
+        view = turn.with_options(session="s", retry=Retry(attempts=2, first=10))
         tickets = [await view.submit("first"), await view.submit("second")]
         await asyncio.sleep(3)
         assert (await tickets[1].refresh()).status is Status.BLOCKED
@@ -145,7 +145,7 @@ async def test_code_that_does_not_stop_counts_until_it_ends(runtime: SeededRunti
     app.pool("one", max_concurrent=1)
     inside = Crowd()
 
-    @app.task(pool="one", timeout=2, retry=Retry(attempts=1))
+    @app.task(name="stubborn", pool="one", timeout=2, retry=Retry(attempts=1))
     async def stubborn() -> None:
         inside.inside["x"] += 1
         end = runtime.monotonic() + 20
@@ -156,7 +156,7 @@ async def test_code_that_does_not_stop_counts_until_it_ends(runtime: SeededRunti
                 continue
         inside.inside["x"] -= 1
 
-    @app.task(pool="one")
+    @app.task(name="polite", pool="one")
     async def polite() -> float:
         assert inside.inside["x"] == 0
         return runtime.monotonic()
@@ -177,7 +177,7 @@ async def test_a_soft_timeout_asks_and_a_hard_one_does_not(runtime: SeededRuntim
     app = App("memory://", runtime=runtime)
     asked: list[float] = []
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="tidy", retry=Retry(attempts=1))
     async def tidy() -> str:
         try:
             await asyncio.sleep(100)
@@ -186,7 +186,7 @@ async def test_a_soft_timeout_asks_and_a_hard_one_does_not(runtime: SeededRuntim
             return "half"
         return "whole"
 
-    @app.task(timeout=5, retry=Retry(attempts=2, first=1.0, jitter=0.0))
+    @app.task(name="slow", timeout=5, retry=Retry(attempts=2, first=1.0, jitter=0.0))
     async def slow() -> None:
         await asyncio.sleep(100)
 

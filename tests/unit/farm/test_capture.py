@@ -90,7 +90,7 @@ async def test_twenty_jobs_at_once_are_told_apart(
 async def test_a_log_line_says_who_logged_and_how_bad_it_is(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="fail")
     async def fail() -> None:
         try:
             raise ValueError("inside")
@@ -108,7 +108,7 @@ async def test_a_log_line_says_who_logged_and_how_bad_it_is(url: str) -> None:
 async def test_what_is_too_much_is_cut_and_says_so(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="pour")
     def pour() -> None:
         print("x" * (LONGEST_LINE + 5))  # noqa: T201
         for _ in range(MOST_BYTES // 1000 + 100):
@@ -124,7 +124,7 @@ async def test_what_is_too_much_is_cut_and_says_so(url: str) -> None:
 async def test_nothing_is_captured_unless_it_is_wanted(url: str) -> None:
     app, before = App(url), (sys.stdout, sys.stderr)
 
-    @app.task
+    @app.task(name="speaks")
     async def speaks() -> None:
         print("aloud")  # noqa: T201
 
@@ -143,7 +143,7 @@ async def test_nothing_is_captured_unless_it_is_wanted(url: str) -> None:
 async def test_bytes_that_are_no_text_are_kept_as_far_as_they_are(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="speaks")
     async def speaks() -> None:
         output: Any = sys.stdout
         output.writelines(["a\n", "\ud800 b\n"])

@@ -29,7 +29,7 @@ from tests.unit.farm.support import (
 async def test_leaving_waits_for_what_runs(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call(seconds: float) -> float:
         await asyncio.sleep(seconds)
         return seconds
@@ -51,7 +51,7 @@ async def test_what_is_not_done_at_the_deadline_goes_back_uncharged(
     app = App("memory://", runtime=runtime)
     began: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         began.append(number)
         await asyncio.sleep(100 if began.count(number) == 1 else 1)
@@ -81,7 +81,7 @@ async def test_code_that_says_in_its_own_words_that_it_was_stopped_goes_back_too
     app = App("memory://", runtime=runtime)
     began: list[int] = []
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call() -> int:
         began.append(1)
         if len(began) == 2:
@@ -105,7 +105,7 @@ async def test_code_that_says_in_its_own_words_that_it_was_stopped_goes_back_too
 async def test_who_gives_up_when_stopped_has_given_up(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         try:
             await asyncio.sleep(100)
@@ -123,7 +123,7 @@ async def test_who_gives_up_when_stopped_has_given_up(runtime: SeededRuntime) ->
 async def test_a_job_that_ends_while_it_is_stopped_has_ended(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> str:
         try:
             await asyncio.sleep(100)
@@ -144,7 +144,7 @@ async def test_everything_that_was_done_is_written_before_leaving_is_over(
 ) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app:
@@ -177,7 +177,7 @@ async def test_code_that_does_not_stop_keeps_its_lease_until_it_does(
     inside = 0
     most = 0
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         nonlocal inside, most
         inside += 1
@@ -211,7 +211,7 @@ async def test_a_second_cancel_hurries_but_gives_everything_back(runtime: Seeded
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -241,7 +241,7 @@ async def test_a_drain_can_be_hurried(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -296,7 +296,7 @@ async def test_closing_an_app_gives_back_what_its_workers_still_run(
     app = StoreApp(store, runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -322,7 +322,7 @@ def test_a_loop_that_ends_with_a_worker_at_work_gives_everything_back(url: str) 
     app = App(url)
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         runs.append(1)
         await asyncio.Event().wait()
@@ -355,7 +355,7 @@ def test_a_loop_that_is_closed_under_a_worker_gives_its_claims_back(url: str) ->
     app = App(url)
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         runs.append(1)
         if len(runs) == 1:
@@ -390,7 +390,7 @@ def test_a_thread_that_outlives_its_loop_does_not_keep_its_job(url: str) -> None
     let_go = threading.Event()
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     def call() -> int:
         runs.append(1)
         if len(runs) == 1:
@@ -419,7 +419,7 @@ async def test_each_end_is_told_before_leaving_is_over(runtime: SeededRuntime) -
     heard = Heard()
     app = App("memory://", runtime=runtime, events=heard.events)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await asyncio.sleep(1)
 
@@ -439,7 +439,7 @@ async def test_a_worker_that_leaves_while_the_store_is_away_writes_when_it_is_ba
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         await asyncio.sleep(2)
         return 7

@@ -309,7 +309,7 @@ async def test_a_drain_gives_back_what_does_not_end_in_time(
 ) -> None:
     began = asyncio.Event()
 
-    @app.task(name="slow")
+    @App("memory://").task(name="slow")
     async def slow() -> str:
         began.set()
         await gate.wait()
@@ -417,7 +417,7 @@ async def test_it_runs_what_it_was_handed_whoever_has_a_task_of_that_name(place:
     tasks = [App("memory://").task(name="fetch")(fn) for fn in (one, two)]
     async with make(place) as pool:
         assert await pool.run(tasks[0]) == "one"
-        with pytest.raises(UsageError, match="give one of the two another name="):
+        with pytest.raises(UsageError, match="give one of the two another name"):
             await pool.submit(tasks[1])
         assert await pool.run(tasks[0]) == "one"
     async with make(place) as pool:

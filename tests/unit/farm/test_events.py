@@ -40,7 +40,7 @@ def shown(events: list[JobEvent]) -> list[tuple[int, str, int, Any]]:
 async def test_what_a_job_tells_is_read_in_its_order_and_ends_with_its_end(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="answer")
     async def answer(question: str) -> str:
         await progress("thinking", step=1)
         for word in ("to", "be"):
@@ -67,7 +67,7 @@ async def test_what_a_job_tells_is_read_in_its_order_and_ends_with_its_end(url: 
 async def test_a_job_that_tells_nothing_has_only_its_end(url: str) -> None:
     app = App(url)
 
-    @app.task(retry=None)
+    @app.task(name="fail", retry=None)
     async def fail() -> None:
         raise ValueError
 
@@ -81,7 +81,7 @@ async def test_another_attempt_says_that_it_begins_anew(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
-    @app.task(retry=Retry(attempts=2, first=0.0, jitter=0.0))
+    @app.task(name="answer", retry=Retry(attempts=2, first=0.0, jitter=0.0))
     async def answer() -> None:
         runs.append(1)
         await emit(len(runs))
@@ -102,7 +102,7 @@ async def test_events_come_while_the_job_runs_to_every_listener(url: str) -> Non
     app = App(url)
     heard = asyncio.Event()
 
-    @app.task
+    @app.task(name="answer")
     async def answer() -> None:
         await emit("first")
         await heard.wait()
@@ -152,12 +152,12 @@ async def test_who_tells_more_than_can_be_written_waits(url: str) -> None:
     app = App(url)
     piece = "x" * 100_000
 
-    @app.task
+    @app.task(name="pour")
     async def pour(count: int) -> None:
         for _ in range(count):
             await emit(piece)
 
-    @app.task
+    @app.task(name="pour_in_thread")
     def pour_in_thread(count: int) -> None:
         for _ in range(count):
             emit(piece)
@@ -172,7 +172,7 @@ async def test_what_a_lost_attempt_tells_is_not_kept(url: str) -> None:
     gone = asyncio.Event()
     late: list[str] = []
 
-    @app.task
+    @app.task(name="answer")
     async def answer() -> None:
         try:
             await emit("good")
@@ -213,7 +213,7 @@ async def test_what_cannot_be_told_is_refused(url: str) -> None:
         emit("x" * 300_000)
     app = App(url)
 
-    @app.task
+    @app.task(name="nothing")
     async def nothing() -> None: ...
 
     async with app, app.worker():
@@ -227,7 +227,7 @@ async def test_what_cannot_be_told_is_refused(url: str) -> None:
 async def test_events_go_with_their_job(url: str) -> None:
     app = App(url, keep=Keep(results=0.001))
 
-    @app.task
+    @app.task(name="answer")
     async def answer() -> None:
         await emit("x")
 
@@ -252,7 +252,7 @@ class Forgetful(StoreApp):
 async def test_of_very_many_events_the_last_are_kept(runtime: SeededRuntime) -> None:
     app = Forgetful(SharedStore(runtime), runtime)
 
-    @app.task
+    @app.task(name="pour")
     async def pour() -> None:
         for number in range(1, 1001):
             await emit(number)

@@ -259,7 +259,7 @@ async def test_a_crash_in_company_is_never_the_last_attempt(runtime: SeededRunti
     app = StoreApp(store, runtime)
     gate = Gate()
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="work", retry=Retry(attempts=1))
     async def work() -> int:
         await gate.pass_through()
         return 1
@@ -404,7 +404,7 @@ async def test_a_leader_that_leaves_code_behind_does_not_go_on_leading(
             except asyncio.CancelledError:
                 continue
 
-    call = one.task(stubborn)
+    call = one.task(name="stubborn")(stubborn)
     async with one, one.worker(drain_timeout=1) as worker:
         await call.submit()
         await until(lambda: worker.running == 1)

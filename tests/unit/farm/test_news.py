@@ -79,7 +79,7 @@ def test_a_submit_without_a_loop_is_told_on_the_thread_of_its_caller() -> None:
     events.subscribe(hear)
     app = App("memory://", events=events)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     call.submit_sync()

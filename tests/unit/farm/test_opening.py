@@ -40,7 +40,7 @@ async def test_a_store_is_opened_once_for_all_who_need_it(runtime: SeededRuntime
     store = Counting(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     await asyncio.gather(*(call.submit() for _ in range(10)), app.ready(), app.station())
@@ -98,7 +98,7 @@ async def test_pools_are_declared_before_anything_is_submitted(runtime: SeededRu
     app = StoreApp(store, runtime)
     app.pool("one", max_concurrent=3)
 
-    @app.task(pool="two")
+    @app.task(name="call", pool="two")
     async def call() -> None: ...
 
     async with app:
@@ -122,7 +122,7 @@ async def test_a_pool_that_could_not_be_declared_is_declared_with_the_next_submi
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task(pool="late")
+    @app.task(name="call", pool="late")
     async def call() -> None: ...
 
     async with app:
@@ -139,11 +139,11 @@ async def test_a_pool_that_could_not_be_declared_is_declared_with_the_next_submi
 async def test_nothing_is_left_after_an_app_was_closed(url: str, tmp_path: Path) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
-    @app.task
+    @app.task(name="in_thread")
     def in_thread() -> int:
         return 1
 
@@ -181,7 +181,7 @@ async def gone(name: str, but: set[threading.Thread]) -> None:
 async def test_an_app_can_be_opened_and_closed_again_and_again(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 

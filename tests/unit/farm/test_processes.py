@@ -161,7 +161,7 @@ async def test_a_job_that_is_suspected_runs_in_a_process_of_its_own(
 async def test_a_suspect_that_no_process_can_find_runs_in_company(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="local")
     async def local() -> int:
         return os.getpid()
 

@@ -22,7 +22,7 @@ async def test_a_task_is_tried_four_times_with_growing_pauses(runtime: SeededRun
     app = App("memory://", runtime=runtime, events=heard.events)
     ran: list[float] = []
 
-    @app.task
+    @app.task(name="fail")
     async def fail() -> None:
         ran.append(runtime.monotonic())
         raise ValueError("no")
@@ -48,7 +48,7 @@ async def test_a_retry_that_succeeds_leaves_no_error(runtime: SeededRuntime) -> 
     app = App("memory://", runtime=runtime)
     ran: list[int] = []
 
-    @app.task
+    @app.task(name="flaky")
     def flaky() -> int:
         ran.append(1)
         if len(ran) < 3:
@@ -67,11 +67,11 @@ async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntim
     app = App("memory://", runtime=runtime)
     app.pool("once", retry=Retry(attempts=1))
 
-    @app.task(pool="once")
+    @app.task(name="fail", pool="once")
     async def fail() -> None:
         raise ValueError
 
-    @app.task(pool="once", retry=Retry(attempts=2, first=0.0))
+    @app.task(name="fail_twice", pool="once", retry=Retry(attempts=2, first=0.0))
     async def fail_twice() -> None:
         raise ValueError
 
@@ -86,7 +86,7 @@ async def test_the_pool_says_how_often_its_tasks_are_tried(runtime: SeededRuntim
 async def test_an_error_named_as_permanent_is_not_tried_again(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task(retry=Retry(attempts=5, give_up_on=(LookupError,)))
+    @app.task(name="fail", retry=Retry(attempts=5, give_up_on=(LookupError,)))
     async def fail() -> None:
         raise KeyError("user")
 
@@ -99,7 +99,7 @@ async def test_an_error_named_as_permanent_is_not_tried_again(runtime: SeededRun
 async def test_dead_jobs_are_listed(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(fail: bool) -> None:
         if fail:
             raise ValueError
@@ -131,7 +131,7 @@ async def test_the_death_of_a_job_is_told_before_a_drain_is_over(runtime: Seeded
     async def fail() -> None:
         raise ValueError("no")
 
-    told = app.task(pool="told")(fail)
+    told = app.task(name="told", pool="told")(fail)
     deaf = app.task(pool="deaf", name="deaf")(fail)
     async with app:
         async with app.worker(2):
@@ -153,7 +153,7 @@ async def test_a_callback_that_does_not_end_is_stopped_with_the_drain(
 
     app.pool("told", on_dead=tell, retry=Retry(attempts=1))
 
-    @app.task(pool="told")
+    @app.task(name="fail", pool="told")
     async def fail() -> None:
         raise ValueError("no")
 
@@ -252,6 +252,40 @@ async def test_a_job_signed_with_a_key_that_a_worker_lacks_waits_for_one_that_ha
             assert len(heard.of(JobSetAside)) == 1
         async with ahead.worker():
             assert [await one for one in tickets] == [0, 1, 2]
+
+
+@seeded
+async def test_a_call_that_an_older_version_of_its_task_does_not_accept_waits_for_the_newer(
+    runtime: SeededRuntime,
+) -> None:
+    store, heard = SharedStore(runtime), Heard()
+    before = StoreApp(store, runtime, events=heard.events)
+    after = StoreApp(store, runtime)
+
+    @before.task(name="call")
+    async def call(number: int) -> int:
+        return number
+
+    @after.task(name="call")
+    async def call_with_unit(number: int, unit: str = "m") -> str:
+        return f"{number} {unit}"
+
+    async with before, after:
+        async with before.worker(slots=1):
+            tickets = [await call_with_unit.submit(number, "km") for number in range(3)]
+            await asyncio.sleep(100)
+            jobs = [(await stored(after, one.id)).job for one in tickets]
+            assert [(job.status, job.attempts) for job in jobs] == [(Status.SCHEDULED, 0)] * 3
+            explained = await tickets[0].explain()
+            assert explained.reason == "other_version"
+            assert "give new parameters a default" in str(explained)
+            # Each cost one claim of this worker, and it does not claim them again.
+            assert len(heard.of(JobSetAside)) == 1
+            assert len(await store.read(STREAM, kind=DEQUEUE)) == 3
+            # Those of its own version go on beside them.
+            assert await (await call.submit(7)) == 7
+        async with after.worker():
+            assert [await one for one in tickets] == ["0 km", "1 km", "2 km"]
 
 
 @seeded

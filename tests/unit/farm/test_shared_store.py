@@ -147,13 +147,13 @@ async def test_code_in_a_thread_that_does_not_stop_counts_until_it_ends(url: str
     app.pool("one", max_concurrent=1)
     let_go, inside = threading.Event(), threading.Event()
 
-    @app.task(pool="one", timeout=0.1, retry=Retry(attempts=1))
+    @app.task(name="stubborn", pool="one", timeout=0.1, retry=Retry(attempts=1))
     def stubborn() -> None:
         inside.set()
         let_go.wait(50)
         inside.clear()
 
-    @app.task(pool="one")
+    @app.task(name="polite", pool="one")
     async def polite() -> bool:
         return inside.is_set()
 

@@ -22,7 +22,7 @@ async def counts(app: App) -> dict[Status, int]:
 async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="nothing")
     async def nothing() -> None:
         return
 
@@ -39,7 +39,7 @@ async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int
 async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() -> None:
     app = App("memory://")
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="fail", retry=Retry(attempts=1))
     async def fail() -> None:
         raise ValueError
 
@@ -59,7 +59,7 @@ async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> N
     app.pool("default", max_concurrent=500)
     over, faults, looks = Event(), list[Exception](), 0
 
-    @app.task
+    @app.task(name="nothing")
     async def nothing() -> None:
         return
 
@@ -97,7 +97,7 @@ async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
     app.pool("default", max_concurrent=10)
     go_on = asyncio.Event()
 
-    @app.task
+    @app.task(name="hold")
     async def hold() -> None:
         await go_on.wait()
 
@@ -116,7 +116,7 @@ async def test_a_worker_that_serves_no_pool_says_so(caplog: pytest.LogCaptureFix
     assert "serves no pool" in line
     caplog.clear()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app, app.worker(), app.worker(pools=["other"]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Status, Ticket, UsageError, current_job, wait
+from poolhand import Status, SyncTicket, Ticket, UsageError, current_job, wait
 from poolhand.app import App
 from poolhand.contract import Filter
 from poolhand.observe.events import JobJoined, JobSubmitted
@@ -27,12 +27,14 @@ def adder(app: App, **options: Any) -> Any:
 async def test_a_plain_thread_can_submit(url: str) -> None:
     app = App(url)
     add = adder(app)
-    tickets: list[Ticket[int]] = []
+    tickets: list[SyncTicket[int]] = []
     thread = Thread(target=lambda: tickets.append(add.submit_sync(4)))
     thread.start()
     await asyncio.to_thread(thread.join)
     async with app, app.worker():
-        assert await tickets[0] == 5
+        ticket = await app.get(tickets[0].id)
+        assert ticket is not None
+        assert await ticket == 5
 
 
 def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str) -> None:
@@ -43,7 +45,8 @@ def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str
 
     async def main() -> list[int]:
         async with app, app.worker():
-            return [await first, await second]
+            tickets = [await app.get(one.id) for one in (first, second)]
+            return [await one for one in tickets if one is not None]
 
     assert asyncio.run(main()) == [2, 3]
 
@@ -59,7 +62,7 @@ async def test_a_job_in_a_thread_can_submit_another(url: str) -> None:
     app = App(url)
     add = adder(app)
 
-    @app.task
+    @app.task(name="plan")
     def plan() -> str:
         return str(add.submit_sync(6).id)
 
@@ -74,7 +77,7 @@ async def test_a_job_can_submit_another_and_wait_for_it(url: str) -> None:
     app = App(url)
     add = adder(app)
 
-    @app.task
+    @app.task(name="plan")
     async def plan() -> int:
         job = current_job()
         assert job is not None
@@ -121,7 +124,7 @@ async def test_a_hundred_submits_of_one_key_are_one_job(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         runs.append(number)
         return number
@@ -145,8 +148,9 @@ async def test_a_key_is_one_job_for_all_apps_of_a_store(runtime: SeededRuntime) 
         runs.append(number)
         return number
 
-    views = [app.task(call).with_options(idempotency_key="k", tenant="t") for app in apps]
-    others = apps[0].task(call).with_options(idempotency_key="k", tenant="u")
+    tasks = [app.task(name="call")(call) for app in apps]
+    views = [task.with_options(idempotency_key="k", tenant="t") for task in tasks]
+    others = tasks[0].with_options(idempotency_key="k", tenant="u")
     async with apps[0], apps[1], apps[2], apps[2].worker(3):
         tickets = await asyncio.gather(*(view.submit(1) for view in views for _ in range(5)))
         assert {await ticket for ticket in tickets} == {1}
@@ -161,7 +165,7 @@ async def test_a_key_whose_job_failed_runs_again_only_when_asked_to(
     app = App("memory://", runtime=runtime)
     runs: list[int] = []
 
-    @app.task(retry=None)
+    @app.task(name="call", retry=None)
     async def call() -> int:
         runs.append(1)
         if len(runs) == 1:

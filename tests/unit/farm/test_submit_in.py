@@ -118,7 +118,7 @@ async def test_a_job_can_be_cancelled_before_it_has_come_in(shop: Shop) -> None:
 
 async def test_a_pool_that_may_refuse_is_refused_before(shop: Shop) -> None:
     for name, policy in (("block", bounded(1)), ("fail", bounded(1, OnFull.FAIL_SUBMITTER))):
-        shop.app.pool(name, backpressure=policy)
+        shop.app.pool(name, backpressure=policy, max_concurrent=1)
         task = shop.app.task(pool=name, name=name)(shop.invoice.fn)
         async with shop.connection.transaction():
             with pytest.raises(UsageError, match="may refuse"):

@@ -62,7 +62,7 @@ async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
     app = App("memory://", runtime=runtime)
     seen: list[Any] = []
 
-    @app.task
+    @app.task(name="look")
     async def look(query: Query, hit: Hit, answer: Answer) -> Answer:
         seen.extend([query, hit, answer])
         return Answer(text=query.topic, hits=[query.depth])
@@ -76,25 +76,25 @@ async def test_a_dataclass_a_struct_and_a_model_arrive_as_what_they_were(
 async def test_every_kind_of_parameter_gets_what_was_given(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     def call(
         first: UUID, /, second: Query, *rest: Query, word: set[int], **more: Query
-    ) -> list[Any]:
-        return [str(first), second, list(rest), sorted(word), more]
+    ) -> tuple[UUID, Query, list[Query], set[int], dict[str, Query]]:
+        return first, second, list(rest), word, more
 
     id = uuid4()
     found = await run(
         app, call, id, Query("a"), Query("b"), Query("c"), word={2, 1}, extra=Query("d")
     )
-    plain = [{"topic": name, "depth": 1} for name in "abcd"]
-    assert found == [str(id), plain[0], plain[1:3], [1, 2], {"extra": plain[3]}]
+    a, b, c, d = map(Query, "abcd")
+    assert found == (id, a, [b, c], {1, 2}, {"extra": d})
 
 
 @seeded
 async def test_a_parameter_that_was_left_out_has_its_default(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call(first: int, second: int = 2, *, third: int = 3) -> list[int]:
         return [first, second, third]
 
@@ -110,7 +110,7 @@ async def test_one_annotation_that_means_nothing_at_run_time_leaves_the_others_t
 ) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call(query: Query, number: Unheard) -> str:
         return f"{query.topic} {number}"
 
@@ -150,7 +150,7 @@ async def test_arguments_that_do_not_fit_are_refused_at_the_submit(
 ) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="count")
     async def count(number: int, *, words: list[str] | None = None) -> int:
         return number
 
@@ -163,18 +163,20 @@ async def test_arguments_that_do_not_fit_are_refused_at_the_submit(
 async def test_an_argument_that_cannot_be_written_is_refused_at_the_submit() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(value: Any) -> None: ...
 
     async with app:
-        with pytest.raises(UsageError, match="cannot be written as json"):
+        with pytest.raises(
+            UsageError, match=r"argument .value. holds an object at value\[.a.\]\[0\]"
+        ):
             await call.submit({"a": [object()]})
 
 
 async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
     app = App("memory://", limits=Limits(payload=2000))
 
-    @app.task
+    @app.task(name="call")
     async def call(value: str) -> None: ...
 
     async with app:
@@ -186,9 +188,9 @@ async def test_an_argument_that_is_too_large_is_refused_at_the_submit() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (object, "cannot be written as json"),
+        (object, "its result is an object, which cannot be stored as JSON"),
         (lambda: "x" * 2000, "the limit is 1000"),
-        (lambda: {1: {2: object()}}, "cannot be written as json"),
+        (lambda: {"a": {"b": object()}}, "holds an object at result\\['a'\\]\\['b'\\]"),
     ],
     ids=["no data", "too large", "deep inside"],
 )
@@ -198,7 +200,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_job_and_says_why(
     app = App("memory://", limits=Limits(payload=1000))
     runs: list[int] = []
 
-    @app.task
+    @app.task(name="give")
     async def give() -> Any:
         runs.append(1)
         return make()
@@ -234,11 +236,10 @@ def returning(hint: Any, value: Any) -> Any:
         (Query, Query(topic=5), "and returned Query: Expected `str`, got `int` - at"),  # type: ignore[arg-type]
         (Hit, {"title": "x"}, "and returned dict: Object missing required field `at`"),
         (Answer, Answer.model_construct(text="x", hits="none"), "and returned Answer: hits"),
-        (NoReturn, None, "is to return .*NoReturn, and returned NoneType: Type .*is not supported"),
-        (Callable[[], int], 5, "and returned int: .*cannot be made from data"),
+        (NoReturn, 5, "is to return NoneType, and returned int"),
     ],
     ids=["int", "none", "optional", "forgotten", "generic", "dataclass", "struct", "model",
-         "no return", "callable"],
+         "no return"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_why(
@@ -268,7 +269,6 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_job_and_says_
         (set[str], ["a"], {"a"}),
         (object, {"a": [1]}, {"a": [1]}),
         (dict[str, object], {"a": 1, "b": "two"}, {"a": 1, "b": "two"}),
-        (Any, (1, 2), [1, 2]),
         (Query, {"topic": "bees"}, Query("bees")),
         (Query | None, Query("bees"), Query("bees")),
         (list[Answer], [Answer(text="x", hits=[])], [Answer(text="x", hits=[])]),
@@ -303,7 +303,7 @@ class Hostile:
 async def test_a_hostile_result_fails_its_job_and_harms_nobody_else() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="give")
     async def give(hostile: bool) -> Any:
         return Hostile() if hostile else 1
 
@@ -338,13 +338,18 @@ async def test_a_call_kept_for_an_older_signature_runs_while_it_fits(
         assert now[0] is not None
         assert now[1] is not None
         assert await now[0] == "ann False"
-        with pytest.raises(PoolhandError, match=r"unknown \['mood'\]"):
-            await now[1]
-        assert (await stored(after, fails.id)).dead
+        await asyncio.sleep(10)
+        explained = await now[1].explain()
+        assert explained.reason == "other_version"
+        assert "unknown ['mood'], missing []" in str(explained)
+    async with before, before.worker():
+        assert await fails == "ann sad"
 
 
 @seeded
-async def test_a_new_parameter_without_a_default_is_told(runtime: SeededRuntime) -> None:
+async def test_a_call_that_lacks_a_new_parameter_waits_until_there_is_a_default(
+    runtime: SeededRuntime,
+) -> None:
     store = SharedStore(runtime)
     before, after = StoreApp(store, runtime), StoreApp(store, runtime)
 
@@ -362,8 +367,20 @@ async def test_a_new_parameter_without_a_default_is_told(runtime: SeededRuntime)
     async with after, after.worker():
         ticket = await after.get(kept.id)
         assert ticket is not None
-        with pytest.raises(PoolhandError, match=r"missing \['mood'\]; give new parameters a"):
-            await ticket
+        await asyncio.sleep(10)
+        explained = await ticket.explain()
+        assert explained.reason == "other_version"
+        assert "missing ['mood']; give new parameters a default" in str(explained)
+    fixed = StoreApp(store, runtime)
+
+    @fixed.task(name="greet")
+    async def greet_with_default(name: str, mood: str = "glad") -> str:
+        return f"{name} {mood}"
+
+    async with fixed, fixed.worker():
+        ticket = await fixed.get(kept.id)
+        assert ticket is not None
+        assert await ticket == "ann glad"
 
 
 @seeded
@@ -393,26 +410,25 @@ async def test_a_result_is_read_as_the_type_that_is_returned_now(runtime: Seeded
 async def test_a_plain_call_just_runs() -> None:
     app = App("memory://")
 
-    @app.task(pool="research")
+    @app.task(name="later", pool="research")
     async def later(topic: str) -> str:
         """Look it up."""
         return topic.upper()
 
-    @app.task
+    @app.task(name="now")
     def now(topic: str) -> str:
         return topic.upper()
 
     assert await later("bees") == now("bees") == "BEES"
     assert later.__doc__ == "Look it up."
     assert later.__name__ == "later"
-    assert repr(later) == f"<Task {later.name} in pool 'research'>"
-    assert later.name.endswith("test_a_plain_call_just_runs.<locals>.later")
+    assert repr(later) == "<Task later in pool 'research'>"
 
 
 async def test_many_calls_are_taken_together_in_their_order() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="double")
     async def double(number: int, plus: int = 0) -> int:
         return 2 * number + plus
 
@@ -426,7 +442,7 @@ async def test_many_calls_are_taken_together_in_their_order() -> None:
 async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="double")
     async def double(number: int) -> int:
         return 2 * number
 
@@ -441,7 +457,7 @@ async def test_many_calls_of_which_one_is_wrong_are_none(calls: list[Any]) -> No
 async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(text: str = "") -> None: ...
 
     async with app:
@@ -452,7 +468,7 @@ async def test_many_calls_are_tuples_of_arguments(calls: Any) -> None:
 async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> None: ...
 
     async with app:
@@ -467,7 +483,7 @@ async def test_too_many_calls_at_once_are_refused_before_any_is_looked_at() -> N
 async def test_a_forgotten_transaction_is_told(first: Any) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call(text: str = "") -> None: ...
 
     async with app:
@@ -484,7 +500,7 @@ SIGNS = range(0x4E00, 0x9FA5)
 async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -501,7 +517,7 @@ async def test_labels_of_a_stored_job_have_a_bounded_length(url: str) -> None:
 async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     with pytest.raises(UsageError) as caught:
@@ -514,10 +530,18 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
         call.with_options(delay=1).with_options(run_at=datetime.now(UTC))
 
 
+async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match=r"'tiemout' is no option .*; did you mean 'timeout'"):
+
+        @app.task(tiemout=5)  # type: ignore[call-overload, untyped-decorator]
+        async def call() -> None: ...
+
+
 async def test_options_of_a_task_are_those_of_its_submits() -> None:
     app = App("memory://")
 
-    @app.task(priority=7, timeout=3)
+    @app.task(name="call", priority=7, timeout=3)
     async def call() -> None: ...
 
     async with app:
@@ -537,7 +561,7 @@ async def test_wrong_options_of_a_task_are_told_where_it_is_made(options: Any) -
     app = App("memory://")
     with pytest.raises(UsageError):
 
-        @app.task(**options)
+        @app.task(**{"name": "call", **options})
         async def call() -> None: ...
 
 
@@ -545,7 +569,7 @@ async def test_the_field_of_a_fair_pool_is_an_option_of_its_tasks() -> None:
     app = App("memory://")
     app.pool("chat", queue=fair_round_robin("customer"))
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     async with app:
@@ -556,7 +580,7 @@ async def test_the_field_of_a_fair_pool_is_an_option_of_its_tasks() -> None:
 async def test_a_pool_may_be_declared_after_its_tasks() -> None:
     app = App("memory://")
 
-    @app.task(pool="chat")
+    @app.task(name="call", pool="chat")
     async def call() -> None: ...
 
     app.pool("chat", queue=fair_round_robin("customer"), retry=Retry(attempts=2))
@@ -569,20 +593,20 @@ async def test_a_pool_may_be_declared_after_its_tasks() -> None:
 async def test_an_async_task_cannot_ask_to_run_elsewhere(run_in: str) -> None:
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     with pytest.raises(UsageError, match="is async and runs on the loop"):
         call.with_options(run_in=run_in)
     with pytest.raises(UsageError, match="is async and runs on the loop"):
-        app.task(run_in=run_in)(call.fn)
+        app.task(name="other", run_in=run_in)(call.fn)
 
 
 async def test_an_async_task_runs_on_the_loop_whatever_its_pool_usually_does() -> None:
     app = App("memory://")
     app.pool("cpu", run_in="thread")
 
-    @app.task(pool="cpu")
+    @app.task(name="call", pool="cpu")
     async def call() -> bool:
         return asyncio.get_running_loop() is loop
 
@@ -595,7 +619,7 @@ def test_a_task_for_a_process_must_be_one_that_a_process_can_find() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match="top level of a module"):
 
-        @app.task(run_in="process")
+        @app.task(name="call", run_in="process")
         def call() -> None: ...
 
 
@@ -635,7 +659,7 @@ async def test_the_error_of_a_task_is_raised_as_it_is_in_its_own_process() -> No
     app = App("memory://")
     error = LookupError("no bees")
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call() -> None:
         raise error
 
@@ -691,7 +715,7 @@ async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRun
     app = App("memory://", runtime=runtime)
     errors = [LookupError(number) for number in range(20)]
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(number: int) -> None:
         raise errors[number]
 

@@ -23,7 +23,7 @@ def clock(app: App, runtime: SeededRuntime) -> tuple[Any, list[float]]:
     """Return a task that notes when it runs."""
     ran: list[float] = []
 
-    @app.task
+    @app.task(name="note")
     async def note() -> None:
         ran.append(runtime.monotonic())
 
@@ -85,7 +85,7 @@ async def test_a_time_survives_a_restart(runtime: SeededRuntime) -> None:
     store = SharedStore(runtime)
     first, second = StoreApp(store, runtime), StoreApp(store, runtime)
     note, ran = clock(first, runtime)
-    second.task(note.fn)
+    second.task(name=note.name)(note.fn)
     began = runtime.monotonic()
     async with first, first.worker():
         ticket = await note.with_options(delay=20).submit()
@@ -116,7 +116,7 @@ async def test_a_job_that_waited_too_long_is_over(runtime: SeededRuntime) -> Non
 async def test_a_job_that_began_in_time_does_not_expire(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.task
+    @app.task(name="long")
     async def long() -> int:
         await asyncio.sleep(20)
         return 1
@@ -131,7 +131,7 @@ async def test_a_snooze_costs_no_attempt(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime, events=heard.events)
     ran: list[float] = []
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="nap", retry=Retry(attempts=1))
     async def nap() -> int:
         ran.append(runtime.monotonic())
         if len(ran) < 4:
@@ -153,7 +153,7 @@ async def test_a_snooze_until_a_moment_follows_the_wall_clock(runtime: SeededRun
     until: datetime = runtime.wall() + timedelta(hours=5)
     ran: list[datetime] = []
 
-    @app.task
+    @app.task(name="nap")
     async def nap() -> None:
         ran.append(runtime.wall())
         if runtime.wall() < until:
@@ -175,7 +175,7 @@ async def test_a_job_that_asks_for_a_later_retry_gets_it(runtime: SeededRuntime)
     app = App("memory://", runtime=runtime)
     ran: list[float] = []
 
-    @app.task(retry=Retry(attempts=3, jitter=0.0))
+    @app.task(name="busy", retry=Retry(attempts=3, jitter=0.0))
     async def busy() -> None:
         ran.append(runtime.monotonic())
         raise RetryLater(60, "the server is busy")
@@ -192,7 +192,7 @@ async def test_giving_up_ends_a_job_at_once(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     ran: list[int] = []
 
-    @app.task
+    @app.task(name="hopeless")
     async def hopeless() -> None:
         ran.append(1)
         raise GiveUp("no such user")

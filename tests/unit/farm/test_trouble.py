@@ -26,7 +26,7 @@ async def test_what_ended_while_the_store_was_away_is_written_when_it_is_back(
     app = StoreApp(store, runtime, events=heard.events)
     gate, runs = Gate(), []
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(number: int) -> int:
         runs.append(number)
         await gate.pass_through()
@@ -57,7 +57,7 @@ async def test_a_submit_to_a_store_that_is_away_is_refused_at_once(
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -90,7 +90,7 @@ async def test_a_submit_to_a_store_that_does_not_answer_is_refused_in_time(
     store = Silent(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -118,7 +118,7 @@ async def test_a_store_that_takes_long_to_open_is_as_good_as_away(runtime: Seede
 
     app = StoreApp(Slow(runtime), runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -136,7 +136,7 @@ async def test_a_store_that_could_not_be_opened_is_tried_again(runtime: SeededRu
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -157,7 +157,7 @@ async def test_waiting_goes_on_through_an_outage(runtime: SeededRuntime) -> None
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         await asyncio.sleep(5)
         return 1
@@ -194,7 +194,7 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
     app = StoreApp(store, runtime, events=heard.events)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> int:
         await gate.pass_through()
         return number
@@ -248,7 +248,7 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
     store, heard = Broken(runtime), Heard()
     app = StoreApp(store, runtime, events=heard.events)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -273,7 +273,7 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
     app = StoreApp(store, runtime)
     gate = Gate()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         await gate.pass_through()
 
@@ -288,7 +288,7 @@ async def test_an_app_closes_although_its_store_is_away(runtime: SeededRuntime) 
     store.down = False
     other = StoreApp(store, runtime)
     gate.opened.set()
-    other.task(call.fn)
+    other.task(name=call.name)(call.fn)
     async with other, other.worker():
         await asyncio.sleep(40)
         rows = await store.pools()
@@ -316,7 +316,7 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
     app = StoreApp(store, runtime)
     app.pool("one", max_concurrent=1, max_per_key=1)
 
-    @app.task(pool="one", timeout=2, retry=Retry(attempts=1))
+    @app.task(name="stubborn", pool="one", timeout=2, retry=Retry(attempts=1))
     async def stubborn() -> None:
         end = runtime.monotonic() + 6
         while runtime.monotonic() < end:
@@ -325,7 +325,7 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
             except asyncio.CancelledError:
                 continue
 
-    @app.task(pool="one")
+    @app.task(name="polite", pool="one")
     async def polite() -> int:
         return 1
 
@@ -350,7 +350,7 @@ async def test_a_slot_that_becomes_free_after_its_worker_left_is_given_back(
     app = StoreApp(store, runtime)
     app.pool("one", max_concurrent=1)
 
-    @app.task(pool="one", timeout=2, retry=Retry(attempts=1))
+    @app.task(name="stubborn", pool="one", timeout=2, retry=Retry(attempts=1))
     async def stubborn() -> None:
         end = runtime.monotonic() + 30
         while runtime.monotonic() < end:

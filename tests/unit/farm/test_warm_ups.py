@@ -38,7 +38,7 @@ async def test_a_worker_is_warm_before_its_first_job_and_once() -> None:
     def load() -> None:
         story.append("loaded")
 
-    @app.task
+    @app.task(name="work")
     async def work() -> None:
         story.append("worked")
 
@@ -62,7 +62,7 @@ async def test_a_worker_that_cannot_warm_up_does_not_start_and_claims_nothing() 
         if cold:
             raise LookupError("no coal")
 
-    @app.task
+    @app.task(name="work")
     async def work() -> int:
         return 1
 

@@ -33,7 +33,7 @@ async def test_the_life_of_a_job_is_told_in_its_order(runtime: SeededRuntime) ->
     app = App("memory://", runtime=runtime, events=heard.events)
     runs: list[int] = []
 
-    @app.task(pool="chat", retry=Retry(attempts=2, first=1.0), timeout=5)
+    @app.task(name="call", pool="chat", retry=Retry(attempts=2, first=1.0), timeout=5)
     async def call() -> int:
         runs.append(1)
         if len(runs) == 1:
@@ -62,7 +62,7 @@ async def test_without_a_listener_nothing_is_told() -> None:
     end = subscribe(told.append)
     try:
 
-        @app.task
+        @app.task(name="call")
         async def call() -> None: ...
 
         async with app, app.worker():
@@ -76,7 +76,7 @@ async def test_the_usual_listeners_hear_of_stored_jobs_too() -> None:
     told: list[Event] = []
     app = App("memory://")
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None: ...
 
     async with app:
@@ -98,7 +98,7 @@ async def test_a_listener_that_breaks_does_not_break_the_work(
     heard.events.subscribe(refuse)
     app = App("memory://", events=heard.events)
 
-    @app.task
+    @app.task(name="call")
     async def call() -> int:
         return 1
 
@@ -116,11 +116,11 @@ async def test_a_job_sees_the_token_of_its_lease_wherever_it_runs(url: str) -> N
         assert job is not None
         seen.append((threading.current_thread().name, fencing_token(), job.id))
 
-    @app.task
+    @app.task(name="on_loop")
     async def on_loop() -> None:
         note()
 
-    @app.task
+    @app.task(name="in_thread")
     def in_thread() -> None:
         note()
 
@@ -139,7 +139,7 @@ async def test_every_attempt_has_a_higher_token(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
     tokens: list[int | None] = []
 
-    @app.task(retry=Retry(attempts=3, first=1.0))
+    @app.task(name="call", retry=Retry(attempts=3, first=1.0))
     async def call() -> None:
         tokens.append(fencing_token())
         raise OSError
@@ -154,13 +154,13 @@ async def test_every_attempt_has_a_higher_token(runtime: SeededRuntime) -> None:
 async def test_jobs_run_in_the_context_of_their_worker_and_not_of_each_other(url: str) -> None:
     app = App(url)
 
-    @app.task
+    @app.task(name="call")
     async def call(name: str) -> str:
         before = request.get()
         request.set(name)
         return before
 
-    @app.task
+    @app.task(name="in_thread")
     def in_thread(name: str) -> str:
         before = request.get()
         request.set(name)
@@ -183,7 +183,7 @@ async def test_a_worker_runs_as_many_jobs_at_once_as_it_has_slots(url: str) -> N
     inside: set[int] = set()
     opened = asyncio.Event()
 
-    @app.task
+    @app.task(name="call")
     async def call(number: int) -> None:
         inside.add(number)
         await opened.wait()
@@ -203,7 +203,7 @@ async def test_two_workers_of_one_app_share_its_jobs(url: str) -> None:
     inside = 0
     both = asyncio.Event()
 
-    @app.task
+    @app.task(name="call")
     async def call() -> None:
         nonlocal inside
         inside += 1
@@ -232,11 +232,11 @@ async def test_a_job_that_raises_anything_at_all_leaves_its_slot_free(url: str) 
         ValueError("half a pair: \ud800"),
     ]
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="call", retry=Retry(attempts=1))
     async def call(number: int) -> Any:
         raise errors[number]
 
-    @app.task(retry=Retry(attempts=1))
+    @app.task(name="in_thread", retry=Retry(attempts=1))
     def in_thread(number: int) -> Any:
         raise errors[number]
 
@@ -253,7 +253,7 @@ async def test_a_loop_that_is_blocked_does_not_keep_the_keeper_from_its_work(url
     app = App(url)
     renewed = threading.Event()
 
-    @app.task
+    @app.task(name="block")
     async def block() -> bool:
         station.keeper.do("renew", renew)
         return renewed.wait(20)

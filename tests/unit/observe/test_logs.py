@@ -98,7 +98,8 @@ async def test_every_event_is_one_line_that_a_person_can_read(
         good = await pool.with_options(key="acme").submit(asyncio.sleep, 1)
         bad = await pool.submit(broken)
         await wait([good, bad])
-    assert all(line.count("\n") == 0 for line in page.lines)
+    more = {line for line in page.lines if line.count("\n")}
+    assert all("job ended" in line and bad.id in line for line in more)
     assert page.lines[0].startswith("pool started pool=reviews pool_id=pool-")
     (start,) = (line for line in page.lines if "job started" in line and good.id in line)
     assert start.startswith(f"job started pool=reviews job={good.id} ")
@@ -132,7 +133,7 @@ def test_numbers_are_short_and_zero_is_a_number(page: Page) -> None:
         (DrainSlow("p", 1, 1, 1.0), logging.WARNING),
         (SlotStuck("p", a_job(), "worker-000"), logging.WARNING),
         (SubmitRefused("p", "PH-POL-001", "bounded"), logging.WARNING),
-        (JobEnded("p", a_job(status=Status.FAILED)), logging.WARNING),
+        (JobEnded("p", a_job(status=Status.FAILED)), logging.ERROR),
         (JobEnded("p", a_job(status=Status.COMPLETED)), logging.INFO),
         (JobEnded("p", a_job(status=Status.CANCELLED)), logging.INFO),
         (JobStarted("p", a_job(), "worker-000"), logging.INFO),
@@ -206,7 +207,10 @@ def test_the_text_of_a_job_can_neither_forge_a_line_nor_steer_a_terminal(
     events.emit(JobEnded(text, job))
     events.emit(CallbackFailed("p", "on_dead", text))
     assert len(page.lines) == 2
-    for line in page.lines:
+    for written in page.lines:
+        line, *trace = written.split("\n")
+        assert all(one.isprintable() and one.startswith("    ") for one in trace)
+        assert bool(trace) <= ("job ended" in line and not as_json)
         assert line.isprintable()
         assert len(line.splitlines()) == 1
         assert json.loads(line) if as_json else line.isascii()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,17 +12,20 @@ from poolhand.contract import Store
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.stores.sqlite_memory import MemoryStore
+from tests.conditions import used_file
 from tests.unit.operate.world import Clock, World, made
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "sqlite-used"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     clock = Clock()
     store: Store
     match request.param:
         case "memory":
             store = MemoryStore(clock)
-        case "sqlite":
+        case "sqlite" | "sqlite-used":
+            if request.param == "sqlite-used":
+                await asyncio.to_thread(used_file, tmp_path / "agents.db", clock)
             store = SqliteStore(tmp_path / "agents.db", clock)
         case _:
             url = request.getfixturevalue("schema")

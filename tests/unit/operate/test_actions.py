@@ -15,14 +15,15 @@ from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
 from poolhand.rules.rank import Fifo
+from tests.conditions import STRANGER
 from tests.unit.operate.world import World
 
 
 async def test_jobs_are_listed_newest_first_and_in_pages(world: World) -> None:
     ids = [await world.add() for _ in range(5)]
-    first = await world.operator.jobs(Filter(), limit=2)
-    second = await world.operator.jobs(Filter(), first.after, limit=2)
-    third = await world.operator.jobs(Filter(), second.after, limit=2)
+    first = await world.operator.jobs(Filter(pool="chat"), limit=2)
+    second = await world.operator.jobs(Filter(pool="chat"), first.after, limit=2)
+    third = await world.operator.jobs(Filter(pool="chat"), second.after, limit=2)
     seen = [job.id for page in (first, second, third) for job in page.jobs]
     assert seen == ids[::-1]
     assert third.after is None
@@ -61,7 +62,8 @@ async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> 
     await world.add(pool="one")
     await world.add(pool="closed")
     await world.operator.pause("closed", "anna")
-    reasons = [job.reason for job in (await world.operator.jobs()).jobs]
+    listed = (await world.operator.jobs()).jobs
+    reasons = [job.reason for job in listed if job.pool != STRANGER]
     assert reasons == ["paused", "queued", "scheduled", "session_busy", "key_cap", None, None]
     assert [job.why for job in (await world.operator.jobs(Filter(), limit=5)).jobs] == [
         "the pool is paused; resume it",
@@ -143,7 +145,7 @@ async def test_pools_are_listed_with_their_rules_and_counts(world: World) -> Non
         await world.add(pool="p", key=key)
     await world.add(pool="p", delay=60.0)
     await world.claim(5)
-    (pool,) = await world.operator.pools()
+    (pool,) = [pool for pool in await world.operator.pools() if pool.name != STRANGER]
     assert (pool.name, pool.slots, pool.declared_slots, pool.resized) == ("p", 2, 2, False)
     assert (pool.strategy, pool.policy) == ("fifo", "bounded(9, block_submitter)")
     assert (pool.running, pool.queued, pool.blocked, pool.scheduled) == (2, 1, 1, 1)
@@ -160,10 +162,10 @@ async def test_a_paused_pool_starts_nothing_until_it_is_resumed(world: World) ->
     assert resumed is not None
     assert not resumed.paused
     assert len(await world.claim()) == 1
-    assert [(line.kind, line.by) for line in await world.operator.audit(0, kind="pool_pause")] == [
-        (PAUSE, "anna")
-    ]
-    assert [line.by for line in await world.operator.audit(0, kind=RESUME)] == ["bert"]
+    began = world.audited_before
+    pauses = await world.operator.audit(began, kind="pool_pause")
+    assert [(line.kind, line.by) for line in pauses] == [(PAUSE, "anna")]
+    assert [line.by for line in await world.operator.audit(began, kind=RESUME)] == ["bert"]
 
 
 async def test_a_resize_wins_until_it_is_given_back(world: World) -> None:
@@ -192,7 +194,7 @@ async def test_what_is_asked_of_an_unknown_pool_is_none_and_changes_nothing(worl
     assert await world.operator.pause("reserch", "anna") is None
     assert await world.operator.resume("reserch", "anna") is None
     assert await world.operator.resize("reserch", 1, "anna") is None
-    assert [pool.name for pool in await world.operator.pools()] == ["research"]
+    assert {pool.name for pool in await world.operator.pools()} - {STRANGER} == {"research"}
     assert await world.operator.near("reserch") == "research"
     assert await world.operator.near("zzz") is None
 
@@ -220,7 +222,8 @@ async def test_nobody_acts_without_a_name(world: World, by: Any) -> None:
 async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> None:
     await world.store.append([Line(STREAM, "pool_drain", b"{}")] * lines)
     numbers = [line.number for line in await world.operator.last_audit(8)]
-    assert numbers == list(range(max(0, lines - 8) + 1, lines + 1))
+    last = world.audited_before + lines
+    assert numbers == list(range(max(0, last - 8) + 1, last + 1))
 
 
 async def test_the_newest_audit_lines_of_a_kind_are_found_however_rare(world: World) -> None:
@@ -234,7 +237,7 @@ async def test_the_newest_audit_lines_of_a_kind_are_found_however_rare(world: Wo
 
 async def test_the_audit_log_is_read_on_from_a_number(world: World) -> None:
     ids = [await world.add() for _ in range(5)]
-    first = await world.operator.audit(0, 2)
+    first = await world.operator.audit(world.audited_before, 2)
     rest = await world.operator.audit(first[-1].number)
     assert [line.job for line in [*first, *rest]] == ids
 
@@ -268,7 +271,8 @@ async def test_a_cursor_that_is_none_is_refused(world: World, after: Any) -> Non
 
 async def test_the_largest_numbers_are_taken(world: World) -> None:
     id = await world.dead()
-    assert [job.id for job in await world.operator.jobs(after=LAST, limit=10**18)] == [id]
+    mine, largest = Filter(pool="chat"), 10**18
+    assert [job.id for job in await world.operator.jobs(mine, LAST, largest)] == [id]
     assert [job.id for job in await world.operator.dead(after=LAST, limit=10**18)] == [id]
     assert await world.operator.audit(LAST, 10**18) == []
     assert len(await world.operator.last_audit(10**18)) == len(await world.operator.audit(0))

@@ -42,7 +42,7 @@ def chatting(app: App) -> Any:
     async def remember(what: str) -> str:
         return f"remembered {what}"
 
-    @app.agent(on_busy="merge")
+    @app.agent(name="chat", on_busy="merge")
     async def chat(session: Session, message: str) -> str:
         session.state["messages"].append(message)
         await session.save()
@@ -108,7 +108,7 @@ class Running:
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
         self.saved: list[str] = []
 
-        @self.app.agent
+        @self.app.agent(name="chat")
         async def chat(session: Session, message: str) -> str:
             session.state["messages"].append(message)
             if message == "first":

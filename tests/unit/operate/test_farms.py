@@ -242,7 +242,7 @@ async def test_bounds_that_no_farm_can_have_are_refused() -> None:
             with pytest.raises(UsageError, match="minimum"):
                 await world.operator.set_bounds(FARM, minimum, maximum, "anna")
         assert await left_behind(world.store) == []
-        assert await world.operator.last_audit() == []
+        assert await world.operator.audit(world.audited_before) == []
         with pytest.raises(UsageError, match="where there are 2 to 10 workers"):
             await world.operator.set_bounds(FARM, None, 1, "anna")
 
@@ -252,7 +252,7 @@ async def test_of_a_farm_that_is_not_there_nothing_is_wished(world: World, act: 
     await write_down(world.store, a_farm("box-000000"))
     assert await ACTS[act](world.operator) is None
     assert await left_behind(world.store) == []
-    assert await world.operator.last_audit() == []
+    assert await world.operator.audit(world.audited_before) == []
 
 
 NO_IDS: tuple[Any, ...] = (
@@ -312,7 +312,7 @@ async def test_a_farm_that_does_not_answer_is_asked_no_more(
     with pytest.raises(Unavailable, match=f"farm '{FARM}' did not answer .* workers list"):
         await world.operator.drain_farm(FARM, "anna")
     assert await left_behind(world.store) == []
-    (line,) = await world.operator.last_audit()
+    (line,) = await world.operator.audit(world.audited_before)
     assert (line.by, line.text) == ("anna", f"farm {FARM}")
 
 

@@ -130,6 +130,15 @@ async def test_an_owner_whose_number_was_given_to_another_process_is_dead(world:
     assert (await look(world))["leases"].level is Level.WRONG
 
 
+async def test_an_owner_that_ended_without_closing_its_app_and_holds_nothing_is_no_finding(
+    world: World,
+) -> None:
+    host, boot, _, started = world.runtime.identity()
+    await world.enroll(Owner("gone", host, boot, GONE_PID, started))
+    finding = (await look(world))["leases"]
+    assert (finding.level, finding.text) == (Level.OK, "0 owners, none of them known to be dead")
+
+
 async def test_owners_that_live_or_live_elsewhere_are_well(world: World) -> None:
     await world.enroll(Owner("far", "another host", "its boot", GONE_PID, "1"))
     await world.add()

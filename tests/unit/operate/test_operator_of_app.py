@@ -19,7 +19,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> App:
 
 
 async def test_an_operator_of_an_app_has_every_view_and_act(app: App) -> None:
-    @app.task(pool="p")
+    @app.task(name="fail", pool="p")
     async def fail() -> None:
         raise GiveUp("no")
 

@@ -23,6 +23,7 @@ from poolhand.contract import (
     Wanted,
 )
 from poolhand.operate.actions import Operator
+from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
@@ -55,8 +56,14 @@ class World:
         self.runtime = runtime
         self.operator = Operator(store, runtime)
         self.worker = Owner("w-1", *runtime.identity(), works=True)
+        self.audited_before = 0  # the last number that the audit had when this began
         self._ids = ids
         self._count = 0
+
+    async def look_around(self) -> None:
+        """Know what was in the audit before."""
+        lines = await self.store.read(STREAM, limit=10_000)
+        self.audited_before = lines[-1].number if lines else 0
 
     async def declare(self, name: str, **rules: Any) -> None:
         await self.store.declare(PoolSpec(name, pool_id("app", "", name), **rules))
@@ -76,7 +83,8 @@ class World:
             "name": name,
             **more,
         }
-        order = Order(Job(**draft), f"brief of {draft['id']}".encode(), **terms)
+        brief = draft.pop("brief", None) or f"brief of {draft['id']}".encode()
+        order = Order(Job(**draft), brief, **terms)
         (result,) = await self.store.add([Batch((order,), owner)])
         if isinstance(result, Refusal):
             return result
@@ -137,6 +145,8 @@ async def made(
     kept = store or MemoryStore(clock)
     await kept.open()
     try:
-        yield World(kept, clock, ids)
+        world = World(kept, clock, ids)
+        await world.look_around()
+        yield world
     finally:
         await kept.close()

@@ -137,18 +137,6 @@ async def test_the_strategys_own_field_is_the_key_that_is_capped(runtime: Seeded
 
 
 @seeded
-async def test_jobs_without_a_key_share_the_cap_of_the_default_lane(
-    runtime: SeededRuntime,
-) -> None:
-    async with Pool(runtime=runtime, max_concurrent=4, max_per_key=2) as pool:
-        gate = asyncio.Event()
-        tickets = [await pool.submit(gate.wait) for _ in range(3)]
-        assert [t.status.value for t in tickets] == ["running", "running", "blocked"]
-        gate.set()
-        await wait(tickets)
-
-
-@seeded
 async def test_without_max_per_key_one_key_may_take_every_slot(runtime: SeededRuntime) -> None:
     async with Pool(runtime=runtime, max_concurrent=4) as pool:
         gate = asyncio.Event()
@@ -277,3 +265,16 @@ async def test_a_large_key_cap_finds_who_has_to_give_way(runtime: SeededRuntime)
         for number in range(60):
             await pool.with_options(priority=number % 7).submit(journal.note, f"{number % 7}")
     assert journal.ran == sorted(journal.ran, reverse=True)
+
+
+@seeded
+async def test_jobs_without_a_key_are_not_capped(runtime: SeededRuntime) -> None:
+    async with Pool(runtime=runtime, max_concurrent=3, max_per_key=1) as pool:
+        gate = asyncio.Event()
+        tickets = [await pool.submit(gate.wait) for _ in range(4)]
+        assert pool.snapshot().active == 3
+        assert tickets[3].status is Status.QUEUED
+        await tickets[3].cancel()
+        gate.set()
+        await wait(tickets)
+        assert pool.snapshot().blocked == 0

@@ -266,6 +266,7 @@ async def test_jobs_that_block_each_other_do_not_fill_the_queue(
 ) -> None:
     options: dict[str, Any] = {"session": "s"} if what == "session" else {}
     options |= {"delay": 5} if what == "delay" else {}
+    options |= {"key": "k"} if what == "key" else {}
     stage = Stage(runtime)
     cap = 1 if what == "key" else None
     async with Pool(

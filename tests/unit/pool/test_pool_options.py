@@ -75,11 +75,11 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     "max_concurrent": (COUNT[0], [*COUNT[1], None]),
     "queue": (
         "fifo(), lifo(), priority(), fair_round_robin() or one of these names",
-        ["", "random", "FIFO", None, 5, fifo, [fifo()], bounded(5)],
+        ["", "random", "FIFO", 5, fifo, [fifo()], bounded(5)],
     ),
     "backpressure": (
         "unbounded(), bounded(n), fail_fast(), ring_buffer(n)",
-        ["", "bounded", "ring_buffer", "block", None, 5, bounded, fifo()],
+        ["", "bounded", "ring_buffer", "block", 5, bounded, fifo()],
     ),
     "timeout": AMOUNT,
     "soft_timeout": AMOUNT,
@@ -124,7 +124,7 @@ def test_a_bad_value_names_the_option_the_value_and_what_is_allowed(
 def test_every_option_of_a_pool_is_in_this_table() -> None:
     with pytest.raises(UsageError) as caught:
         make(wrong=1)
-    listed = str(caught.value).partition("there are ")[2].split(", ")
+    listed = caught.value.message.partition("there are ")[2].split(", ")
     later = {"scope_id", "pipeline_id", "store", "dir"}
     assert {*listed, "name"} == BAD.keys() | later
 
@@ -152,7 +152,23 @@ def test_all_faults_are_told_at_once() -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("name", ["colour", "max_concurrency", "timeouts", "priority", "session"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("max_concurent", "max_concurrent"),
+        ("timeouts", "timeout"),
+        ("back_pressure", "backpressure"),
+        ("ondead", "on_dead"),
+        ("Retry", "retry"),
+    ],
+)
+def test_an_option_with_a_typo_raises_and_says_which_one_is_meant(name: str, near: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(**{name: 1})
+    assert f"{name!r} is no option of a pool; did you mean {near!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["colour", "zone", "x", "💥"])
 def test_an_unknown_option_raises_and_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**{name: 1})

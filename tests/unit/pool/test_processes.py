@@ -172,7 +172,7 @@ def test_the_loss_of_a_process_is_told_with_how_and_when(
     code: int | None, phase: Phase, text: str
 ) -> None:
     error = lost("job-1", Lost(7, code, phase))
-    assert str(error) == f"job job-1 was lost: {text}"
+    assert str(error) == f"job job-1 was lost: {text} [PH-JOB-007]"
     assert error.job_id == "job-1"
 
 
@@ -196,7 +196,7 @@ def test_a_value_that_cannot_be_made_again_is_a_failure_that_says_so(
     assert type(error) is JobFailed
     assert str(error) == (
         "job job-1 returned what cannot be made again outside of its process "
-        f"({kind.__name__}: not here); return data"
+        f"({kind.__name__}: not here); return data [PH-JOB-001]"
     )
 
 
@@ -225,6 +225,8 @@ def test_an_error_that_cannot_be_made_again_is_a_failure_with_its_name_and_text(
     value, error = contents_of((False, content, NOWHERE), "job-1")
     assert value is None
     assert type(error) is JobFailed
-    assert str(error) == "job job-1 failed in its process: other.Error: of its own kind"
+    assert (
+        str(error) == "job job-1 failed in its process: other.Error: of its own kind [PH-JOB-001]"
+    )
     assert error.job_id == "job-1"
     assert str(error.__cause__) == "in its process:\n  File there, in that"

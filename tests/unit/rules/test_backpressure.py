@@ -98,6 +98,13 @@ def test_a_policy_says_its_name() -> None:
 
 def test_every_policy_is_in_the_namespace() -> None:
     assert Backpressure.queue() == Backpressure.unbounded() == unbounded()
+    assert Backpressure.queue(None) == Backpressure.queue(None, "drop_oldest") == unbounded()
+    assert Backpressure.queue(5) == Backpressure.queue(5, None) == bounded(5)
+    assert Backpressure.queue(5, "drop_oldest") == bounded(5, "drop_oldest")
+    assert Backpressure.queue(5, None, 2.0) == bounded(5, wait_timeout=2.0)
+    for wrong in ((0,), (5, "drop"), (None, "drop")):
+        with pytest.raises(UsageError, match="is not allowed"):
+            Backpressure.queue(*wrong)
     assert Backpressure.bounded(3, "drop_newest") == Bounded(3, OnFull.DROP_NEWEST)
     assert Backpressure.ring_buffer(3) == ring_buffer(3)
     assert Backpressure.fail_fast() == fail_fast()

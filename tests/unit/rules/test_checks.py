@@ -61,3 +61,26 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
 
     assert checks.shown(Hidden()) == "<a Hidden>"
     assert checks.shown(10**5000) == "<a int>"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("tiemout", "timeout"),
+        ("TIMEOUT", "timeout"),
+        ("max-workers", "Max_Workers"),
+        ("colour", None),
+        ("", None),
+        (7, None),
+        ("x" * 100_000, None),
+    ],
+)
+def test_the_nearest_name_is_the_one_that_was_probably_meant(name: object, near: str) -> None:
+    assert checks.nearest(name, ["retry", "timeout", "Max_Workers"]) == near
+
+
+def test_an_unknown_name_is_told_with_the_nearest_or_with_all() -> None:
+    known = ("retry", "timeout")
+    assert checks.did_you_mean("rety", known) == "did you mean 'retry'?"
+    assert checks.did_you_mean("zzz", iter(known)) == "there are retry, timeout"
+    assert checks.nearest("stores", ["store"], cutoff=0.95) is None

@@ -244,14 +244,93 @@ def test_the_key_of_a_moment_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "expression",
+    ("expression", "field", "value", "allowed"),
     [
-        "", " ", "* * * *", "* * * * * * *", "61 * * * *", "0 24 * * *", "0 0 0 * *", "0 0 30 2 *",
-        "@daily", "0 2 * * MUN", "*/0 * * * *", "5-1 * * * *", "9" * 900 + " * * * *",
-        "9" * 5_000 + " * * * *", "1L/2 * * * *", "0 0 L/x * *", "0 2 * * *\0", "½ * * * *", None,
-        5, b"* * * * *",
+        ("61 * * * *", "minute", "'61'", "0 to 59"),
+        ("*/0 * * * *", "minute", "'*/0'", "0 to 59"),
+        ("5-1 * * * *", "minute", "'5-1'", "0 to 59"),
+        ("0,15,60 * * * *", "minute", "'60' in '0,15,60'", "0 to 59"),
+        ("1L/2 * * * *", "minute", "'1L/2'", "0 to 59"),
+        ("½ * * * *", "minute", "'½'", "0 to 59"),
+        ("9" * 900 + " * * * *", "minute", "'999", "0 to 59"),
+        ("0 24 * * *", "hour", "'24'", "0 to 23"),
+        ("0 0 0 * *", "day", "'0'", "1 to 31"),
+        ("0 0 L/x * *", "day", "'L/x'", "1 to 31"),
+        ("0 0 1 13 *", "month", "'13'", "1 to 12 or JAN to DEC"),
+        ("0 2 * * MUN", "weekday", "'MUN'", "0 to 7 or SUN to SAT"),
+        ("0 2 * * *\0", "weekday", "'*\\x00'", "0 to 7 or SUN to SAT"),
+        ("60 0 2 * * *", "second", "'60'", "0 to 59"),
     ],
-)  # fmt: skip
+)
+def test_a_wrong_field_is_named_with_its_value_and_what_is_allowed(
+    expression: str, field: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        rules.cron(expression, "UTC")
+    assert str(caught.value).startswith(f"cron: {field} {value}")
+    assert f" is not allowed; it must be *, {allowed}" in str(caught.value)
+
+
+def test_all_wrong_fields_are_told_at_once() -> None:
+    with pytest.raises(UsageError, match=r"minute '61' .*; hour '24' .*; weekday 'x' "):
+        rules.cron("61 24 * * x", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        (" @Weekly ", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+    ],
+)
+def test_a_name_stands_for_an_expression_and_is_the_same_schedule(
+    name: str, expression: str
+) -> None:
+    assert rules.cron(name, "Asia/Tokyo") == rules.cron(expression, "Asia/Tokyo")
+
+
+def test_a_name_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
+    with pytest.raises(UsageError, match="'@dayly' is no name of a schedule; did you mean '@daily"):
+        rules.cron("@dayly", "UTC")
+    with pytest.raises(UsageError, match="there are @hourly, @daily"):
+        rules.cron("@reboot", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "fault"),
+    [
+        ("acme", None, "args='acme' is not allowed; it must be a tuple"),
+        (5, None, "args=5 is not allowed"),
+        ((), ["a"], r"kwargs=\['a'\] is not allowed; it must be a dict"),
+        ((), {1: 2}, "kwargs={1: 2} is not allowed"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(args: Any, kwargs: Any, fault: str) -> None:
+    with pytest.raises(UsageError, match=fault):
+        rules.arguments(args, kwargs)
+    assert rules.arguments([1], None) == ((1,), {})
+
+
+def test_moments_of_a_pause_are_passed_over_and_repeated_by_no_clock() -> None:
+    schedule = minutely(Missed.ALL)
+    past = rules.begin(NOON)
+    assert rules.pass_over(schedule, past, NOON + timedelta(seconds=59)) is past
+    later = rules.pass_over(schedule, past, NOON + timedelta(seconds=600))
+    assert due(schedule, later, NOON + timedelta(seconds=601)) == []
+    assert due(schedule, later, NOON + timedelta(seconds=300)) == []
+    assert due(schedule, later, NOON + timedelta(seconds=660)) == [NOON + timedelta(seconds=660)]
+    assert rules.pass_over(schedule, later, NOON) is later
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["", " ", "* * * *", "* * * * * * *", "9" * 5_000 + " * * * *", "x", None, 5, b"* * * * *"],
+)
 def test_a_wrong_expression_is_refused_with_what_is_allowed(expression: Any) -> None:
     with pytest.raises(UsageError, match=r"^cron: .* must be five fields, minute hour day"):
         rules.cron(expression, "UTC")
@@ -264,13 +343,14 @@ def test_an_unknown_zone_is_refused_with_what_is_allowed(zone: Any) -> None:
 
 
 def test_all_faults_of_a_cron_are_told_at_once() -> None:
-    with pytest.raises(UsageError, match=r"'x' is not allowed.*tz='y' is not allowed"):
+    with pytest.raises(UsageError, match=r"'x' has 1 field; .*tz='y' is not allowed"):
         rules.cron("x", "y")
 
 
-def test_a_day_that_never_comes_is_refused() -> None:
+@pytest.mark.parametrize("expression", ["0 0 */31 2 MON#5", "0 0 30 2 *"])
+def test_a_day_that_never_comes_is_refused(expression: str) -> None:
     with pytest.raises(UsageError, match="never comes"):
-        rules.cron("0 0 */31 2 MON#5", "UTC")
+        rules.cron(expression, "UTC")
 
 
 @pytest.mark.parametrize(

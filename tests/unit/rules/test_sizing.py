@@ -282,7 +282,7 @@ def test_a_bad_setting_is_refused_by_name_and_value(name: str, values: list[Any]
 def test_all_bad_settings_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Autoscale(min=5, max=4, up_at=0.2, down_at=0.5, step=0, interval=nan, idle_after=0)
-    assert str(caught.value) == (
+    assert caught.value.message == (
         "Autoscale: interval=nan is not allowed; it must be seconds above 0; "
         "step=0 is not allowed; it must be a number above 0 and at most 1; "
         "idle_after=0 is not allowed; it must be an int of at least 1; "

@@ -27,6 +27,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.streams import session_of
 from poolhand.sessions.record import SessionRecord, write
 from poolhand.testing import SeededRuntime
+from poolhand.wire.limits import Limits
 from tests.unit.farm.support import seeded
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
@@ -41,7 +42,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 async def test_the_state_of_a_session_goes_from_turn_to_turn(url: str) -> None:
     app = App(url)
 
-    @app.agent(pool="chat")
+    @app.agent(name="assistant", pool="chat")
     async def assistant(session: Session, message: str) -> int:
         session.state["messages"].append(message)
         return len(session.state["messages"])
@@ -65,7 +66,7 @@ async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
     app = App(url)
     runs: list[int] = []
 
-    @app.agent(retry=AGAIN)
+    @app.agent(name="assistant", retry=AGAIN)
     async def assistant(session: Session, message: str) -> list[str]:
         session.state["messages"].append(message)
         runs.append(len(session.state["messages"]))
@@ -98,7 +99,7 @@ async def test_a_turn_that_fails_leaves_the_state_as_it_was(url: str) -> None:
 async def test_what_is_saved_in_a_turn_stays_whatever_becomes_of_it(url: str) -> None:
     app = App(url)
 
-    @app.agent(retry=None)
+    @app.agent(name="assistant", retry=None)
     async def assistant(session: Session, message: str) -> None:
         session.state["saved"] = message
         await session.save()
@@ -121,7 +122,7 @@ class Busy:
         self.app = App(url)
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
 
-        @self.app.agent(on_busy=on_busy)
+        @self.app.agent(name="assistant", on_busy=on_busy)
         async def assistant(session: Session, message: str) -> list[Any]:
             session.state["messages"].append(message)
             await session.save()
@@ -218,7 +219,7 @@ async def test_a_session_belongs_to_the_user_of_its_first_turn(url: str) -> None
     app = App(url)
     seen: list[str | None] = []
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> str | None:
         session.state["note"] = "ann's"
         seen.append(session.user)
@@ -253,7 +254,7 @@ async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_no
     app = App(url)
     runs: list[str | None] = []
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> None:
         runs.append(session.user)
 
@@ -273,7 +274,7 @@ async def test_a_turn_that_came_in_before_its_session_was_another_users_reads_no
 async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
     app = App(url)
 
-    @app.agent(retry=None)
+    @app.agent(name="assistant", retry=None)
     async def assistant(session: Session, what: str) -> None:
         if what == "list":
             session.state = ["no dict"]  # type: ignore[assignment]
@@ -288,6 +289,24 @@ async def test_state_that_cannot_be_kept_fails_its_turn(url: str) -> None:
         assert await talk.record() is None
 
 
+async def test_how_much_state_a_session_may_have_is_set_by_the_app(url: str) -> None:
+    for most, kept in ((1_000, False), (3_000_000, True)):
+        app = App(url, limits=Limits(state=most))
+
+        @app.agent(name="assistant", retry=None)
+        async def assistant(session: Session) -> None:
+            session.state["x"] = "x" * 2_000_000
+
+        async with app, app.worker():
+            talk = assistant.session("s")
+            job = await wait(await talk.submit(), LIMIT)
+            assert (await talk.record() is not None) is kept
+        if not kept:
+            assert job.error is not None
+            assert "at most 1,000 are kept" in job.error.message
+            assert "or raise the limit: App(…, limits=Limits(state=…))" in job.error.message
+
+
 @pytest.mark.parametrize("deleted", [0, 1, 2])
 async def test_revisions_are_bounded_on_a_store_from_which_documents_were_deleted(
     url: str, deleted: int
@@ -295,7 +314,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
     app = App(url)
     seen: list[int] = []
 
-    @app.agent
+    @app.agent(name="chat")
     async def chat(session: Session) -> None:
         await session.save()
         seen.append(session.revision)
@@ -319,7 +338,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
 async def test_only_so_many_revisions_are_kept(url: str) -> None:
     app = App(url)
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session) -> None:
         session.state["turn"] = session.revision
 
@@ -338,7 +357,7 @@ async def test_only_so_many_revisions_are_kept(url: str) -> None:
 async def test_a_plain_call_takes_a_turn_with_any_session() -> None:
     app = App("memory://")
 
-    @app.agent
+    @app.agent(name="assistant")
     async def assistant(session: Session, message: str) -> str:
         """Answer."""
         session.state["messages"].append(message)
@@ -370,8 +389,8 @@ async def test_wrong_agents_and_options_are_refused() -> None:
         ({"colour": 1}, "'colour' is no option"),
     ):
         with pytest.raises(UsageError, match=said):
-            app.agent(**options)(fine)
-    talk = app.agent(fine).session("s", on_busy="merge")
+            app.agent(name="fine", **options)(fine)
+    talk = app.agent(name="fine")(fine).session("s", on_busy="merge")
     with pytest.raises(UsageError, match="one turn at a time"):
         await talk.submit_many([()])
     with pytest.raises(UsageError, match="goes with a session"):
@@ -411,14 +430,14 @@ async def test_a_session_parameter_may_be_typed_in_many_ways() -> None:
     async def elsewhere(session: NotImported, message: str) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
     for fn in (bare, anything, perhaps, elsewhere):
-        app.agent(fn)
+        app.agent(name=fn.__name__)(fn)
 
 
 @pytest.mark.slow
 async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
     app = App(url)
 
-    @app.agent
+    @app.agent(name="count")
     async def count(session: Session, number: int) -> None:
         session.state["messages"].append(number)
 
@@ -435,7 +454,7 @@ async def test_a_hundred_turns_at_once_lose_no_update(url: str) -> None:
 async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)
 
-    @app.agent(ttl=100.0)
+    @app.agent(name="assistant", ttl=100.0)
     async def assistant(session: Session) -> int:
         session.state["turns"] = session.state.get("turns", 0) + 1
         return int(session.state["turns"])
@@ -454,7 +473,7 @@ async def test_a_session_is_forgotten_some_time_after_its_last_turn(runtime: See
 async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> None:
     app, begun, tries = App(url), asyncio.Event(), list[int]()
 
-    @app.agent(retry=AGAIN)
+    @app.agent(name="assistant", retry=AGAIN)
     async def assistant(session: Session, message: str) -> list[str]:
         session.state["messages"].append(message)
         if message == "often":

@@ -498,6 +498,31 @@ def test_opening_and_closing_end_though_the_lock_is_held(tmp_path: Path) -> None
     run_seeded(main, seed=3)
 
 
+def test_opening_waits_for_another_program_that_writes(tmp_path: Path) -> None:
+    async def main(runtime: SeededRuntime) -> list[str]:
+        async with opened(tmp_path / "a.db", runtime) as file:
+            await file.write(make_notes)
+        foreign = sqlite3.connect(file.path, isolation_level=None)
+        foreign.execute("BEGIN IMMEDIATE")
+        file.lock_seconds = 0.05
+        with pytest.raises(Unavailable, match="another program holds the file; try again"):
+            await file.open()
+        file.lock_seconds = 10
+        waiting = asyncio.create_task(file.open())
+        await asyncio.sleep(0.03)
+        assert not waiting.done()
+        note("foreign")(foreign)
+        foreign.execute("COMMIT")
+        foreign.close()
+        await waiting
+        await file.write(note("mine"))
+        texts = file.read(noted)
+        await file.close()
+        return texts
+
+    assert run_seeded(main, seed=3) == ["foreign", "mine"]
+
+
 def test_another_program_that_writes_is_waited_for(tmp_path: Path) -> None:
     async def main(runtime: SeededRuntime) -> list[str]:
         async with opened(tmp_path / "a.db", runtime) as file:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from poolhand.contract import Put
 from poolhand.errors import Corrupt
 from poolhand.runtime import Runtime
+from poolhand.stores import place
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.stores.wal import WORTH_WHILE
 
@@ -36,6 +39,10 @@ async def keep(store: SqliteStore, *keys: str) -> None:
 async def kept(path: Path) -> list[str]:
     async with opened(path) as store:
         return await store.scan("")
+
+
+def content(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 def work_off(path: Path) -> None:
@@ -146,3 +153,111 @@ async def test_checkpoints_of_others_and_vacuums_are_no_exchange(tmp_path: Path)
         await keep(other, *[f"d{number}" for number in range(WORTH_WHILE // 2)])
         await keep(store, "e")
         assert len(await store.scan("", limit=10_000)) == 12 + WORTH_WHILE // 2
+
+
+def first_page_only(path: Path) -> None:
+    """Copy page 1 from the log to a file that is not open: alone it cannot be read any more."""
+    log = Path(f"{path}-wal").read_bytes()
+    frames = [log[at : at + 24 + 4096] for at in range(32, len(log), 24 + 4096)]
+    first = [frame[24:] for frame in frames if int.from_bytes(frame[:4]) == 1]
+    with open(path, "r+b") as file:
+        file.write(first[-1])
+
+
+def half_done(path: Path) -> None:
+    """Copy every page from the log to the file but that of the clock, as a checkpoint that dies."""
+    # By another process: to close the file in this one would take the locks of SQLite away.
+    subprocess.run([sys.executable, "-c", HALF_DONE, path], check=True)
+
+
+HALF_DONE = """
+import sqlite3, sys
+path = sys.argv[1]
+find = "SELECT rootpage FROM sqlite_master WHERE name = 'poolhand_clock'"
+(clock,) = sqlite3.connect(path).execute(find).fetchone()
+with open(path + "-wal", "rb") as log, open(path, "r+b") as file:
+    log.seek(32)
+    while head := log.read(24):
+        page, number = log.read(4096), int.from_bytes(head[:4], "big")
+        if number != clock:
+            file.seek((number - 1) * 4096)
+            file.write(page)
+"""
+
+
+async def test_an_exchange_after_a_checkpoint_that_died_is_noticed(tmp_path: Path) -> None:
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    async with opened(path) as store:
+        await keep(store, "a")
+    plain(path, backup)
+    async with opened(path) as store:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+        half_done(path)
+        await keep(store, "b")
+        shutil.copyfile(backup, path)
+        with pytest.raises(Corrupt, match="it is older than what was there"):
+            await keep(store, "c")
+    assert await kept(path) == ["a"]
+
+
+async def test_an_older_content_is_put_back_while_nothing_is_open(tmp_path: Path) -> None:
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    async with opened(path) as store:
+        await keep(store, "a")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+        await keep(store, "b")
+        for end in ("", "-wal"):
+            shutil.copyfile(f"{path}{end}", f"{backup}{end}")
+    first_page_only(backup)
+    async with opened(path) as store:
+        await keep(store, "c")
+        work_off(path)
+        await keep(store, "d")
+    for end in ("", "-wal"):
+        shutil.copyfile(f"{backup}{end}", f"{path}{end}")
+    async with opened(path) as store, opened(path) as other_store:
+        work_off(path)
+        await keep(store, "e")
+        await keep(other_store, "f")
+    assert await kept(path) == ["a", "b", "e", "f"]
+
+
+async def test_a_log_of_which_no_copy_can_be_kept_is_not_emptied(tmp_path: Path) -> None:
+    path, backup = tmp_path / "a.db", tmp_path / "backup.db"
+    async with opened(path) as store:
+        await keep(store, "a")
+    vacuum(path, backup)
+    os.mkdir(f"{path}-wal-aside")
+    async with opened(path) as store, opened(path):
+        await keep(store, "b")
+        before = content(f"{path}-wal")
+        shutil.copyfile(backup, path)
+        with pytest.raises(Corrupt, match="another content was copied over"):
+            await keep(store, "c")
+        assert content(f"{path}-wal") == before
+
+
+async def test_locks_on_other_files_do_not_keep_a_store_from_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, index = tmp_path / "a.db", tmp_path / "a.db-shm"
+    async with opened(path) as store:
+        await keep(store, "a")
+        left = index.read_bytes()
+    index.write_bytes(left)
+    seen, locks = index.stat(), tmp_path / "locks"
+    monkeypatch.setattr(place, "LOCKS", str(locks))
+    here = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    locks.write_text(
+        f"1: POSIX  ADVISORY  READ 7 ff:fe:{seen.st_ino} 128 128\n"
+        f"2: FLOCK  ADVISORY  WRITE 7 {here} 0 EOF\n"
+    )
+    assert await kept(path) == ["a"]
+    index.write_bytes(left)
+    seen = index.stat()
+    here = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
+    locks.write_text(f"1: POSIX  ADVISORY  READ 7 {here} 128 128\n")
+    with pytest.raises(Corrupt, match="was removed or replaced"):
+        await kept(path)

@@ -14,13 +14,14 @@ from poolhand.contract import Batch, Change, Filter, Refusal, Wanted
 from poolhand.errors import Conflict, Corrupt, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.backpressure import OnFull, bounded
+from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres import PostgresStore
 from poolhand.stores.postgres_address import address_of
 from poolhand.stores.postgres_locks import POOLS, Locks
 from poolhand.stores.sql_pools import encode_spec
 from poolhand.testing import PostgresServer
-from tests.contract.support import entries, order, owner, spec
+from tests.contract.support import Clock, Hand, entries, order, owner, spec
 from tests.unit.stores.test_postgres_link import in_a_fork
 
 
@@ -181,3 +182,28 @@ async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
         ends = [lifecycle.complete(one.job, None, one.job.submitted_at, 0.0) for one in claims]
         changes = [Change(end, one.token) for end, one in zip(ends, claims, strict=True)]
         claims = (await store.replace(changes, wanted)).claims
+
+
+async def test_cancels_that_come_together_share_transactions(schema: str) -> None:
+    clock = Clock()
+    store = PostgresStore(schema, clock, lambda: (clock.now, clock.date))
+    await store.open()
+    hand = Hand(store, clock)
+    names = [f"job-{number}" for number in range(300)]
+    turns = [
+        order(name, session=f"s-{n % 20}", idempotency_key=name) for n, name in enumerate(names)
+    ]
+    await hand.add(*turns)
+    before = await _transactions(schema)
+    found = await asyncio.gather(*(store.cancel([name], "ops") for name in names))
+    assert {one.job.status for (one,) in found if one is not None} == {Status.CANCELLED}
+    assert await _transactions(schema) - before < 20
+    await store.close()
+
+
+async def _transactions(url: str) -> int:
+    connection: Any = await asyncpg.connect(address_of(url).dsn)
+    try:
+        return int(await connection.fetchval("SELECT pg_current_xact_id()::text"))
+    finally:
+        await connection.close()

@@ -109,12 +109,24 @@ async def look(path: Path, query: str = "") -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    "query",
-    ["mode=ro", "permissions=666", "permissions=0660", "permissions", "", "Permission=1"],
+    ("query", "hint"),
+    [
+        ("mode=ro", "a store is always opened to read and to write (to only look at one, use the"),
+        ("permissions=660&mode=ro", "a store is always opened to read and to write"),
+        ("cache=shared", "there is no option 'cache'; leave it out"),
+        ("permissions=666", "('permissions=666') is not allowed; leave it out"),
+        ("permissions=0660", ""),
+        ("permissions", ""),
+        ("", ""),
+        ("Permission=1", "there is no option 'Permission'"),
+    ],
 )
-def test_other_options_are_refused_and_the_hint_names_what_is_allowed(query: str) -> None:
-    with pytest.raises(UsageError, match="permissions=660 to let a group use"):
+def test_other_options_are_refused_and_the_hint_names_what_is_allowed(
+    query: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match="permissions=660 to let a group use") as caught:
         store_of(f"sqlite:///a.db?{query}", Runtime())
+    assert hint in str(caught.value)
 
 
 async def test_a_name_may_have_a_question_mark_in_it(folder: Path) -> None:

@@ -43,7 +43,7 @@ HOT = {
     "what was renewed": for_lot(sql_leases.RENEWED, 10),
     "a job by its number": sql_rows.BY_SEQ,
     "a job by its id": sql_rows.BY_ID,
-    "jobs by their ids": for_lot(sql_find.BY_IDS, 10),
+    "jobs by their ids": for_lot(sql_rows.BY_IDS, 10),
     "a pool": sql_pools.BY_NAME,
     "what has expired": sql_steps.EXPIRED,
     "what an owner has parked": sql_leases.PARKED_BY,

@@ -219,3 +219,22 @@ def test_books_that_do_not_balance_are_found(path: Path) -> None:
         "a job is between two places",
         "a pool does not know who waits",
     ]
+
+
+async def test_jobs_without_a_key_that_an_older_version_let_wait_for_it_go_on(
+    hand: Hand, path: Path
+) -> None:
+    await hand.store.declare(spec(max_per_key=1))
+    claim = await hand.start("a")
+    await hand.take_in("b", "c")
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE poolhand_waits SET place = 3, gate = ''")
+        connection.execute("UPDATE poolhand_claims SET gate = ''")
+        connection.execute("UPDATE poolhand_pools SET queued = 0")
+    connection.close()
+    assert await hand.statuses("b", "c") == "blocked blocked"
+    assert await hand.claim() == []
+    await hand.finish(claim)
+    assert await hand.serve() == ["b", "c"]
+    assert list(faults(path)) == []

@@ -52,7 +52,7 @@ async def test_a_set_in_another_order_is_the_same_call(url: str) -> None:
         done.append(items)
         return len(items)
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> int:
         items = orders.pop(0)
         found = await pay(items) + await step("count", count, items)
@@ -240,7 +240,7 @@ async def test_a_step_that_an_earlier_version_has_done_is_not_done_again(url: st
         done.append(order)
         return "noted here"
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(order: str) -> str:
         return await step("note", note, order)
 
@@ -275,7 +275,7 @@ async def test_what_a_run_has_done_does_not_expire_for_it(url: str, scope: str) 
 
     slept: list[bool] = []
 
-    @app.agent
+    @app.agent(name="agent")
     async def agent(session: Session, order: str) -> str:
         said = await pay(order)
         if not slept:
@@ -300,7 +300,7 @@ async def test_a_call_that_is_settled_stays_so_for_its_run_whatever_its_scope(ur
         await asyncio.sleep(100)
         return "never"
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(order: str) -> str:
         return await pay(order)
 
@@ -325,7 +325,7 @@ async def test_global_is_for_one_tenant_unless_it_is_shared(url: str) -> None:
     pay = tool(name="pay", scope="global", key_fields=["what"])(act)
     warm = tool(name="warm", scope="global", key_fields=["what"], shared=True)(act)
 
-    @app.task
+    @app.task(name="agent")
     async def agent() -> None:
         await pay("pay")
         await warm("warm")
@@ -344,7 +344,7 @@ async def test_names_with_slashes_are_not_mixed_up(url: str) -> None:
         paid.append(by)
         return by
 
-    @app.agent
+    @app.agent(name="agent")
     async def agent(session: Session, by: str) -> str:
         return await pay("o-1", by)
 
@@ -367,7 +367,7 @@ async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
     async def pay(order: str) -> str:
         return order
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(order: str) -> str:
         said = await pay(order)
         if failing and failing.pop():

@@ -56,7 +56,7 @@ async def result(ticket: Ticket[Any]) -> Any:
 async def test_what_is_finished_is_not_done_again(url: str) -> None:
     app, calls = App(url), Calls("one", "two", "three")
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[str]:
         found = []
         for name in ("one", "two", "three"):
@@ -77,7 +77,7 @@ async def test_what_raises_is_not_recorded(url: str) -> None:
         calls.check("inside")
         return 7
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> int:
         return await step("fetch", fetch)
 
@@ -90,7 +90,7 @@ async def test_a_snoozed_job_goes_on_where_it_was(url: str) -> None:
     app, calls = App(url), Calls()
     snoozed: list[int] = []
 
-    @app.task
+    @app.task(name="agent")
     async def agent() -> str:
         found = await step("first", calls.act, "first")
         if not snoozed:
@@ -112,7 +112,7 @@ async def test_results_have_the_type_they_are_annotated_with_the_first_time_too(
     async def untyped(where: str):  # type: ignore[no-untyped-def]
         return Page(where, 4)
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> None:
         seen.append((await step("typed", fetch, "a"), await step("untyped", untyped, where="b")))
         calls.check("after")
@@ -125,7 +125,7 @@ async def test_results_have_the_type_they_are_annotated_with_the_first_time_too(
 async def test_equal_steps_are_all_done(url: str) -> None:
     app, calls = App(url), Calls("after")
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[str]:
         found = [await step("same", calls.act, "x") for _ in range(3)]
         calls.check("after")
@@ -146,7 +146,7 @@ async def test_steps_may_be_side_by_side_and_within_each_other(url: str) -> None
         calls.check(f"{name}2")
         return first + second
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[str]:
         found = await asyncio.gather(*[step("outer", outer, name) for name in "ab"])
         calls.check("together")
@@ -163,7 +163,7 @@ async def test_changed_code_begins_a_branch_and_says_so(url: str) -> None:
     app, calls = App(url), Calls("first", "second")
     plans = [["a", "b", "c"], ["a", "x", "c"], ["a", "x", "c"]]
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[str]:
         found = [await step(name, calls.act, name) for name in plans.pop(0)]
         calls.check("first")
@@ -187,7 +187,7 @@ async def test_other_data_for_a_step_begins_a_branch_too(url: str) -> None:
     app, calls = App(url), Calls("after")
     given = ["old", "new"]
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> str:
         found = await step("act", calls.act, given.pop(0))
         calls.check("after")
@@ -201,7 +201,7 @@ async def test_other_data_for_a_step_begins_a_branch_too(url: str) -> None:
 async def test_what_cannot_be_kept_fails_the_step(url: str) -> None:
     app = App(url)
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(which: str) -> None:
         wrong: dict[str, Callable[[], Any]] = {
             "argument": lambda: step("act", repr, object()),
@@ -232,7 +232,7 @@ async def test_a_step_that_fails_for_good_fails_its_job(url: str) -> None:
     def fail() -> None:
         raise ValueError("no way")
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent() -> None:
         await step("fail", fail)
 

@@ -66,7 +66,7 @@ async def test_a_call_that_is_done_is_not_made_again(url: str, effect: str) -> N
     async def pay(order: str, cents: int) -> dict[str, Any]:
         return {"paid": world.act((order, cents))}
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[Any]:
         first = await pay("o-1", cents=500)
         world.check("after")
@@ -91,7 +91,7 @@ async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
     async def pay(order: str) -> str:
         return str(world.act(order))
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent(order: str) -> str:
         paid = await pay(order)
         world.check("after")
@@ -119,7 +119,7 @@ async def test_equal_calls_that_are_meant_are_all_made_once_each(url: str) -> No
     async def twice() -> list[int]:
         return [await ring(), await ring()]
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> list[int]:
         found = [await ring(), await ring(), *await step("inside", twice)]
         world.check("after")
@@ -139,7 +139,7 @@ async def test_a_call_id_stands_for_a_call_wherever_it_is_made(url: str) -> None
     async def pay(order: str) -> str:
         return str(world.act(order))
 
-    @app.task
+    @app.task(name="agent")
     async def agent() -> list[str]:
         one = pay.with_options(call_id="the one")
         return [await one("o-1"), await step("again", one, "o-1")]
@@ -157,7 +157,7 @@ async def test_a_key_of_the_business_holds_over_jobs_and_refuses_other_arguments
         world.act(order)
         return cents
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(cents: int) -> int:
         return await pay("o-1", cents)
 
@@ -182,7 +182,7 @@ async def test_what_a_tool_raises_is_tried_again_unless_it_gives_up(url: str) ->
 
     seen: list[str] = []
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent(order: str) -> str:
         try:
             return await pay(order)
@@ -209,7 +209,7 @@ async def test_a_call_that_takes_too_long_is_unknown_and_not_made_again(url: str
         world.act(order)
         await asyncio.sleep(100)
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> None:
         try:
             await pay("o-1")
@@ -235,7 +235,7 @@ async def test_a_cancelled_call_comes_to_its_end_and_is_written_down(url: str) -
         await goes_on.wait()
         return str(world.act(order))
 
-    @app.task
+    @app.task(name="agent")
     async def agent() -> str:
         return await pay("o-1")
 
@@ -295,7 +295,7 @@ async def test_somebody_decides_and_the_dead_job_goes_on_where_it_was(
             await asyncio.sleep(100)
         return "paid here"
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent() -> list[str]:
         await step("before", world.made.append, "before")
         return [await pay("o-1"), await step("after", lambda: "after")]
@@ -332,7 +332,7 @@ async def test_jobs_that_make_the_same_call_at_once_make_it_once(url: str) -> No
 
     begun: list[int] = []
 
-    @app.task
+    @app.task(name="agent")
     async def agent(number: int) -> str:
         begun.append(number)
         if len(begun) == 5:
@@ -355,7 +355,7 @@ async def test_a_result_that_cannot_be_kept_is_told_and_the_call_not_repeated(ur
 
     seen: list[str] = []
 
-    @app.task(retry=AGAIN)
+    @app.task(name="agent", retry=AGAIN)
     async def agent() -> None:
         try:
             await fetch()
@@ -382,7 +382,7 @@ async def test_a_call_that_another_job_is_making_is_waited_for_and_then_refused(
     patient = tool(name="pay", scope="global", key_fields=["order"])(slow)
     hasty = tool(name="pay", scope="global", key_fields=["order"], timeout=0.3)(slow)
 
-    @app.task(retry=None)
+    @app.task(name="agent", retry=None)
     async def agent(waits: bool) -> str:
         return await (patient if waits else hasty)("o-1")
 

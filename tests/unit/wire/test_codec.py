@@ -174,7 +174,7 @@ def test_an_error_names_the_place_in_nested_data(codec: str) -> None:
     value = {"url": "a", "seen_at": NOON, "parent": {"url": 1, "seen_at": NOON}}
     with pytest.raises(Undecodable) as caught:
         decode(encode(value, codec=codec), Source, what="argument 'source'")
-    assert str(caught.value) == (
+    assert caught.value.message == (
         "argument 'source' cannot be read as Source: Expected `str`, got `int` - at `$.parent.url`"
     )
 

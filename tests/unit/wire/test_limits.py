@@ -11,10 +11,10 @@ from poolhand.wire.limits import Limits
 
 
 def test_the_defaults_are_those_of_the_manual() -> None:
-    assert Limits() == Limits(payload=262_144, depth=64, compress_above=8192)
+    assert Limits() == Limits(payload=262_144, depth=64, compress_above=8192, state=1_048_576)
 
 
-@pytest.mark.parametrize("name", ["payload", "depth", "compress_above"])
+@pytest.mark.parametrize("name", ["payload", "depth", "compress_above", "state"])
 @pytest.mark.parametrize("value", [-1, 1.5, True, None, "1", float("inf")])
 def test_a_limit_that_is_none_is_refused(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"Limits: {name}={value!r} is not allowed; it must be"):

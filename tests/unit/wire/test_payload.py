@@ -116,7 +116,7 @@ def test_an_object_without_a_form_is_refused_with_its_place(codec: str) -> None:
     assert str(caught.value).startswith(
         f"argument 'crew' cannot be written as {codec}, at $['team'][1]: "
     )
-    assert "Agent cannot be written here; give plain values, enums, dataclasses" in str(
+    assert "Agent cannot be written here; give plain values, enums, paths, dataclasses" in str(
         caught.value
     )
     with pytest.raises(UsageError, match="type cannot be written here"):

@@ -1,0 +1,69 @@
+"""What an app is made with: its options, and which store it uses when its code names none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypedDict
+
+from poolhand.config import load_app_store, masked
+from poolhand.errors import UsageError
+from poolhand.observe.events import Events
+from poolhand.rules.checks import nearest, shown
+from poolhand.rules.keep import Keep
+from poolhand.runtime import Runtime
+from poolhand.wire.limits import Limits
+from poolhand.wire.pickling import AllowPickle
+from poolhand.wire.signing import KeyRing
+
+IN_CODE = "the code"
+URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn", "uri")
+
+
+class AppOptions(TypedDict, total=False):
+    """What `App(…)` takes beside the URL of its store."""
+
+    codec: str
+    limits: Limits
+    ring: KeyRing | None
+    pickle: AllowPickle | None
+    keep: Keep
+    runtime: Runtime | None
+    events: Events | None
+
+
+def check_names(given: Collection[str]) -> None:
+    """Raise if there is no such option of an app, and say which may be meant."""
+    known = list(AppOptions.__annotations__)
+    faults = [_fault(name, known) for name in given if name not in known]
+    if faults:
+        raise UsageError(f"App: {'; '.join(faults)}")
+
+
+def _fault(name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    if near is not None:
+        hint = f"did you mean {near}=?"
+    elif nearest(name, URL_NAMES) is not None:
+        hint = 'the URL of the store comes first: App("sqlite:///agents.db")'
+    else:
+        hint = f"there are {', '.join(known)}"
+    return f"{shown(name)} is no option; {hint}"
+
+
+def chosen_store(url: str | None) -> tuple[str, str]:
+    """Return the URL of an app's store, and what names it: the code, or else the settings."""
+    if url is not None:
+        return str(url), IN_CODE
+    found = load_app_store()
+    assert found.text is not None
+    return found.text, found.origin
+
+
+def store_conflict(app: str, used: str, named: str, origin: str) -> str | None:
+    """Say that a setting names another store than the code of an app, which is used."""
+    if used == named:
+        return None
+    return (
+        f"the code of {app} uses the store {masked(used)}, and {origin} names {masked(named)}, "
+        "which this app does not use; remove the setting, or write App() without a URL to use it"
+    )

@@ -1,0 +1,96 @@
+"""Texts of errors about arguments and results that would not come back as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poolhand.rules.json_values import (
+    Changed,
+    annotation_for,
+    article,
+    as_json,
+    returned_as,
+    told,
+)
+from poolhand.wire.fit import Lost
+from poolhand.wire.hints import STORABLE
+
+OWN_CLASS = "a dataclass, TypedDict, msgspec Struct or pydantic model with a field for it"
+
+
+def changed_argument(
+    task: str, name: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
+) -> str:
+    """Return the text for an argument that would change, as its type is left open.
+
+    `hint` is how it is annotated, `unknown` an annotation that means nothing at run time.
+    """
+    what = told(changed, name)
+    text = f"task {task!r}: argument {name!r} {what}"
+    if unknown is not None:
+        return f"{text}; {_not_found(name, unknown)}"
+    if _cannot_be_stored(changed):
+        return f"{text}: {STORABLE}, and annotate it"
+    suited = annotation_for(value)
+    if suited is not None:
+        return f"{text}; {_annotate(hint)}: `{name}: {suited}`"
+    return f"{text}; {_annotate(hint)} as {OWN_CLASS}, or pass {_instead(changed, name)}"
+
+
+def changed_result(
+    task: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
+) -> str:
+    """Return the text for a result that would change."""
+    what = told(changed, "result")
+    text = f"task {task!r}: its work is done, but its result {what}, and so it was not stored"
+    if unknown is not None:
+        return f"{text}; {_not_found('its return type', unknown)}"
+    if _cannot_be_stored(changed):
+        return f"{text}: return data; {STORABLE}, and annotate it"
+    suited = annotation_for(value)
+    if suited is not None:
+        how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it exactly"
+        return f"{text}; {how}: `-> {suited}`, or return {_instead(changed, 'result')}"
+    how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it"
+    return f"{text}; {how} as {OWN_CLASS}, or return {_instead(changed, 'result')}"
+
+
+def lost_part(what: str, lost: Lost) -> str:
+    """Return the text for a part that came back as something else; `what` names the whole."""
+    given, back = type(lost.given).__name__, type(lost.back).__name__
+    part = f"is {article(given)}"
+    if lost.place:
+        part = f"holds {article(given)} at {lost.place.strip('. ')}"
+    if hasattr(lost.back, "get_secret_value"):
+        return (
+            f"{what} {part}, which is masked when it is stored; pass where the secret is kept, "
+            "such as the name of a variable of the environment"
+        )
+    text = f"{what} {part}, which would come back as {article(back)}"
+    if back in ("str", "bytes", "list", "dict"):
+        return f"{text}; annotate it {given}, or pass {article(back)}"
+    return (
+        f"{text}; annotate it {given}, or, if it is one of a union, give that a discriminator: "
+        "Annotated[A | B, Field(discriminator=…)]"
+    )
+
+
+def _cannot_be_stored(changed: Changed) -> bool:
+    return not changed.is_key and returned_as(changed.value) is None
+
+
+def _annotate(hint: str | None) -> str:
+    return "annotate it" if hint is None else f"{hint} does not say so, annotate it"
+
+
+def _instead(changed: Changed, name: str) -> str:
+    if changed.is_key:
+        return "text as keys"
+    return as_json(changed.value, f"{name}{changed.place}")
+
+
+def _not_found(name: str, unknown: str) -> str:
+    return (
+        f"{name} is annotated {unknown}, which is not found at run time: annotate it with a type "
+        "that is imported at the top level of its module, not only for TYPE_CHECKING"
+    )

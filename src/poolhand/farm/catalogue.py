@@ -1,0 +1,157 @@
+"""The catalogue: which tasks the workers of a store have, written down for other processes.
+
+Each version of an app writes one document, under a digest of its content; the owner record of a
+process names the one that it works by. It stays a while after the last of those processes, so that
+a task can be submitted by its name while no worker runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.contract import Lease, Owner, Put
+from poolhand.errors import UsageError
+from poolhand.execute.brief import record_of
+from poolhand.execute.code import Code
+from poolhand.pool.options import Options
+from poolhand.rules.backoff import RetryRecord
+from poolhand.rules.causes import is_same_task
+
+PREFIX = "catalogue/"
+KEEP_FOR = 30 * 24 * 3600.0
+PUBLISH_EVERY = 3600.0
+DIGEST_LENGTH = 16
+TASK, AGENT = "task", "agent"
+
+
+class TaskRecord(Struct, frozen=True, omit_defaults=True):
+    """A task as others see it: `arguments` is a JSON Schema, the rest are its usual options.
+
+    `parameters` are names and kinds in their order, which a JSON Schema does not have.
+    """
+
+    name: str
+    pool: str
+    kind: str
+    version: str
+    arguments: dict[str, Any]
+    priority: int = 0
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    retry: RetryRecord | None = None
+    run_in: str | None = None
+    on_crash: str = "rerun"
+    on_busy: str = "enqueue"
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+class Published(Struct, frozen=True):
+    """The catalogue of one version of an app, and the digest that names it."""
+
+    digest: str
+    data: bytes
+
+    @property
+    def document(self) -> Put:
+        return Put(f"{PREFIX}{self.digest}", self.data, None, KEEP_FOR)
+
+
+class Catalogue:
+    """The tasks of an app."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, tuple[Code, str, str, Callable[[], Options]]] = {}
+
+    def add(self, code: Code, pool: str, kind: str, options: Callable[[], Options]) -> None:
+        """Take in a task; its options are asked for later, as its pool may be declared later."""
+        self._tasks[code.name] = code, pool, kind, options
+
+    def published(self) -> Published:
+        """Return the catalogue as it is written down; on a thread where code of users may run."""
+        records = []
+        for _, task in sorted(self._tasks.items()):
+            # One whose options do not go with its pool is refused when it is submitted.
+            with suppress(UsageError):
+                records.append(_record(*task))
+        data = msgspec.json.encode(records, order="deterministic")
+        return Published(sha256(data).hexdigest()[:DIGEST_LENGTH], data)
+
+
+class KnownTask(Struct, frozen=True):
+    """A task that was published, and the processes that have it and are alive."""
+
+    record: TaskRecord
+    workers: tuple[Owner, ...] = ()
+
+
+class Readable(Protocol):
+    """The verbs of a store that the catalogue is read with."""
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
+
+    async def leases(self) -> list[Lease]: ...
+
+
+async def known_tasks(store: Readable) -> list[KnownTask]:
+    """Return all published tasks by name; of several versions the one with most workers first."""
+    workers = _workers(await store.leases())
+    found = [
+        KnownTask(record, tuple(one for one in workers if one.catalogue == digest))
+        for digest in (key.removeprefix(PREFIX) for key in await store.scan(PREFIX))
+        for record in await _records(store, digest)
+    ]
+    return sorted(found, key=lambda task: (task.record.name, -len(task.workers)))
+
+
+async def workers_with(store: Readable, task: str, leases: Sequence[Lease]) -> list[Owner]:
+    """Return the living workers that have a task."""
+    workers = _workers(leases)
+    digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
+    having = {
+        digest
+        for digest in digests
+        if any(is_same_task(record.name, task) for record in await _records(store, digest))
+    }
+    return [one for one in workers if one.catalogue in having]
+
+
+def _workers(leases: Sequence[Lease]) -> list[Owner]:
+    return [lease.owner for lease in leases if lease.owner.works and not lease.buried]
+
+
+async def _records(store: Readable, digest: str) -> list[TaskRecord]:
+    found = await store.get_document(f"{PREFIX}{digest}")
+    if found is None:
+        return []
+    try:
+        return msgspec.json.decode(found[0], type=list[TaskRecord])
+    except msgspec.DecodeError:
+        # A newer version may write what this one cannot read; it is only a help.
+        return []
+
+
+def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
+    usual = options()
+    return TaskRecord(
+        code.name,
+        pool,
+        kind,
+        code.version,
+        code.arguments(),
+        usual.priority,
+        usual.timeout,
+        usual.soft_timeout,
+        record_of(usual.retry),
+        usual.run_in,
+        usual.on_crash,
+        usual.on_busy,
+        code.parameters(),
+    )

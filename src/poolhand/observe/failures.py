@@ -1,0 +1,191 @@
+"""Failures on the logger "poolhand", without a subscriber: what goes wrong is visible by default.
+
+Nothing is configured here: where the program has no logging of its own, Python writes warnings and
+errors to stderr. Lines that a subscriber logs already, such as `log_events`, are left to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+
+from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetAside, LeaseLost
+from poolhand.rules.causes import call_of, key_of, task_of
+from poolhand.rules.job import Job, Status
+from poolhand.rules.showing import indented, safe
+from poolhand.rules.throttle import Held, Throttle
+
+LOG = logging.getLogger("poolhand")
+LONGEST_MESSAGE = 500
+LONGEST_NAME = 200
+
+
+def report(events: Events, kinds: tuple[type[Event], ...]) -> Callable[[], None]:
+    """Note that a subscriber logs events of these types; returns the way to end that."""
+    events.reported = (*events.reported, kinds)
+
+    def end() -> None:
+        # By identity: another subscriber may log the same types.
+        left = [one for one in events.reported if one is not kinds]
+        events.reported = tuple(left)
+
+    return end
+
+
+def is_reported(events: Events, kind: type[Event]) -> bool:
+    """Tell whether a subscriber logs events of a type."""
+    return any(issubclass(kind, kinds) for kinds in events.reported)
+
+
+def warn(text: str, kind: type[Event] | None = None, events: Events | None = None) -> None:
+    """Log a warning, escaped, unless a subscriber logs events of that type."""
+    if kind is None or events is None or not is_reported(events, kind):
+        LOG.warning("%s", safe(text))
+
+
+class FailureLog:
+    """Logs failed attempts, dead jobs and lost leases of one worker or pool, a few lines a second.
+
+    Used on one event loop, which has a timer for what is held back; without one nothing is.
+    """
+
+    def __init__(
+        self, loop: AbstractEventLoop | None, now: Callable[[], float], events: Events
+    ) -> None:
+        self._loop = loop
+        self._now = now
+        self._events = events
+        self._throttle = Throttle()
+        self._timer: TimerHandle | None = None
+
+    def retried(self, job: Job, wait: float | None) -> None:
+        """Log an attempt that failed; the job runs again in `wait` seconds, None: at once."""
+        when = "is retried at once" if wait is None else f"is retried in {max(0.0, wait):.1f} s"
+        text = f"job {job.id} of task {_name(job)} failed at attempt {job.attempts} and {when}"
+        self._write(JobRetried, logging.WARNING, job, f"{text}: {error_line(job)}")
+
+    def died(self, job: Job) -> None:
+        """Log a job that has failed for good, with its traceback."""
+        attempts = f"{job.attempts} attempt{'' if job.attempts == 1 else 's'}"
+        text = f"job {job.id} of task {_name(job)} is dead after {attempts}: {error_line(job)}"
+        self._write(JobEnded, logging.ERROR, job, text + traceback_lines(job))
+
+    def ended(self, job: Job, wait: float | None = None) -> None:
+        """Log what became of an attempt that failed."""
+        if job.status is Status.FAILED:
+            self.died(job)
+        else:
+            self.retried(job, wait)
+
+    def never_awaited(self, job: Job) -> None:
+        """Log a failure of a pool in memory whose ticket is gone without having been asked."""
+        text = f"job {job.id} of {_name(job)} in pool {job.pool!r} failed, and its ticket was never"
+        line = f"{text} awaited: {error_line(job)}"
+        self._write(JobEnded, logging.ERROR, job, line + traceback_lines(job))
+
+    def lease_lost(self, job: Job) -> None:
+        """Log a job whose result here does not count any more."""
+        self._write(LeaseLost, logging.WARNING, job, lease_lost_line(job))
+
+    def set_aside(self, job: Job, cause: str, hint: str = "") -> None:
+        """Log a job that this worker cannot run; the caller does so once for each cause."""
+        text = set_aside_line(job, cause)
+        self._write(JobSetAside, logging.WARNING, job, f"{text}; {safe(hint)}" if hint else text)
+
+    def close(self) -> None:
+        """Log what is held back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._summarize(self._throttle.flush(self._now()))
+
+    def _write(self, kind: type[Event], level: int, job: Job, text: str) -> None:
+        if is_reported(self._events, kind) or not LOG.isEnabledFor(level):
+            return
+        dead = level == logging.ERROR
+        if self._loop is None or self._throttle.allows(job.name, self._now(), dead):
+            LOG.log(level, "%s", text)
+        elif self._timer is None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        at = self._throttle.next_at()
+        if at is not None and self._loop is not None and not self._loop.is_closed():
+            self._timer = self._loop.call_later(max(0.0, at - self._now()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._summarize(self._throttle.due(self._now()))
+        self._set_timer()
+
+    def _summarize(self, held: list[Held]) -> None:
+        for one in held:
+            LOG.log(logging.ERROR if one.dead else logging.WARNING, "%s", summary_line(one))
+
+
+def summary_line(held: Held) -> str:
+    """Return the line that stands for those that were held back."""
+    failures = "failure" if held.count == 1 else "failures"
+    name = repr(safe(held.name[:LONGEST_NAME]))
+    dead = ""
+    if held.dead:
+        dead = f"; {held.dead:,} job{' is' if held.dead == 1 else 's are'} dead"
+    seconds = max(1.0, held.seconds)
+    return f"and {held.count:,} more {failures} of task {name} in the last {seconds:.0f} s{dead}"
+
+
+def lease_lost_line(job: Job) -> str:
+    """Return what it means that a lease is lost."""
+    text = f"the lease of job {job.id} of task {_name(job)} was lost: it is stopped here, its"
+    return f"{text} result does not count, and another worker may run it"
+
+
+def set_aside_line(job: Job, cause: str) -> str:
+    """Return why a worker leaves a job to others."""
+    what = f"job {job.id} in pool {job.pool!r} waits"
+    task, key = task_of(cause), key_of(cause)
+    if task is not None:
+        return (
+            f"{what}: this worker does not have the task {safe(task)!r}; start a worker whose code "
+            "registers it (jobs of this task that come later are not logged)"
+        )
+    if key is not None:
+        return (
+            f"{what}: this worker does not have the key {safe(key)!r}, which signed it; add it to "
+            "the key ring of the workers (jobs signed with it that come later are not logged)"
+        )
+    if call_of(cause) is not None:
+        why = "" if job.error is None else f": {safe(job.error.message)}"
+        return (
+            f"{what}: this worker has another version of its task{why} (jobs of that version that "
+            "come later are not logged)"
+        )
+    return f"{what} for {safe(cause)}: this worker cannot run it"
+
+
+def error_line(job: Job) -> str:
+    """Return what a job raised as one line."""
+    fault = job.error
+    if fault is None:
+        return "no error was recorded"
+    name = fault.type.removeprefix("builtins.")
+    message = fault.message
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]}…"
+    return safe(f"{name}: {message}" if message else name)
+
+
+def traceback_lines(job: Job) -> str:
+    """Return the traceback of a failed job, indented and escaped, to stand behind its line.
+
+    Text of a job cannot pass for a line of the log: each of its lines is indented.
+    """
+    text = "" if job.error is None else job.error.traceback
+    if not text.strip():
+        return ""
+    return indented(f"Traceback (most recent call last):\n{text.rstrip()}", "    ")
+
+
+def _name(job: Job) -> str:
+    return repr(safe(job.name[:LONGEST_NAME]))

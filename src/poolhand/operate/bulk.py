@@ -1,0 +1,76 @@
+"""Cancelling many jobs at once, a batch at a time, each batch in a transaction of its own."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from poolhand.contract import Filter, Stored
+from poolhand.errors import UsageError
+from poolhand.operate.operable import Operable
+from poolhand.operate.retry import MOST_ANSWERS, NOT_FOUND, Progress, Tell
+from poolhand.operate.views import Answer, Summary
+from poolhand.rules.job import WAITING, Status
+
+CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
+LIVE = (*sorted(WAITING), Status.RUNNING)
+
+
+def live(which: Filter) -> Filter:
+    """Return the jobs that a filter means and that are not over; refuse states that are."""
+    over = [status.value for status in which.statuses if status.terminal]
+    if over:
+        raise UsageError(
+            f"statuses={over} is not allowed; a job can be cancelled while it is "
+            f"{', '.join(LIVE[:-1])} or {LIVE[-1]}"
+        )
+    return replace(which, statuses=which.statuses or LIVE, dead=None)
+
+
+async def cancel(store: Operable, ids: list[str], by: str) -> list[Answer]:
+    """Cancel these jobs; each answer stands by itself."""
+    answers: list[Answer] = []
+    for start in range(0, len(ids), CANCEL_AT_ONCE):
+        part = ids[start : start + CANCEL_AT_ONCE]
+        before = await store.get(part)
+        answers += map(_cancelled, part, before, await store.cancel(part, by))
+    return answers
+
+
+async def cancel_all(store: Operable, which: Filter, by: str, tell: Tell | None) -> Summary:
+    """Cancel all jobs that are meant and were accepted when it began.
+
+    Pages go back in time: jobs that are submitted meanwhile are left alone.
+    """
+    which = live(which)
+    total = sum((await store.count(which)).values())
+    done = not_done = 0
+    kept: list[Answer] = []
+    after: int | None = None
+    while True:
+        page = await store.find(which, after, CANCEL_AT_ONCE)
+        ids = [one.job.id for one in page.jobs]
+        found = await store.cancel(ids, by) if ids else []
+        answers = list(map(_cancelled, ids, page.jobs, found))
+        missed = [answer for answer in answers if not answer.done]
+        done += len(answers) - len(missed)
+        not_done += len(missed)
+        kept += missed[: MOST_ANSWERS - len(kept)]
+        if tell is not None and ids:
+            tell(Progress(done, not_done, max(total, done + not_done)))
+        if page.after is None:
+            return Summary(done, not_done, tuple(kept))
+        after = page.after
+
+
+def _cancelled(id: str, before: Stored | None, after: Stored | None) -> Answer:
+    if after is None:
+        if before is not None and before.parked:
+            return Answer(id, True, "cancelled", "it is taken back; it had not come in yet")
+        return Answer(id, False, "not_found", NOT_FOUND)
+    if before is not None and before.job.status.terminal:
+        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
+    if after.job.status is Status.CANCELLED:
+        return Answer(id, True, "cancelled", "it is cancelled")
+    if after.job.status.terminal:
+        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
+    return Answer(id, True, "asked", "it runs and was asked to stop")

@@ -1,0 +1,98 @@
+"""What a job was called with and what it returned, as far as both can be read without its app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.contract import Stored
+from poolhand.errors import PoolhandError
+from poolhand.execute.brief import read_brief
+from poolhand.execute.parcel import read_without_keys
+from poolhand.execute.returned import unpack_returned
+from poolhand.operate.operable import Operable
+from poolhand.rules.job import Job
+from poolhand.rules.showing import safe
+
+LONGEST_SHOWN = 4_000  # characters of a value that are shown to a person
+_CLOSURE = "a closure: its arguments are in the process that submitted it"
+
+
+class PayloadView(Struct, frozen=True):
+    """The arguments of a job, by the names of its parameters, and its result.
+
+    What cannot be read here is None, and its note says what it is instead.
+    """
+
+    id: str
+    task: str
+    arguments: dict[str, Any] | None
+    arguments_note: str | None
+    has_result: bool
+    result: Any
+    result_note: str | None
+
+
+async def payload_of(store: Operable, id: str) -> PayloadView | None:
+    """Return what a job was called with and returned; None where there is no such job."""
+    (stored,) = await store.get([id])
+    brief = None if stored is None else await store.brief(id)
+    return None if stored is None or brief is None else payload_view(stored, brief)
+
+
+def payload_view(stored: Stored, brief: bytes) -> PayloadView:
+    """Return what can be shown of the bytes that are kept with a job."""
+    job = stored.job
+    arguments, note, is_closure = _arguments(brief, job.id)
+    value, result_note = _result(job, is_closure)
+    has_result = job.result is not None
+    return PayloadView(job.id, job.name, arguments, note, has_result, value, result_note)
+
+
+def payload_lines(view: PayloadView | None) -> list[str]:
+    """Return a payload in lines for a person: long values are cut, control characters spelled."""
+    if view is None:
+        return []
+    lines = _lines("arguments", view.arguments, view.arguments_note)
+    if view.has_result:
+        lines += _lines("result", view.result, view.result_note)
+    return lines
+
+
+def _lines(name: str, value: Any, note: str | None) -> list[str]:
+    if note is not None:
+        return [f"{name}: {safe(note)}"]
+    text = msgspec.json.encode(value).decode()
+    if len(text) <= LONGEST_SHOWN:
+        return [f"{name}: {safe(text)}"]
+    cut = f"{len(text) - LONGEST_SHOWN:,} of {len(text):,} characters are left out"
+    return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; --json shows all)"]
+
+
+def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
+    """Return the arguments of a call, or what they are instead; and whether it is a closure."""
+    try:
+        told = read_brief(brief, job_id)
+    except PoolhandError as error:
+        return None, str(error), False
+    if told.closure:
+        return None, _CLOSURE, True
+    call, note = read_without_keys(told.payload)
+    match call:
+        case [_, list(), dict(arguments)]:
+            return arguments, None, False
+        case _:
+            return None, note or "not a call that this version of poolhand knows", False
+
+
+def _result(job: Job, is_closure: bool) -> tuple[Any, str | None]:
+    if not isinstance(job.result, bytes):
+        return job.result, None
+    if not is_closure:
+        return read_without_keys(job.result)
+    try:
+        return unpack_returned(job), None
+    except PoolhandError as error:
+        return None, str(error)

@@ -1,0 +1,222 @@
+"""JSON values: which values JSON gives back as they were, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import is_dataclass
+from datetime import date, datetime, time, timedelta
+from enum import Enum
+from math import isfinite
+from pathlib import PurePath
+from types import NoneType
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+SCALARS: frozenset[type] = frozenset({str, int, float, bool, NoneType})
+DEEPEST = 200  # levels: what nests deeper is refused when it is written
+LONGEST_KEY = 40
+MOST_SHOWN = 4  # types of a tuple in a suggested annotation
+
+
+class Keeps(NamedTuple):
+    """What a format keeps as it is, besides dicts and lists; `moments`: also aware datetimes."""
+
+    scalars: frozenset[type]
+    keys: frozenset[type]
+    moments: bool = False
+
+
+JSON = Keeps(SCALARS, frozenset({str}))
+MSGPACK = Keeps(SCALARS | {bytes}, SCALARS | {bytes}, moments=True)
+
+
+class Changed(NamedTuple):
+    """A part that would not come back as it is; `place` is the path to it, "" for the whole."""
+
+    place: str
+    value: Any
+    is_key: bool = False
+
+
+def find_change(value: Any, keeps: Keeps = JSON, place: str = "") -> Changed | None:
+    """Return the first part of an untyped value that a format would change, None if it keeps all.
+
+    NaN and infinity are not looked for: they are refused when the value is written.
+    """
+    # Nearly all are kept, and are not worth the paths to their parts.
+    return None if _is_kept(value, keeps, 0) else _find(value, keeps, place)
+
+
+def find_not_finite(value: Any, place: str = "") -> Changed | None:
+    """Return the first NaN or infinity in plain data: JSON has no such numbers."""
+    if isinstance(value, float):
+        return None if isfinite(value) else Changed(place, value)
+    if isinstance(value, dict):
+        items = [(f"{place}[{short(key)}]", item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        return None
+    found = (find_not_finite(item, where) for where, item in items)
+    return next((one for one in found if one is not None), None)
+
+
+def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
+    # Every submit of untyped values comes here: loops, as calls cost more than what they do.
+    scalars = keeps[0]
+    kind = type(value)
+    if depth > DEEPEST:
+        return True
+    if kind is dict or issubclass(kind, dict):
+        keys = keeps[1]
+        for key, item in value.items():
+            if type(key) not in keys:
+                return False
+            if type(item) not in scalars and not _is_kept(item, keeps, depth + 1):
+                return False
+        return True
+    if kind is list or issubclass(kind, list):
+        if scalars.issuperset(map(type, value)):
+            return True
+        return all(type(item) in scalars or _is_kept(item, keeps, depth + 1) for item in value)
+    return kind in scalars or (keeps[2] and _is_moment(value))
+
+
+def _find(value: Any, keeps: Keeps, place: str) -> Changed | None:
+    if isinstance(value, dict):
+        key = next((key for key in value if type(key) not in keeps.keys), None)
+        if key is not None or (None in value and NoneType not in keeps.keys):
+            return Changed(place, key, is_key=True)
+        items = ((f"{place}[{short(key)}]", item) for key, item in value.items())
+    elif isinstance(value, list):
+        items = ((f"{place}[{index}]", item) for index, item in enumerate(value))
+    else:
+        return Changed(place, value)
+    for where, item in items:
+        if not _is_kept(item, keeps, 0):
+            return _find(item, keeps, where)
+    return None
+
+
+def _is_moment(value: Any) -> bool:
+    return type(value) is datetime and value.tzinfo is not None
+
+
+def short(key: object) -> str:
+    text = repr(key)
+    return text if len(text) <= LONGEST_KEY else f"{text[:LONGEST_KEY]}…"
+
+
+def returned_as(value: Any) -> str | None:
+    """Return the name of the type that JSON makes of a value; None: it cannot be written."""
+    match value:
+        case tuple() | set() | frozenset():
+            return "list"
+        case datetime() | date() | time() | timedelta() | bytes() | bytearray() | PurePath():
+            return "str"
+        case Enum():
+            return type(value.value).__name__
+        case Struct():
+            return "dict"
+        case _ if is_dataclass(value) or hasattr(type(value), "model_dump"):
+            return "dict"
+        case _ if hasattr(type(value), "__attrs_attrs__"):
+            return "dict"
+        case _:
+            return "str" if type(value).__name__ in ("Decimal", "UUID") else None
+
+
+def as_json(value: Any, text: str) -> str:
+    """Return the code that makes JSON of a value which the code `text` stands for."""
+    match value:
+        case tuple():
+            return f"list({text})"
+        case set() | frozenset():
+            return f"sorted({text})"
+        case datetime() | date() | time():
+            return f"{text}.isoformat()"
+        case timedelta():
+            return f"{text}.total_seconds()"
+        case Enum():
+            return f"{text}.value"
+        case bytes() | bytearray():
+            return f"{text}.hex()"
+        case Struct():
+            return f"msgspec.to_builtins({text})"
+        case _ if hasattr(type(value), "model_dump"):
+            return f'{text}.model_dump(mode="json")'
+        case _ if is_dataclass(value):
+            return f"dataclasses.asdict({text})"
+        case _:
+            return f"str({text})"
+
+
+def annotation_for(value: Any) -> str | None:
+    """Return the annotation under which a value comes back as it is; None: none that is simple."""
+    match value:
+        case None:
+            return "None"
+        case dict() if value:
+            keys, items = _common(value), _common(value.values())
+            is_usable = keys is not None and items is not None and all(map(_may_be_key, value))
+            return f"dict[{keys}, {items}]" if is_usable else None
+        case tuple() if hasattr(value, "_fields"):
+            return type(value).__name__
+        case tuple():
+            return _tuple(value)
+        case list() | set() | frozenset() if value:
+            item = _common(value)
+            return None if item is None else f"{_base(value)}[{item}]"
+        case PurePath():
+            return "Path" if hasattr(value, "exists") else type(value).__name__
+        case _:
+            return type(value).__name__
+
+
+def _may_be_key(key: Any) -> bool:
+    """Return whether JSON can have a key as text that is read back as what it was."""
+    return not isinstance(key, bool | NoneType | tuple | frozenset | PurePath)
+
+
+def _base(value: Any) -> str:
+    return next(kind.__name__ for kind in (list, set, frozenset) if isinstance(value, kind))
+
+
+def _tuple(value: tuple[Any, ...]) -> str | None:
+    if not value:
+        return "tuple"
+    kinds = [annotation_for(item) for item in value]
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < len(kinds):
+        return None
+    if len(known) > 1 and len(set(known)) == 1:
+        return f"tuple[{known[0]}, ...]"
+    return f"tuple[{', '.join(known)}]" if len(known) <= MOST_SHOWN else None
+
+
+def _common(values: Iterable[Any]) -> str | None:
+    kinds = {annotation_for(item) for item in values}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def article(name: str) -> str:
+    """Return a name with its article."""
+    if name in ("bytes", "NoneType"):
+        return name.removesuffix("Type")
+    return f"an {name}" if name[:1] in "AEIOaeio" else f"a {name}"
+
+
+def told(changed: Changed, root: str) -> str:
+    """Return what is wrong with a part of the value that `root` names, as a clause."""
+    name = type(changed.value).__name__
+    if changed.is_key:
+        where = f"{root}{changed.place}"
+        return f"has {article(name)} as a key of {where}, and JSON has only text as keys"
+    kept = returned_as(changed.value)
+    verb = f"is {article(name)}" if not changed.place else f"holds {article(name)} at "
+    where = f"{root}{changed.place}" if changed.place else ""
+    what = (
+        "cannot be stored as JSON" if kept is None else f"JSON would give back as {article(kept)}"
+    )
+    return f"{verb}{where}, which {what}"

@@ -1,0 +1,110 @@
+"""Choices: unions whose members look alike as data, such as `str | Path`, written with a name.
+
+Text, numbers, bools and None that are members themselves are written as they are. Another value is
+written as {"$type": its member, "value": …}. Data without a name is read as the first member that
+takes it: callers that only speak JSON need not know the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any, get_origin
+
+from poolhand.wire.typed import Marker, build_from_json, build_from_msgpack
+
+Lower = Callable[[Any], Any]
+Member = tuple[Any, Any, Lower | None]  # the annotation, what it is read as, how it is written
+
+TYPE, VALUE = "$type", "value"
+_PLAIN = (str, int, float, bool)
+
+
+def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
+    """Return a type that reads one of these members, and what makes of a value what is written."""
+    names = _names([annotation for annotation, _, _ in members])
+    types = {name: type for name, (_, type, _) in zip(names, members, strict=True)}
+    plain = {kind for kind, _, _ in members if kind in _PLAIN} | {NoneType}
+
+    class Choice(Marker):
+        def read(cls, value: Any, format: Any) -> Any:
+            if type(value) in plain:
+                return value
+            if isinstance(value, dict) and value.keys() == {TYPE, VALUE}:
+                if value[TYPE] not in types:
+                    raise ValueError(f"{value[TYPE]!a} is none of {', '.join(types)}")
+                return _read(value[VALUE], types[value[TYPE]], format)
+            return _first(value, types.values(), format)
+
+    def lower(value: Any) -> Any:
+        if type(value) in plain:
+            return value
+        for name, (annotation, _, inner) in zip(names, members, strict=True):
+            if _is_of(value, annotation):
+                return {TYPE: name, VALUE: value if inner is None else inner(value)}
+        return value
+
+    return Choice("Choice", (), {}), lower
+
+
+def lower_items(lowers: Sequence[Lower | None], *, repeat: bool = False) -> Lower:
+    """Return what lowers the items of a list, each by its own, or all by the one there is."""
+
+    def lower(value: Any) -> Any:
+        if not isinstance(value, list | tuple | set | frozenset):
+            return value
+        own = [lowers[0]] * len(value) if repeat else lowers
+        return [item if one is None else one(item) for item, one in zip(value, own, strict=False)]
+
+    return lower
+
+
+def lower_dict(inner: Lower | None) -> Lower:
+    """Return what lowers the values of a dict."""
+
+    def lower(value: Any) -> Any:
+        if not isinstance(value, dict) or inner is None:
+            return value
+        return {key: inner(item) for key, item in value.items()}
+
+    return lower
+
+
+def lower_places(lowers: Sequence[Lower]) -> Lower:
+    """Return what lowers by each of these in turn."""
+
+    def lower(value: Any) -> Any:
+        for one in lowers:
+            value = one(value)
+        return value
+
+    return lower
+
+
+def _read(value: Any, type: Any, format: Any) -> Any:
+    build = build_from_json if format.__name__ == "msgspec.json" else build_from_msgpack
+    return format.decode(format.encode(value), type=type, dec_hook=build)
+
+
+def _first(value: Any, types: Any, format: Any) -> Any:
+    reasons = []
+    for one in types:
+        try:
+            return _read(value, one, format)
+        except Exception as error:
+            reasons.append(str(error))
+    raise ValueError("; ".join(reasons))
+
+
+def _names(annotations: Sequence[Any]) -> list[str]:
+    names = [getattr(one, "__name__", None) or str(one) for one in annotations]
+    # Two of one name, as list[int] and list[str], are told apart by how they are written.
+    return [
+        name if names.count(name) == 1 else str(one)
+        for name, one in zip(names, annotations, strict=True)
+    ]
+
+
+def _is_of(value: Any, annotation: Any) -> bool:
+    kind = get_origin(annotation) or annotation
+    return isinstance(kind, type) and isinstance(value, kind)

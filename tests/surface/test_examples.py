@@ -1,0 +1,40 @@
+"""Every example that ends by itself runs twice in one folder: users do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# How each is started to be over soon, with its files in the folder it is started in.
+ENDING = {
+    "demo.py": (
+        *("--once", "--sessions", "30", "--seconds", "2", "--speed", "6", "--slots", "4"),
+        *("--store", "sqlite:///agents.db"),
+    ),
+}
+SERVERS = {"agent_api.py"}  # keeps nothing; tests/surface/test_agent_api.py starts it
+SECONDS = 50
+
+
+def test_every_example_is_known_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == ENDING.keys() | SERVERS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS + 10)
+@pytest.mark.parametrize("name", ENDING)
+def test_an_example_runs_twice_in_one_folder(name: str, tmp_path: Path) -> None:
+    for time in ("first", "second"):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / name), *ENDING[name]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"the {time} time:\n{done.stdout}"
+    assert any(tmp_path.iterdir()), "it has kept nothing in the folder: the second run was a first"

@@ -1,0 +1,50 @@
+"""A script that submits without a loop, then works until it is stopped.
+
+Its jobs are over when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from poolhand import App
+
+URL, *NAMES = sys.argv[1:]
+
+app = App(URL)
+released = asyncio.Event()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+@app.task(name="hold")
+async def hold() -> str:
+    say("begun")
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), released.set)
+    await released.wait()
+    return "held"
+
+
+@app.task(name="block")
+async def block() -> None:
+    say("begun")
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    tasks: dict[str, Any] = {"hold": hold, "block": block}
+    tickets = [tasks[name].submit_sync() for name in NAMES]
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    say(f"pid {os.getpid()}")
+    report = app.run_worker(slots=5, drain_timeout=30)
+    say(f"{report.completed} completed, {report.handed_back} handed back")
+    say(" ".join(ticket.status.value for ticket in tickets))
+    same = handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    say(f"handlers restored: {same}")

@@ -1,0 +1,136 @@
+"""`app.run_worker()` in a real process, stopped by real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from poolhand import Status, wait
+from poolhand.app import App
+
+pytestmark = pytest.mark.slow
+
+AGAIN = {signal.SIGINT: "press Ctrl-C", signal.SIGTERM: "send SIGTERM"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    schema: str = request.getfixturevalue("schema")
+    return schema
+
+
+@contextmanager
+def script(url: str, *names: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the script with these jobs; it is killed if it does not end by itself."""
+    command = [sys.executable, "-m", "tests.system.run_worker_script", url, *names]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert out(process).startswith("pid ")
+            yield process
+        finally:
+            process.kill()
+
+
+def out(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def err(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline().rstrip("\n")
+
+
+def release(process: subprocess.Popen[str]) -> None:
+    """Let the jobs of the script end."""
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def begun(process: subprocess.Popen[str], jobs: int) -> None:
+    for _ in range(jobs):
+        assert out(process) == "begun"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_running_jobs_finish(url: str, number: signal.Signals) -> None:
+    with script(url, "hold", "hold", "hold") as process:
+        begun(process, 3)
+        process.send_signal(number)
+        assert err(process) == (
+            "stopping: 3 jobs are still running; waiting up to 30 s "
+            f"({AGAIN[number]} again to stop now)"
+        )
+        release(process)
+        assert process.wait() == 0
+        assert out(process) == "3 completed, 0 handed back"
+        assert out(process) == "completed completed completed"
+        assert out(process) == "handlers restored: True"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Signals) -> None:
+    with script(url, "hold") as process:
+        begun(process, 1)
+        process.send_signal(number)
+        assert err(process).startswith("stopping: 1 job is still running; waiting up to 30 s")
+        process.send_signal(number)
+        assert err(process) == "stopping now: 1 job is handed back to the store"
+        assert process.wait() == 0
+        assert out(process) == "0 completed, 1 handed back"
+        assert out(process) == "queued"
+        assert out(process) == "handlers restored: True"
+    # Another process takes it, as its first attempt.
+    with script(url) as process:
+        begun(process, 1)
+        release(process)
+        (job,) = asyncio.run(completed(url))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert job == (Status.COMPLETED, 1)
+
+
+def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "hold") as process:
+        begun(process, 1)
+        release(process)
+        asyncio.run(completed(url))
+        process.send_signal(signal.SIGINT)
+        assert err(process) == "stopping: no jobs are running"
+        assert process.wait() == 0
+
+
+def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "block") as process:
+        begun(process, 1)
+        process.send_signal(signal.SIGINT)
+        assert err(process).startswith("stopping: 1 job is still running")
+        process.send_signal(signal.SIGINT)
+        assert err(process).startswith("stopping now")
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == -signal.SIGINT
+    # The job is not to blame: it runs again.
+    with script(url) as process:
+        begun(process, 1)
+        release(process)
+        assert asyncio.run(completed(url)) == [(Status.COMPLETED, 2)]
+
+
+async def completed(url: str) -> list[tuple[Status, int]]:
+    """Wait until all jobs are over; return how, and after how many attempts."""
+    async with App(url) as app:
+        tickets = [await app.get(view.id) for view in (await app.operator().jobs()).jobs]
+        jobs = await wait([one for one in tickets if one is not None])
+    return [(job.status, job.attempts) for job in jobs]

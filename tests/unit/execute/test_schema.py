@@ -1,0 +1,110 @@
+"""Schemas of arguments, and the versions of tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from poolhand.execute.code import Code
+from poolhand.execute.parcel import Parcels
+from poolhand.wire.limits import Limits
+
+
+class Model(BaseModel):
+    title: str
+
+
+@dataclass
+class Order:
+    number: int
+    models: list[Model]
+
+
+class Strange:
+    """A type that has no schema."""
+
+
+def task(order: Order, note: str = "", *more: int, model: Model | None = None, **rest: Any) -> None:
+    """Take one of everything."""
+
+
+def code(fn: Any, parcels: Parcels | None = None) -> Code:
+    return Code("task", fn, parcels or Parcels())
+
+
+def test_arguments_are_described_by_a_json_schema() -> None:
+    schema = code(task).arguments()
+    assert (schema["type"], schema["required"]) == ("object", ["order"])
+    assert schema["properties"]["order"] == {"$ref": "#/$defs/Order"}
+    assert schema["properties"]["note"] == {"type": "string"}
+    assert schema["properties"]["more"] == {"type": "array", "items": {"type": "integer"}}
+    assert schema["properties"]["model"]["anyOf"][1] == {"type": "null"}
+    order = schema["$defs"]["Order"]
+    assert order["required"] == ["number", "models"]
+    assert order["properties"]["models"]["items"]["properties"]["title"]["type"] == "string"
+
+
+def test_a_type_without_a_schema_allows_anything() -> None:
+    def strange(one: Strange, number: int) -> None: ...
+
+    properties = code(strange).arguments()["properties"]
+    assert properties == {"one": {}, "number": {"type": "integer"}}
+
+
+def test_the_same_parameters_are_the_same_version_whatever_their_defaults_are() -> None:
+    def one(number: int, note: object = object()) -> int:
+        return number
+
+    def other(number: int, note: object = object()) -> str:
+        return str(number)
+
+    assert code(one).version == code(other).version
+
+
+def _renamed(count: int) -> None: ...
+
+
+def _retyped(number: str) -> None: ...
+
+
+def _optional(number: int = 1) -> None: ...
+
+
+def _by_name(*, number: int) -> None: ...
+
+
+@pytest.mark.parametrize("changed", [_renamed, _retyped, _optional, _by_name])
+def test_other_parameters_are_another_version(changed: Any) -> None:
+    def plain(number: int) -> None: ...
+
+    assert code(plain).version != code(changed).version
+
+
+def test_a_field_more_in_a_type_is_another_version() -> None:
+    def of(kind: type) -> Code:
+        def take(value: Any) -> None: ...
+
+        take.__annotations__["value"] = kind
+        return code(take)
+
+    @dataclass
+    class Narrow:
+        number: int
+
+    @dataclass
+    class Wide:
+        number: int
+        unit: str
+
+    Wide.__name__ = Wide.__qualname__ = "Narrow"
+    assert of(Narrow).version != of(Wide).version
+
+
+def test_a_worker_that_takes_less_is_another_version() -> None:
+    def plain(number: int) -> None: ...
+
+    small = Parcels(limits=Limits(payload=1000))
+    assert code(plain).version != code(plain, small).version

@@ -1,0 +1,127 @@
+"""`app.run_worker()`: where it may block, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolhand import ShiftReport, Status, UsageError
+from poolhand.app import App
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def test_it_does_not_block_a_loop() -> None:
+    with pytest.raises(UsageError, match=r"use `async with app\.worker"):
+        App("memory://").run_worker()
+
+
+def test_it_wants_the_main_thread() -> None:
+    found: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            App("memory://").run_worker()
+        except UsageError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "only the main thread" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"slots": 0}, "slots=0 is not allowed"),
+        ({"pools": "chat"}, "pools='chat' is not allowed"),
+        ({"drain_timeout": True}, "drain_timeout=True is not allowed"),
+    ],
+    ids=["slots", "pools", "timeout"],
+)
+def test_its_options_are_checked(options: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        App("memory://").run_worker(**options)
+
+
+def stopped(app: App) -> ShiftReport:
+    before = [signal.getsignal(one) for one in STOPS]
+    report = app.run_worker(2)
+    assert [signal.getsignal(one) for one in STOPS] == before
+    return report
+
+
+def test_jobs_run_until_a_signal_comes(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    app = App(url)
+
+    @app.task(name="stop")
+    def stop() -> int:
+        # A thread of this process, while the worker's loop has the main one.
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 7
+
+    ticket = stop.submit_sync()
+    assert stopped(app).completed == 1
+    assert ticket.result() == 7
+    assert "stopping: " in capsys.readouterr().err
+
+
+def test_a_signal_before_the_start_ends_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    app = App("memory://")
+
+    @app.warm_up
+    async def load() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    @app.task(name="call")
+    async def call() -> None: ...
+
+    assert stopped(app) == ShiftReport(0, 0, 0, 0, 0.0)
+    assert capsys.readouterr().err == "stopping: the worker has not started yet\n"
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    app = App("memory://")
+
+    @app.task(name="stop")
+    def stop() -> bool:
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ignored
+
+    ticket = stop.submit_sync()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        stopped(app)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ticket.result() is True
+
+
+def test_a_worker_that_cannot_start_leaves_the_handlers_as_they_were(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}")
+    before = [signal.getsignal(one) for one in STOPS]
+    with pytest.raises(Exception, match=str(tmp_path)):
+        app.run_worker()
+    assert [signal.getsignal(one) for one in STOPS] == before
+
+
+def test_jobs_go_on_when_it_runs_again(shared_url: str) -> None:
+    app = App(shared_url)
+
+    @app.task(name="stop")
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    for _ in range(2):
+        ticket = stop.submit_sync()
+        stopped(app)
+        assert ticket.status is Status.COMPLETED

@@ -1,0 +1,205 @@
+"""Tickets of code without an event loop: waiting, cancelling, looking, from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from poolhand import JobCancelled, JobFailed, Retry, Status, SyncTicket, UsageError
+from poolhand.app import App
+
+
+@contextmanager
+def worker(app: App, slots: int = 4) -> Iterator[None]:
+    """Run a worker of the app on a thread with a loop of its own, as another process would."""
+    started, stop = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def work() -> None:
+        async with app, app.worker(slots):
+            loops.append(asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def adder(app: App, **options: Any) -> Any:
+    @app.task(name="add", **options)
+    async def add(number: int) -> int:
+        if number < 0:
+            raise ValueError("a negative number")
+        return number + 1
+
+    return add
+
+
+def closed(app: App) -> None:
+    asyncio.run(app.close())
+
+
+def test_a_script_submits_and_waits_for_the_value(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    with worker(app):
+        ticket = add.submit_sync(1)
+        assert ticket.result() == 2
+        assert ticket.result(timeout=5) == 2
+        assert ticket.status is Status.COMPLETED
+        assert ticket.snapshot().result == 2
+        assert add.with_options(priority=3).submit_sync(4).result(timeout=30) == 5
+
+
+def test_the_error_of_a_job_is_raised(url: str) -> None:
+    app = App(url)
+    add = adder(app, retry=Retry(attempts=1))
+    # The worker runs in this process, which therefore knows the exception itself.
+    with worker(app), pytest.raises(ValueError, match="a negative number"):
+        add.submit_sync(-1).result()
+
+
+def test_a_value_of_another_app_on_the_same_store_is_read(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, _ = adder(here, retry=Retry(attempts=1)), adder(there)
+    with worker(there):
+        assert add.submit_sync(1).result(timeout=30) == 2
+        with pytest.raises(JobFailed, match="ValueError: a negative number"):
+            add.submit_sync(-1).result(timeout=30)
+    closed(here)
+
+
+def test_many_threads_wait_at_once(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    with worker(app), ThreadPoolExecutor(8) as threads:
+        values = list(threads.map(lambda n: add.submit_sync(n).result(timeout=30), range(40)))
+        shared = add.submit_sync(1)
+        same = [threads.submit(shared.result, 30) for _ in range(8)]
+        assert [one.result() for one in same] == [2] * 8
+    assert values == list(range(1, 41))
+
+
+def test_a_wait_that_runs_out_says_why_and_leaves_the_job_be(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    ticket = add.submit_sync(1)
+    with pytest.raises(TimeoutError, match=f"job {ticket.id} is not over after 0.05 s: .*worker"):
+        ticket.result(timeout=0.05)
+    assert ticket.status is Status.QUEUED
+    assert ticket.explain().reason == "no_worker"
+    with worker(app):
+        assert ticket.result(timeout=30) == 2
+
+
+def test_a_waiting_job_is_cancelled(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    ticket = add.submit_sync(1)
+    assert ticket.cancel() is True
+    assert ticket.status is Status.CANCELLED
+    assert ticket.cancel() is True
+    with pytest.raises(JobCancelled):
+        ticket.result()
+    closed(app)
+
+
+def test_the_status_is_asked_for(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, other = adder(here), adder(there)
+    ticket = add.submit_sync(1)
+    with worker(there):
+        assert other.submit_sync(5).result(timeout=30) == 6
+    assert ticket.snapshot().status is Status.QUEUED
+    assert ticket.status is Status.COMPLETED
+    assert ticket.refresh().result == 2
+    closed(here)
+
+
+def test_a_ticket_is_found_by_its_id(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    ticket = add.submit_sync(1)
+    found = app.get_sync(ticket.id)
+    assert isinstance(found, SyncTicket)
+    assert found.id == ticket.id
+    assert app.get_sync("no such job") is None
+    with worker(app):
+        assert found.result(timeout=30) == 2
+    assert repr(found) == f"<SyncTicket {ticket.id} completed>"
+
+
+async def test_a_loop_is_never_blocked(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    ticket = await asyncio.to_thread(add.submit_sync, 1)
+    for verb in ("result", "cancel", "refresh", "explain"):
+        with pytest.raises(UsageError, match=rf"{verb}\(\) .* would block .* await app\.get\('"):
+            getattr(ticket, verb)()
+    with pytest.raises(UsageError, match=r"use await app\.get"):
+        app.get_sync(ticket.id)
+    assert ticket.status is Status.QUEUED
+    await app.close()
+
+
+def test_a_job_in_a_thread_waits_for_another(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+
+    @app.task(name="plan")
+    def plan() -> int:
+        found: int = add.submit_sync(6).result(timeout=30)
+        return found
+
+    with worker(app):
+        assert plan.submit_sync().result(timeout=30) == 7
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")], ids=str)
+def test_a_timeout_must_be_seconds(timeout: Any) -> None:
+    app = App("memory://")
+    ticket = adder(app).submit_sync(1)
+    with pytest.raises(UsageError, match="give seconds, 0 or more"):
+        ticket.result(timeout)
+    closed(app)
+
+
+def test_a_ticket_goes_on_when_the_app_was_closed(shared_url: str) -> None:
+    app = App(shared_url)
+    ticket = adder(app).submit_sync(1)
+    closed(app)
+    with worker(app):
+        assert ticket.result(timeout=30) == 2
+
+
+def test_ctrl_c_ends_a_wait_and_the_job_with_it_if_asked_for(url: str) -> None:
+    app = App(url)
+    tickets: list[SyncTicket[None]] = []
+
+    @app.task(name="interrupt")
+    async def interrupt() -> None:
+        while not (tickets and tickets[0]._ticket._seen.waiting):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with worker(app):
+        tickets.append(interrupt.with_options(cancel_with_caller=True).submit_sync())
+        with pytest.raises(KeyboardInterrupt):
+            tickets[0].result()
+        with pytest.raises(JobCancelled):
+            tickets[0].result(timeout=30)

@@ -1,0 +1,46 @@
+"""What an operator sees is taken by any JSON encoder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from poolhand import App
+from poolhand.operate import actions, findings
+from poolhand.rules.view import View
+
+
+def views() -> Iterator[type[View]]:
+    waiting = [View]
+    while waiting:
+        kind = waiting.pop()
+        yield kind
+        waiting.extend(kind.__subclasses__())
+
+
+def test_what_people_are_shown_has_a_to_dict() -> None:
+    # Imported above, so that theirs are known.
+    assert {actions.__name__, findings.__name__} <= sys.modules.keys()
+    names = {kind.__name__ for kind in views()}
+    assert names >= {
+        "Job", "Fault", "Explanation", "JobEvent", "DrainReport", "ShiftReport", "PoolHealth",
+        "WorkerHealth", "PoolSnapshot", "PoolStats", "JobView", "JobsView", "PoolView", "AuditView",
+        "Answer", "Summary", "WorkersView", "FarmRecord", "SessionView", "ScheduleView", "Finding",
+    }  # fmt: skip
+
+
+async def test_what_an_operator_sees_is_taken_by_any_encoder() -> None:
+    app = App("memory://")
+
+    @app.task(pool="shown")
+    async def work(number: int) -> int:
+        return number
+
+    async with app, app.worker():
+        await (await work.submit(1))
+        for one in (await app.operator().jobs(), await app.operator().workers()):
+            json.dumps(one.to_dict(), allow_nan=False)
+        (job,) = await app.operator().jobs()
+        assert job.to_dict()["status"] == "completed"
+        assert job.to_dict()["submitted_at"] == job.submitted_at.isoformat()

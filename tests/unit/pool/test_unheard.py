@@ -1,0 +1,159 @@
+"""A failure of a pool in memory that is never asked for is logged; any other is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from poolhand import Job, Pool, Retry, Status, log_events, wait
+from poolhand.observe.events import Events
+from tests.unit.pool.support import until
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    caplog.clear()
+    return found
+
+
+async def broken(_: object = None) -> None:
+    raise ValueError("no such page")
+
+
+def plain() -> None:
+    raise ValueError("no such page")
+
+
+async def settle(pool: Pool) -> None:
+    """Let all jobs end; what is logged then comes in one of the next turns of the loop."""
+    await until(lambda: not pool.size())
+    await turns()
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("job", "run_in"), [(broken, None), (plain, "thread"), (plain, "loop")])
+async def test_a_job_that_is_submitted_and_forgotten_is_logged_when_it_fails(
+    caplog: pytest.LogCaptureFixture, job: Any, run_in: str | None
+) -> None:
+    async with Pool("reviews") as pool:
+        id = (await pool.with_options(run_in=run_in).submit(job)).id
+        await settle(pool)
+        (line,) = errors(caplog)
+        name = job.__qualname__
+        assert line.startswith(
+            f"job {id} of '{name}' in pool 'reviews' failed, and its ticket was never awaited: "
+            "ValueError: no such page\n    Traceback"
+        )
+        assert 'raise ValueError("no such page")' in line
+        assert [one.id for one in pool.dead()] == [id]
+    assert errors(caplog) == []
+
+
+async def test_in_a_thread_of_its_own_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with Pool("reviews") as pool:
+        await pool.submit(plain)
+        await until(lambda: bool(caplog.records))
+    assert len(errors(caplog)) == 1
+
+
+async def test_whoever_asks_in_any_way_knows(caplog: pytest.LogCaptureFixture) -> None:
+    async with Pool("reviews") as pool:
+        with pytest.raises(ValueError, match="no such page"):
+            await pool.run(broken)
+        with pytest.raises(ValueError, match="no such page"):
+            await (await pool.submit(broken)).result(timeout=5)
+        await wait([await pool.submit(broken)])
+        await wait(await pool.submit(broken), timeout=5)
+        polled = await pool.submit(broken)
+        await settle(pool)
+        assert polled.status is Status.FAILED
+        with pytest.raises(ValueError, match="no such page"):
+            await pool.map(broken, [1])
+        assert len(await pool.map(broken, [1, 2], return_exceptions=True)) == 2
+        del polled
+        await settle(pool)
+    assert errors(caplog) == []
+
+
+async def test_a_ticket_that_is_held_can_still_be_asked_after_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews") as pool:
+        tickets = [await pool.submit(broken) for _ in range(2)]
+        await settle(pool)
+    assert errors(caplog) == []
+    with pytest.raises(ValueError, match="no such page"):
+        await tickets.pop()
+    assert errors(caplog) == []
+    tickets.clear()
+    await turns()
+    assert len(errors(caplog)) == 1
+
+
+async def test_a_failure_that_only_its_key_holds_is_logged_with_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews") as pool:
+        await pool.with_options(idempotency_key="once").submit(broken)
+        await settle(pool)
+        assert errors(caplog) == []
+    await turns()
+    assert len(errors(caplog)) == 1
+
+
+async def test_retries_of_a_pool_are_not_logged_and_its_last_failure_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews", retry=Retry(attempts=3, first=0.1)) as pool:
+        await pool.submit(broken)
+        await settle(pool)
+    assert [one.levelname for one in caplog.records] == ["ERROR"]
+
+
+async def test_on_dead_knows(caplog: pytest.LogCaptureFixture) -> None:
+    dead: list[Job] = []
+    async with Pool("reviews", on_dead=dead.append) as pool:
+        await pool.submit(broken)
+        await settle(pool)
+    assert len(dead) == 1
+    assert errors(caplog) == []
+
+
+async def test_a_cancelled_job_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    async with Pool("reviews") as pool:
+        await (await pool.submit(asyncio.sleep, 60)).cancel()
+        await pool.submit(asyncio.sleep, 60)
+        await pool.drain(0)
+    assert errors(caplog) == []
+
+
+async def test_a_burst_of_failures_is_a_few_lines_and_a_summary(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews", max_concurrent=50) as pool:
+        for _ in range(200):
+            await pool.submit(broken)
+        await settle(pool)
+    *lines, summary = errors(caplog)
+    assert len(lines) >= 10
+    count = 200 - len(lines)
+    assert summary.startswith(f"and {count} more failures of task 'broken' in the last ")
+    assert summary.endswith(f"; {count} jobs are dead")
+
+
+async def test_where_events_are_logged_a_failure_has_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events = Events()
+    log_events(events=events)
+    async with Pool("reviews", events=events) as pool:
+        await pool.submit(broken)
+        await settle(pool)
+    (line,) = errors(caplog)
+    assert line.startswith("job ended pool=reviews ")

@@ -1,0 +1,82 @@
+"""Values against a JSON Schema: what certainly does not fit is refused, all else passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from poolhand.rules.json_schema import schema_fault
+
+ROOT = {
+    "$defs": {
+        "Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        "Loop": {"$ref": "#/$defs/Loop"},
+        "Tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Tree"}}},
+    }
+}
+POINT = {"$ref": "#/$defs/Point"}
+MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        (5, {"type": "integer"}),
+        (5, {"type": "number"}),
+        (5.5, {"type": "number"}),
+        ("x", {"type": "string"}),
+        (None, MAYBE),
+        ([1, 2], {"type": "array", "items": {"type": "integer"}}),
+        ({"x": 1}, POINT),
+        ({"alias of x": 1}, POINT),
+        (5, {}),
+        (5, True),
+        (5, None),
+        (5, {"$ref": "#/$defs/Missing"}),
+        (5, {"$ref": "#/$defs/Loop"}),
+        ({"next": {"next": {}}}, {"$ref": "#/$defs/Tree"}),
+        (1.5, {"type": "string", "format": "decimal"}),
+        (5, {"type": "a type of the future"}),
+        (5, {"type": "integer", "minimum": 5, "maximum": 5}),
+        ("abc", {"type": "string", "minLength": 3, "maxLength": 3}),
+        ("a", {"enum": ["a", "b"]}),
+        ({"k": 1}, {"type": "object", "additionalProperties": {"type": "integer"}}),
+        ({"k": 1}, {"type": "object", "additionalProperties": False}),
+    ],
+    ids=repr,
+)
+def test_what_may_fit_passes(value: Any, schema: Any) -> None:
+    assert schema_fault(value, schema, ROOT, "it") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "said"),
+    [
+        ("5", {"type": "integer"}, "it='5' is not allowed; it must be integer"),
+        (True, {"type": "integer"}, "it=True is not allowed; it must be integer"),
+        (1, {"type": "boolean"}, "it must be boolean"),
+        (5, MAYBE, "it=5 is not allowed; it must be string or null"),
+        (5, {"type": ["string", "null"]}, "it must be string or null"),
+        ([1, "2"], {"type": "array", "items": {"type": "integer"}}, "it[1]='2' is not allowed"),
+        ({"x": "1"}, POINT, "it.x='1' is not allowed; it must be integer"),
+        (5, {"anyOf": [POINT, {"type": "null"}]}, "it must be Point or null"),
+        ({"k": "1"}, {"additionalProperties": {"type": "integer"}}, "it.k='1' is not"),
+        (4, {"type": "integer", "minimum": 5}, "it=4 is not allowed; it must be at least 5"),
+        (6, {"type": "integer", "exclusiveMaximum": 6}, "it must be below 6"),
+        ("ab", {"type": "string", "minLength": 3}, "it must be at least this long: 3"),
+        ("c", {"enum": ["a", "b"]}, "it must be one of 'a', 'b'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named(value: Any, schema: Any, said: str) -> None:
+    fault = schema_fault(value, schema, ROOT, "it")
+    assert fault is not None
+    assert said in fault
+
+
+def test_a_value_without_end_is_looked_at_for_a_while() -> None:
+    deep: Any = {}
+    for _ in range(5_000):
+        deep = {"next": deep}
+    assert schema_fault(deep, {"$ref": "#/$defs/Tree"}, ROOT, "it") is None
