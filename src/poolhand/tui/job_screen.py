@@ -17,7 +17,6 @@ from textual.widgets import RichLog, Static
 
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
-from poolhand.operate.payload import payload_lines
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
 from poolhand.rules.streams import JobEvent, Kind
@@ -108,7 +107,7 @@ class JobScreen(Screen[None]):
         if job is None:
             return [Fact("state", f"job {safe(self.job_id)} is not kept any more", "yellow")]
         self.job = job
-        return facts(job, self._where(job.id), self._now()) + payload_lines(payload)
+        return facts(job, self._where(job.id), self._now(), payload)
 
     async def _follow(self) -> None:
         """Show what the job tells, until it is over; a store that is away is asked again."""
