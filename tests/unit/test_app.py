@@ -123,7 +123,8 @@ except Unsupported as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert done.stdout == (
-        f"store='postgresql://me:***@h/db' needs {missing}; install poolhand[postgres] [PH-STO-003]\n"
+        f"store='postgresql://me:***@h/db' needs {missing}; install poolhand[postgres] "
+        "[PH-STO-003]\n"
     ), done.stderr
 
 
