@@ -137,6 +137,10 @@ REVEALED = {
     "await pool.submit_nowait(review, 1).cancel()": "bool",
     "await pool.submit_nowait(review, 1).explain()": "Explanation",
     "pool.snapshot()": "PoolSnapshot",
+    "pool.snapshot().to_dict()": "dict[str, Any]",
+    "asyncio.run(pool.drain()).to_dict()": "dict[str, Any]",
+    "pool.health_check()": "HealthCheck",
+    "pool.health_check()['pool_size']": "Any",
     "pool.dead()": "list[Job]",
     "await pool.start()": "Pool",
     # a task gives a ticket for its value, is called like its function, and keeps its parameters

@@ -123,7 +123,8 @@ except Unsupported as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert done.stdout == (
-        f"store='postgresql://me:***@h/db' needs {missing}; install poolhand[postgres] [PH-STO-003]\n"
+        f"store='postgresql://me:***@h/db' needs {missing}; install poolhand[postgres] "
+        "[PH-STO-003]\n"
     ), done.stderr
 
 
@@ -298,7 +299,7 @@ def test_a_worker_for_a_pool_that_nothing_uses_is_warned_of(
 ) -> None:
     app = App("memory://")
 
-    @app.task(pool="research")
+    @app.task(name="call", pool="research")
     async def call() -> None: ...
 
     app.worker(pools=pools)
@@ -314,7 +315,7 @@ def test_a_worker_for_pools_that_are_used_or_declared_is_not_warned_of(
     app = App("memory://")
     app.pool("declared")
 
-    @app.task(pool="used")
+    @app.task(name="call", pool="used")
     async def call() -> None: ...
 
     app.worker(pools=["declared", "used"])
@@ -331,7 +332,7 @@ async def test_a_declared_pool_without_a_number_has_no_cap(url: str) -> None:
     app.pool("narrow", max_concurrent=1)
     meet = asyncio.Barrier(4)
 
-    @app.task(pool="wide")
+    @app.task(name="call", pool="wide")
     async def call() -> None:
         await meet.wait()
 

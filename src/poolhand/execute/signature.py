@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import Parameter
-from types import NoneType, SimpleNamespace, UnionType
+from types import NoneType, UnionType
 from typing import (
     Any,
     NamedTuple,
@@ -16,10 +16,10 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 from poolhand.errors import PoolhandError, Undecodable, UsageError
+from poolhand.execute.annotations import annotations_of
 from poolhand.execute.unfit import changed_argument, changed_result, lost_part
 from poolhand.rules.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
 from poolhand.wire.choice import Lower
@@ -319,7 +319,7 @@ def _is_built_in(fn: Callable[..., Any]) -> bool:
 
 
 def _types_of(fn: Callable[..., Any], signature: inspect.Signature, is_early: bool) -> Types:
-    hints, unknown = _hints_of(inspect.unwrap(fn))
+    hints, unknown = annotations_of(inspect.unwrap(fn))
     fields = {
         name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
     }
@@ -380,27 +380,6 @@ def _text(why: object) -> str:
 def _listed(value: Any, hint: Any) -> Any:
     """Return the values of `*args` as they are kept."""
     return list(value) if type(value) is tuple and get_origin(hint) is list else value
-
-
-def _hints_of(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the annotations of a function, and as texts those that mean nothing at run time."""
-    try:
-        return get_type_hints(fn, include_extras=True), {}
-    except Exception:
-        # One that means nothing at run time is no reason not to run, nor to forget the others.
-        known = getattr(fn, "__annotations__", {})
-        found = {name: _hint(fn, annotation) for name, annotation in known.items()}
-        hints = {name: hint for name, hint in found.items() if hint is not None}
-        return hints, {name: str(known[name]) for name in known if name not in hints}
-
-
-def _hint(fn: Callable[..., Any], annotation: Any) -> Any:
-    one = SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        hints = get_type_hints(one, getattr(fn, "__globals__", {}), include_extras=True)
-    except Exception:
-        return None
-    return hints["it"]
 
 
 def _kept_type(parameter: Parameter, hint: Any) -> Any:

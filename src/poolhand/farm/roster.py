@@ -108,9 +108,9 @@ class FarmRecord(View, frozen=True):
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
     workers can run at once. `wanted` is the number of workers that follows, which an `external`
     farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
-    `pools` are those it serves; None: a record of an older version, which does not say.
     `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
     it cannot start until leaving ones have ended.
+    `pools` are those it serves; None: a record of an older version, which does not say.
     """
 
     id: str
@@ -132,9 +132,9 @@ class FarmRecord(View, frozen=True):
     failed: int
     workers: tuple[WorkerRecord, ...] = ()
     troubles: tuple[Trouble, ...] = ()
-    pools: tuple[str, ...] | None = None
     surge: int = 1
     held: int = 0
+    pools: tuple[str, ...] | None = None
 
 
 class WishKind(StrEnum):

@@ -180,9 +180,9 @@ class Supervisor:
             failed=failed,
             workers=tuple(one.record(now) for one in self._staff.hired.values()),
             troubles=tuple(self._staff.troubles),
-            pools=self._served,
             surge=settings.surge,
             held=self._staff.held,
+            pools=self._served,
         )
 
     # Loops.

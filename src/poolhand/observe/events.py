@@ -208,8 +208,7 @@ class CallbackFailed(Event, frozen=True):
 class JobSetAside(Event, frozen=True):
     """A job waits for a worker that can run it: this one does not have what the cause names.
 
-    Emitted for the first job of each cause that a worker meets. The `hint` names tasks that may be
-    meant, where the name of the job's task does not decide between several.
+    Emitted for the first job of each cause that a worker meets. `hint`: several tasks may be meant.
     """
 
     job: Job

@@ -46,33 +46,6 @@ class Step(Struct, frozen=True):
     trend: Trend
 
 
-class CapWatch:
-    """Sees pools whose jobs wait behind their own cap while workers are free; reports each once.
-
-    An incident begins with the second look in a row, and ends when a pool has been well for long.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
-        self._calm: dict[str, int] = {}
-
-    def look(self, behind: Iterable[str]) -> list[str]:
-        """Return the pools of which an incident begins."""
-        found = set(behind)
-        self._seen = {pool: self._seen.get(pool, 0) + 1 for pool in found}
-        for pool in list(self._calm):
-            self._calm[pool] = 0 if pool in found else self._calm[pool] + 1
-            if self._calm[pool] >= CALM_LOOKS:
-                del self._calm[pool]
-        begun = [
-            pool
-            for pool in sorted(found)
-            if self._seen[pool] >= CAPPED_LOOKS and pool not in self._calm
-        ]
-        self._calm.update(dict.fromkeys(begun, 0))
-        return begun
-
-
 class Processes(Struct, frozen=True):
     """The worker processes there are.
 
@@ -126,6 +99,33 @@ def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
     are = "1 of them is" if leaving == 1 else f"{leaving} of them are"
     bounds = f"(maximum {maximum} + surge {surge})"
     return f"{wait} to start: at most {most} at once {bounds}, {are} leaving"
+
+
+class CapWatch:
+    """Sees pools whose jobs wait behind their own cap while workers are free; reports each once.
+
+    An incident begins with the second look in a row, and ends when a pool has been well for long.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._calm: dict[str, int] = {}
+
+    def look(self, behind: Iterable[str]) -> list[str]:
+        """Return the pools of which an incident begins."""
+        found = set(behind)
+        self._seen = {pool: self._seen.get(pool, 0) + 1 for pool in found}
+        for pool in list(self._calm):
+            self._calm[pool] = 0 if pool in found else self._calm[pool] + 1
+            if self._calm[pool] >= CALM_LOOKS:
+                del self._calm[pool]
+        begun = [
+            pool
+            for pool in sorted(found)
+            if self._seen[pool] >= CAPPED_LOOKS and pool not in self._calm
+        ]
+        self._calm.update(dict.fromkeys(begun, 0))
+        return begun
 
 
 def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Step:

@@ -23,7 +23,7 @@ from poolhand.rules.streams import JobEvent, Kind
 from poolhand.tui.head import TITLE, spread
 from poolhand.tui.pages import KeyLine, StatusLine
 from poolhand.tui.rows import STYLES, Running, job_state
-from poolhand.tui.told import Fact, event_lines, facts, payload_facts
+from poolhand.tui.told import Fact, event_lines, facts
 
 MOST_LINES = 5_000
 LABEL = 14  # columns for what a line is about
@@ -107,7 +107,7 @@ class JobScreen(Screen[None]):
         if job is None:
             return [Fact("state", f"job {safe(self.job_id)} is not kept any more", "yellow")]
         self.job = job
-        return [*facts(job, self._where(job.id), self._now()), *payload_facts(payload)]
+        return facts(job, self._where(job.id), self._now(), payload)
 
     async def _follow(self) -> None:
         """Show what the job tells, until it is over; a store that is away is asked again."""

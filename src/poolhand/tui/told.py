@@ -17,6 +17,7 @@ from poolhand.tui.rows import Running, took
 from poolhand.tui.words import NOTHING, lasting
 
 LONGEST_LINE = 2_000
+PAYLOAD = ("arguments", "result")
 
 
 class Fact(Struct, frozen=True):
@@ -27,7 +28,9 @@ class Fact(Struct, frozen=True):
     style: str = ""
 
 
-def facts(job: JobView, runs: Running | None, now: datetime) -> list[Fact]:
+def facts(
+    job: JobView, runs: Running | None, now: datetime, payload: PayloadView | None = None
+) -> list[Fact]:
     """Return a job in lines: where it is, why, how often it was tried, what it raised."""
     found = [
         Fact("task", f"{safe(job.name) or NOTHING} in pool {safe(job.pool)}"),
@@ -45,7 +48,9 @@ def facts(job: JobView, runs: Running | None, now: datetime) -> list[Fact]:
         found.append(Fact("due", _moment(job.run_at)))
     if job.rejection_reason is not None:
         found.append(Fact("rejected", safe(job.rejection_reason), "red"))
-    if job.result_bytes is not None:
+    if payload is not None:
+        found += map(_payload, payload_lines(payload))
+    elif job.result_bytes is not None:
         found.append(Fact("result", f"{job.result_bytes:,} bytes"))
     if job.dead:
         found.append(Fact("dead letter", "it failed for good; r runs it again"))
@@ -54,6 +59,12 @@ def facts(job: JobView, runs: Running | None, now: datetime) -> list[Fact]:
     lines = fault_lines(job.error)
     found += [Fact(label, line, "red") for line in lines[:1]]
     return found + [Fact("", line, "dim") for line in lines[1:]]
+
+
+def _payload(line: str) -> Fact:
+    """Return a line on arguments or result under its name."""
+    name, colon, text = line.partition(": ")
+    return Fact(name, text) if colon and name in PAYLOAD else Fact("", line, "dim")
 
 
 def _submitted(job: JobView, now: datetime) -> str:
@@ -137,9 +148,3 @@ def _time(at: datetime) -> str:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def payload_facts(payload: PayloadView | None) -> list[Fact]:
-    """Return the arguments and the result of a job; a line without a label goes on."""
-    pairs = (line.partition(": ") for line in payload_lines(payload))
-    return [Fact(label, text) if text else Fact("", label) for label, _, text in pairs]

@@ -276,7 +276,7 @@ async def test_a_cancelled_job_frees_its_key_its_session_and_its_slot(
 async def test_many_who_cancel_at_the_same_time_are_all_answered(url: str) -> None:
     app = App(url)
 
-    @app.task(pool="many")
+    @app.task(name="call", pool="many")
     async def call(number: int) -> None: ...
 
     async with app:

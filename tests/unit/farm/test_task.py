@@ -534,7 +534,7 @@ async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_mean
     app = App("memory://")
     with pytest.raises(UsageError, match=r"'tiemout' is no option .*; did you mean 'timeout'"):
 
-        @app.task(tiemout=5)  # type: ignore[call-overload, untyped-decorator]
+        @app.task(name="call", tiemout=5)  # type: ignore[call-overload, untyped-decorator]
         async def call() -> None: ...
 
 

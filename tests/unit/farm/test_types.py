@@ -43,7 +43,7 @@ async def test_unions_and_paths_arrive_as_what_they_were_and_come_back(url: str)
     app = App(url)
     seen: list[Any] = []
 
-    @app.task
+    @app.task(name="look")
     async def look(
         shape: Shape, more: list[Circle | Square | str], folder: Folder, where: Path | str
     ) -> dict[str, Shape | None]:
@@ -112,17 +112,17 @@ def test_what_can_never_be_stored_is_refused_by_the_decorator() -> None:
     app = App("memory://")
     with pytest.raises(UsageError, match=r"parameter 'agent' is annotated .* an Agent cannot be"):
 
-        @app.task
+        @app.task(name="call")
         async def call(agent: Agent) -> None: ...
 
     with pytest.raises(UsageError, match=r"returns .*Agent, which cannot work"):
 
-        @app.task
+        @app.task(name="make")
         async def make() -> Agent: ...  # type: ignore[empty-body]
 
     with pytest.raises(UsageError, match="parameter 'agent' is annotated"):
 
-        @app.agent
+        @app.agent(name="talk")
         async def talk(session: Session, agent: Agent) -> None: ...
 
 
@@ -148,7 +148,7 @@ async def test_a_late_type_is_refused_before_a_worker_claims_anything() -> None:
 async def test_the_state_of_a_turn_that_json_would_change_fails_the_turn() -> None:
     app = App("memory://")
 
-    @app.agent(retry=None)
+    @app.agent(name="assistant", retry=None)
     async def assistant(session: Session, message: str) -> None:
         session.state["at"] = NOON
 

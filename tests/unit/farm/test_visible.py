@@ -55,7 +55,7 @@ async def test_an_orderly_stop_and_a_snooze_are_no_failures(
     app, gate = App("memory://", runtime=runtime), Gate()
     turns: list[int] = []
 
-    @app.task
+    @app.task(name="nap")
     async def nap() -> None:
         turns.append(1)
         if len(turns) == 1:
@@ -63,7 +63,7 @@ async def test_an_orderly_stop_and_a_snooze_are_no_failures(
         if len(turns) == 2:
             raise Snooze(1.0)
 
-    @app.task
+    @app.task(name="long")
     async def long() -> None:
         await gate.pass_through()
 
@@ -154,7 +154,7 @@ async def test_an_on_dead_that_raises_is_logged(
     app = App("memory://", runtime=runtime)
     app.pool("p", on_dead=on_dead)
 
-    @app.task(pool="p", retry=None)
+    @app.task(name="ask", pool="p", retry=None)
     async def ask() -> None:
         raise LookupError("no such page")
 
@@ -175,7 +175,7 @@ async def test_a_store_that_is_away_is_logged_once(
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
 
-    @app.task
+    @app.task(name="ask")
     async def ask() -> None: ...
 
     async with app, app.worker():
@@ -195,7 +195,7 @@ async def test_where_events_are_logged_each_failure_has_one_line(
     log_events(events=events)
     app = App("memory://", runtime=runtime, events=events)
 
-    @app.task(retry=Retry(attempts=2, first=1.0))
+    @app.task(name="ask", retry=Retry(attempts=2, first=1.0))
     async def ask() -> None:
         raise LookupError("no such page")
 

@@ -33,7 +33,7 @@ def test_what_people_are_shown_has_a_to_dict() -> None:
 async def test_what_an_operator_sees_is_taken_by_any_encoder() -> None:
     app = App("memory://")
 
-    @app.task(pool="shown")
+    @app.task(name="work", pool="shown")
     async def work(number: int) -> int:
         return number
 

@@ -165,34 +165,6 @@ def test_who_runs_least_goes_and_of_those_the_youngest() -> None:
     assert to_dismiss(workers, 0) == []
 
 
-# Pools whose cap keeps jobs waiting
-
-
-def test_a_pool_behind_its_cap_is_reported_once_until_it_has_been_well_for_long() -> None:
-    watch = CapWatch()
-    assert watch.look(["chat"]) == []
-    assert watch.look(["chat"]) == ["chat"]
-    assert [watch.look(["chat"]) for _ in range(50)] == [[]] * 50
-    for _ in range(CALM_LOOKS - 1):
-        watch.look([])
-    assert (watch.look(["chat"]), watch.look(["chat"])) == ([], [])
-    for _ in range(CALM_LOOKS):
-        watch.look([])
-    assert (watch.look(["chat"]), watch.look(["chat"])) == ([], ["chat"])
-
-
-def test_a_single_look_at_a_full_cap_is_no_incident() -> None:
-    watch = CapWatch()
-    assert [watch.look(["chat"] if number % 2 else []) for number in range(20)] == [[]] * 20
-
-
-def test_each_pool_has_an_incident_of_its_own() -> None:
-    watch = CapWatch()
-    watch.look(["a"])
-    assert watch.look(["a", "b"]) == ["a"]
-    assert watch.look(["a", "b"]) == ["b"]
-
-
 # How many processes
 
 
@@ -241,3 +213,31 @@ def test_why_workers_are_not_started_yet_is_said() -> None:
         "1 of them is leaving"
     )
     assert held_text(4, 0, 2, 3).startswith("2 workers wait to start: at most 4 processes at once")
+
+
+# Pools whose cap keeps jobs waiting
+
+
+def test_a_pool_behind_its_cap_is_reported_once_until_it_has_been_well_for_long() -> None:
+    watch = CapWatch()
+    assert watch.look(["chat"]) == []
+    assert watch.look(["chat"]) == ["chat"]
+    assert [watch.look(["chat"]) for _ in range(50)] == [[]] * 50
+    for _ in range(CALM_LOOKS - 1):
+        watch.look([])
+    assert (watch.look(["chat"]), watch.look(["chat"])) == ([], [])
+    for _ in range(CALM_LOOKS):
+        watch.look([])
+    assert (watch.look(["chat"]), watch.look(["chat"])) == ([], ["chat"])
+
+
+def test_a_single_look_at_a_full_cap_is_no_incident() -> None:
+    watch = CapWatch()
+    assert [watch.look(["chat"] if number % 2 else []) for number in range(20)] == [[]] * 20
+
+
+def test_each_pool_has_an_incident_of_its_own() -> None:
+    watch = CapWatch()
+    watch.look(["a"])
+    assert watch.look(["a", "b"]) == ["a"]
+    assert watch.look(["a", "b"]) == ["b"]

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand.farm.roster import FinishedJob, RunningJob, Snapshot
+from poolhand.operate.payload import PayloadView
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import JobEvent, Kind
 from poolhand.tui import told
@@ -85,6 +86,20 @@ async def test_a_job_that_runs_is_told_with_its_worker() -> None:
     assert told.Fact("worker", "box-1a2b3c.1, soft_timeout") in told.facts(job, runs, START)
     over = replace(job, status=Status.COMPLETED)
     assert not [fact for fact in told.facts(over, runs, START) if fact.label == "worker"]
+
+
+async def test_arguments_and_result_stand_with_the_facts_of_a_job() -> None:
+    async with made() as world:
+        id = await world.dead()
+        job = await world.operator.job(id)
+    assert job is not None
+    payload = PayloadView(id, "work", {"text": HOSTILE}, None, True, "x" * 5_000, None)
+    facts = told.facts(job, None, START, payload)
+    known = {fact.label: fact.text for fact in facts}
+    assert known["arguments"] == '{"text":"\\u001b[31m[red]x\\u0007\\u202e"}'
+    assert known["result"].startswith('"xxx')
+    assert [fact.text for fact in facts if "left out" in fact.text] != []
+    assert all(fact.text.isprintable() for fact in facts)
 
 
 def test_a_snapshot_tells_what_runs_and_what_has_ended_with_its_errors() -> None:
