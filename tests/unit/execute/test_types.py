@@ -26,7 +26,13 @@ from poolhand.wire.signing import KeyRing
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 RING = KeyRing({"a": b"a" * 32}, current="a")
-UNANNOTATED: Any = object()
+
+
+class Unannotated:
+    """Stands for a parameter without an annotation."""
+
+
+UNANNOTATED: Any = Unannotated
 
 
 class Cat(BaseModel):
