@@ -379,7 +379,7 @@ class App(Schedules, ByName):
         return agent
 
     def _add(self, code: Code, pool: str) -> None:
-        self._declared.use(pool)
+        self._declared.use(pool, code.name, self.url)
         self._codes.add(code)
         KNOWN.renew(code)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from poolhand.config import load_app_store, masked
+from poolhand.config import load_app_store, masked, misspelt_variables, unknown_variable
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
+from poolhand.observe.failures import warn
 from poolhand.rules.checks import nearest, shown
 from poolhand.rules.keep import Keep
 from poolhand.runtime import Runtime
@@ -56,6 +57,8 @@ def chosen_store(url: str | None) -> tuple[str, str]:
         return str(url), IN_CODE
     found = load_app_store()
     assert found.text is not None
+    for name in misspelt_variables("store"):
+        warn(f"{unknown_variable(name)} This app uses {masked(found.text)} ({found.origin})")
     return found.text, found.origin
 
 

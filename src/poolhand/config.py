@@ -166,6 +166,13 @@ def read(
     )
 
 
+def misspelt_variables(setting: str) -> list[str]:
+    """Return the variables of the environment that nearly name a setting, and so do not set it."""
+    known = {f"{PREFIX}{one.name.upper()}" for one in SETTINGS}
+    ours = (name for name in sorted(os.environ) if name.startswith(PREFIX) and name not in known)
+    return [name for name in ours if nearest(name.removeprefix(PREFIX), [setting], 0.75)]
+
+
 def unknown_variable(name: str) -> str:
     """Return what is wrong with a variable that has our prefix and is none of ours."""
     # Without the prefix, which would make any two of them similar.

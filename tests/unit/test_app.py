@@ -503,3 +503,14 @@ async def test_an_app_can_be_used_by_many_tasks_of_a_loop_at_once(tmp_path: Path
 
     async with app, app.worker(8):
         assert await asyncio.gather(*map(one, range(100))) == list(range(100))
+
+
+@pytest.mark.parametrize(("url", "warned"), [("sqlite:///a.db", True), ("memory://", False)])
+def test_a_task_that_was_typed_in_is_warned_of_where_others_share_the_store(
+    url: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    typed_in: dict[str, Any] = {"__name__": "__main__"}
+    exec("def typed(x: int) -> int:\n    return x", typed_in)  # noqa: S102 - as with python -c
+    App(url).task(typed_in["typed"])
+    said = [line for line in caplog.messages if "task '__main__.typed' was typed in" in line]
+    assert len(said) == warned

@@ -478,3 +478,18 @@ def test_who_only_looks_at_a_store_is_not_told_of_the_farm(
 def test_somebody_always_sits_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "anna")
     assert person() == "anna"
+
+
+def test_an_app_says_that_a_variable_nearly_names_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POOLHAND_STORE", raising=False)
+    App()
+    assert caplog.messages == []
+    monkeypatch.setenv("POOLHAND_STOR", "sqlite:///other.db")
+    App()
+    assert caplog.messages == [
+        "POOLHAND_STOR is no variable of poolhand and has no effect; did you mean POOLHAND_STORE? "
+        "This app uses sqlite:///poolhand.db (default)"
+    ]

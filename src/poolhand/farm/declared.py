@@ -70,9 +70,15 @@ class Declared:
             raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
         self._check_near_miss({pool}, declared=set(self.configs))
 
-    def use(self, pool: str) -> None:
-        """Note that a task means this pool."""
+    def use(self, pool: str, task: str, url: str) -> None:
+        """Note that a task means this pool; one that other processes cannot know is warned of."""
         self._used.add(pool)
+        if task.startswith("__main__.") and not url.lower().startswith("memory:"):
+            warn(
+                f"task {task!r} was typed in, or its script came through -c or a pipe: every such "
+                "script would have tasks of that name in the same store; give it one of its own: "
+                "@app.task(name=…)"
+            )
 
     def served(self) -> tuple[str, ...]:
         """Return the pools that are declared, or that a task means."""
