@@ -20,8 +20,9 @@ class Brief(Struct, frozen=True, array_like=True, gc=False):
     `payload` holds the arguments, `context` what came along from the submitter. `rerun`: the job
     may run again when a process dies under it. A `closure` lives in the process that submitted it,
     its `home`, and nowhere else. One whose payload is signed names the `run` it was signed for.
-    `version` is that of the task's parameters when it was submitted. Fields are written by their
-    place: new ones go behind the others, and older code passes over them.
+    `version` is that of the task's parameters when it was submitted, `source` the end of its file's
+    path. Fields are written by their place: new ones go behind the others, and older code passes
+    over them.
     """
 
     task: str
@@ -36,6 +37,7 @@ class Brief(Struct, frozen=True, array_like=True, gc=False):
     context: bytes | None = None
     run: str | None = None
     version: str | None = None
+    source: str | None = None
 
     @property
     def policy(self) -> Retry | None:

@@ -18,7 +18,7 @@ from poolhand.execute.capture import captured, close_output
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.schema import arguments_schema, version_of
 from poolhand.execute.signature import Call, Signature
-from poolhand.execute.task_name import is_defined_anew
+from poolhand.execute.task_name import is_defined_anew, is_same_source, source_of
 from poolhand.rules.causes import (
     ANY_VERSION,
     call_cause,
@@ -58,6 +58,7 @@ class Code:
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
         self._version: str | None = None
+        self.source = source_of(fn)
 
     @property
     def version(self) -> str:
@@ -73,6 +74,16 @@ class Code:
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Return the names and kinds of the parameters, in order."""
         return tuple(zip(self.signature.fields(), self.signature.kinds, strict=True))
+
+    def is_meant(self, name: str, source: str | None) -> bool:
+        """Tell whether a job of a task of that name, from that file, means this one.
+
+        Another name may end alike by chance: then it stands in another file. Jobs of older versions
+        do not say in which.
+        """
+        if name == self.name or source is None:
+            return True
+        return is_same_source(self.source, source, max(name, self.name, key=len))
 
     def causes(self, name: str | None = None) -> Iterator[str]:
         """Return the causes of jobs that wait for this task, or for a key that it reads with.

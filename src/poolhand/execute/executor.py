@@ -124,6 +124,8 @@ class Executor:
             code = self.codes.find(brief.task)
             if code is None:
                 return set_aside(claim, task_cause(brief.task))
+            if not code.is_meant(brief.task, brief.source):
+                return self._refuse(claim, task_cause(brief.task))
         except Exception as error:
             return Hopeless(claim, Failed(error, permanent=True))
         try:
@@ -183,6 +185,11 @@ class Executor:
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
 
+    def _refuse(self, claim: Claim, cause: str) -> Change:
+        """Set aside what this process offered to run, and does not offer again."""
+        self.refused |= {cause}
+        return set_aside(claim, cause)
+
     def _misfit(
         self, claim: Claim, brief: Brief, code: Code, error: WireError
     ) -> Hopeless | Change:
@@ -190,8 +197,7 @@ class Executor:
         if brief.version is None or brief.version == code.version:
             return Hopeless(claim, Failed(error, permanent=True))
         cause = call_cause(brief.version, claim.job.name)
-        self.refused |= {cause}
-        change = set_aside(claim, cause)
+        change = self._refuse(claim, cause)
         fault = Fault(f"poolhand.errors.{type(error).__name__}", str(error))
         return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
 

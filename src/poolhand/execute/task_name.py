@@ -15,6 +15,7 @@ from poolhand.rules.checks import shown
 # The second is what a child of multiprocessing calls the script of its parent.
 SCRIPTS = ("__main__", "__mp_main__")
 MAIN = ".__main__"
+SOURCE_PARTS = 3  # folders, and the file
 
 
 def name_of_task(fn: Callable[..., Any]) -> str:
@@ -39,6 +40,23 @@ def name_of_global(fn: Callable[..., Any]) -> str:
         "would have the same one; define it at the top level of a module, or give it a name: "
         f'@app.task(name="{wanted}"), @app.agent(name="{wanted}"){wraps}'
     )
+
+
+def source_of(fn: Callable[..., Any]) -> str:
+    """Return the end of the path of the file that a function stands in; empty if it has none."""
+    file = getattr(unwrap(fn), "__globals__", {}).get("__file__")
+    if not isinstance(file, str) or file.startswith("<"):
+        return ""
+    return "/".join(Path(file).absolute().parts[-SOURCE_PARTS:])
+
+
+def is_same_source(one: str, other: str, name: str) -> bool:
+    """Tell whether two files can be the module of a task of that name, the longer one of two.
+
+    `shop/tasks.py` and `bank/tasks.py` are not both `shop.tasks`, on whatever machine they are.
+    """
+    parts = max(1, min(name.count("."), SOURCE_PARTS))
+    return one != "" and one.split("/")[-parts:] == other.split("/")[-parts:]
 
 
 def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:

@@ -50,6 +50,7 @@ class TaskRecord(Struct, frozen=True, omit_defaults=True):
     on_crash: str = "rerun"
     on_busy: str = "enqueue"
     parameters: tuple[tuple[str, str], ...] = ()
+    source: str = ""
 
 
 class Published(Struct, frozen=True):
@@ -137,7 +138,8 @@ async def workers_with(
     for digest in sorted({one.catalogue for one in workers if one.catalogue is not None}):
         contents = await _contents(store, digest)
         names = meant(task, [record.name for record in contents.tasks])
-        if len(names) == 1:
+        # One that only ends alike may stand in another file: whether it does is seen by its worker.
+        if names == [task]:
             having.add(digest)
         ambiguous.update(names[1:] and names)
     return [one for one in workers if one.catalogue in having], sorted(ambiguous)
@@ -174,4 +176,5 @@ def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) ->
         usual.on_crash,
         usual.on_busy,
         code.parameters(),
+        code.source,
     )

@@ -42,6 +42,7 @@ class PublishedCode(Code):
         super().__init__(name, _stub(record), parcels)
         self._record = record
         self._version = None if record is None else record.version
+        self.source = "" if record is None else record.source
 
     @property
     def version(self) -> str | None:  # type: ignore[override]

@@ -167,4 +167,5 @@ def _plain(call: Call, options: Options, payload: bytes) -> Brief:
         call.home is not None,
         call.home,
         version=None if call.code is None else call.code.version,
+        source=None if call.code is None else call.code.source,
     )

@@ -267,7 +267,7 @@ async def test_a_value_that_is_no_json_is_refused_by_the_submit_and_nothing_is_k
     task = app.task(context_tasks.on_loop)
     async with app:
         request_id.set({"when": object()})
-        with pytest.raises(UsageError, match=r"'farm_request_id' .* a dict that JSON cannot"):
+        with pytest.raises(UsageError, match=r"'farm_request_id' .* cannot be stored as JSON"):
             await task.submit(HERE)
         with pytest.raises(UsageError, match="'farm_request_id'"):
             await task.submit_many([(HERE,)])
@@ -292,8 +292,9 @@ def test_briefs_of_the_version_before_and_after_are_read() -> None:
     fields = ["add", b"x", None, None, None, None, False, False, None]
     old = msgspec.msgpack.encode(fields)
     assert read_brief(old, "job-1") == Brief("add", b"x", rerun=False)
-    newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "of the version after"])
-    assert read_brief(newer, "job-1") == Brief("add", b"x", rerun=False, context=b"c", version="v")
+    newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "a.py", "of the version after"])
+    brief = Brief("add", b"x", rerun=False, context=b"c", version="v", source="a.py")
+    assert read_brief(newer, "job-1") == brief
 
 
 def named(name: str, ring: KeyRing | None = None) -> Code:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from poolhand import App, KeyRing, Session, Status, UsageError
 from poolhand.observe.events import JobSetAside
+from poolhand.rules.audit import DEQUEUE, STREAM
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, StoreApp, seeded, stored
 
@@ -94,6 +96,40 @@ async def test_a_name_that_may_mean_two_tasks_waits_and_both_are_named(
         )
         async with web.worker():
             assert await ticket == 2
+
+
+@seeded
+async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    shop, bank = StoreApp(store, runtime), StoreApp(store, runtime)
+
+    def of_file(file: str, answer: str) -> Callable[[int], str]:
+        module: dict[str, Any] = {"__name__": "tasks", "__file__": file, "answer": answer}
+        exec("def refund(order: int) -> str:\n    return answer", module)  # noqa: S102 - a module
+        found: Callable[[int], str] = module["refund"]
+        return found
+
+    in_shop = shop.task(name="shop.tasks.refund")(of_file("/srv/shop/tasks.py", "shop"))
+    in_bank = bank.task(name="tasks.refund")(of_file("/srv/bank/tasks.py", "bank"))
+    async with shop, bank:
+        async with bank.worker(slots=2):
+            tickets = [await in_shop.submit(number) for number in range(4)]
+            await asyncio.sleep(100)
+            jobs = [(await stored(shop, one.id)).job for one in tickets]
+            assert {job.waits_for for job in jobs} == {"task:shop.tasks.refund"}
+            assert {job.attempts for job in jobs} == {0}
+            # Each cost one claim: the worker does not offer to run them again.
+            assert len(await store.read(STREAM, kind=DEQUEUE)) == 4
+            assert await (await in_bank.submit(1)) == "bank"
+        async with shop.worker(slots=2):
+            assert [await one for one in tickets] == ["shop"] * 4
+            other = await in_bank.submit(2)
+            await asyncio.sleep(100)
+            assert (await stored(bank, other.id)).job.waits_for == "task:tasks.refund"
+        async with bank.worker():
+            assert await other == "bank"
 
 
 @seeded
