@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobCancelled, JobFailed, Retry, Status, SyncTicket, UsageError
+from poolhand import JobCancelled, JobFailed, JobLost, Retry, Status, SyncTicket, UsageError
 from poolhand.app import App
+from tests.contract.support import over
 
 
 @contextmanager
@@ -104,6 +105,37 @@ def test_a_wait_that_runs_out_says_why_and_leaves_the_job_be(url: str) -> None:
     assert ticket.explain().reason == "no_worker"
     with worker(app):
         assert ticket.result(timeout=30) == 2
+
+
+def test_a_timeout_of_0_returns_the_value_of_a_job_that_ended_elsewhere(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, other = adder(here, retry=Retry(attempts=1)), adder(there)
+    done, failed = add.submit_sync(1), add.submit_sync(-1)
+    with worker(there, slots=1):
+        assert other.submit_sync(5).result(timeout=30) == 6
+    assert done.snapshot().status is Status.QUEUED
+    assert done.result(timeout=0) == 2
+    with pytest.raises(JobFailed, match="ValueError: a negative number"):
+        failed.result(timeout=0)
+    closed(here)
+
+
+def test_a_timeout_of_0_raises_job_lost_for_a_pruned_job(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, other = adder(here), adder(there)
+    ticket = add.submit_sync(1)
+
+    async def prune() -> None:
+        station = await there.station()
+        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
+        await there.close()
+
+    with worker(there, slots=1):
+        assert other.submit_sync(5).result(timeout=30) == 6
+    asyncio.run(prune())
+    with pytest.raises(JobLost, match="is not kept any more"):
+        ticket.result(timeout=0)
+    closed(here)
 
 
 def test_a_waiting_job_is_cancelled(url: str) -> None:
