@@ -81,7 +81,7 @@ async def test_where_all_slots_are_held_by_waits_the_youngest_gets_deadlock(
     (event,) = heard.of(DeadlockFound)
     assert (event.job_id, event.awaited_id) == (youngest, awaited)
     (line,) = [one.getMessage() for one in caplog.records if "Deadlock" in one.getMessage()]
-    assert line == f"Deadlock: {error}"
+    assert line == f"Deadlock: {error.message}"
 
 
 @seeded
