@@ -155,7 +155,7 @@ class Keeper:
 
     def _do(self, name: str, work: Work) -> None:
         if not self.closed:
-            self._keep(self.loop.create_task(self._once(name, work), name=f"poolhand-{name}"))
+            self._keep(self._task(self._once(name, work), f"poolhand-{name}"))
 
     async def _once(self, name: str, work: Work) -> None:
         try:
@@ -184,10 +184,7 @@ class Keeper:
 
     def start(self, name: str, work: Work) -> Task[None]:
         """Do `work` for as long as the keeper lives; when it fails, tell and begin anew."""
-        # In a context of its own: whoever happens to start it may be a job, or a request.
-        task = self.loop.create_task(
-            self._supervise(name, work), name=f"poolhand-{name}", context=Context()
-        )
+        task = self._task(self._supervise(name, work), f"poolhand-{name}")
         self._keep(task)
         return task
 
@@ -255,16 +252,20 @@ class Keeper:
         while self._adds:
             adds.append(self._adds.popleft())
         if adds:
-            self._keep(self.loop.create_task(self._add(adds)), [one.reply for one in adds])
+            self._keep(self._task(self._add(adds)), [one.reply for one in adds])
         while self._calls:
             call, reply = self._calls.popleft()
             if reply.dropped:
                 continue
-            reply.task = self.loop.create_task(self._call(call, reply))
+            reply.task = self._task(self._call(call, reply))
             self._keep(reply.task, (reply,))
         while self._waits:
             register, reply = self._waits.popleft()
             register(reply)
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> Task[None]:
+        """Start a task in an empty context: that of the waker may be one of a job, or a request."""
+        return self.loop.create_task(work, name=name, context=Context())
 
     def _drop(self, reply: Reply) -> None:
         if reply.task is not None:

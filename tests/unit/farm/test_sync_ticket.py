@@ -19,13 +19,13 @@ from tests.contract.support import over
 
 
 @contextmanager
-def worker(app: App, slots: int = 4) -> Iterator[None]:
+def worker(app: App, slots: int = 4, pools: list[str] | None = None) -> Iterator[None]:
     """Run a worker of the app on a thread with a loop of its own, as another process would."""
     started, stop = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def work() -> None:
-        async with app, app.worker(slots):
+        async with app, app.worker(slots, pools):
             loops.append(asyncio.get_running_loop())
             started.set()
             await stop.wait()
@@ -199,6 +199,71 @@ def test_a_job_in_a_thread_waits_for_another(url: str) -> None:
 
     with worker(app):
         assert plan.submit_sync().result(timeout=30) == 7
+
+
+def nested(app: App, id: str) -> list[tuple[str | None, str]]:
+    """Return which job awaits which in this process, once the job `id` is awaited."""
+
+    async def found() -> list[tuple[str | None, str]]:
+        watch = (await app.station()).outcomes.watch
+        while not watch.is_awaited(id):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return [(reply.waiter, awaited) for reply, awaited in watch.nested()]
+
+    return app._opening.station_sync().keeper.ask_sync(found)
+
+
+def test_a_wait_of_a_job_in_a_thread_is_its_own() -> None:
+    app = App("memory://")
+    add = adder(app, pool="no worker")
+    inner = add.submit_sync(6)
+
+    @app.task(name="plan", pool="plans", retry=None)
+    def plan() -> int:
+        return inner.result()  # type: ignore[no-any-return]
+
+    with worker(app, pools=["plans"]):
+        outer = plan.submit_sync()
+        assert nested(app, inner.id) == [(outer.id, inner.id)]
+        inner.cancel()
+        with pytest.raises(JobCancelled):
+            outer.result(timeout=30)
+
+
+def test_a_wait_of_a_plain_thread_is_that_of_no_job() -> None:
+    app = App("memory://")
+    inner = adder(app, pool="no worker").submit_sync(6)
+    entered, proceed = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(JobCancelled):
+            inner.result()
+
+    outside = threading.Thread(target=wait)
+
+    def hold() -> None:
+        entered.set()
+        assert proceed.wait(30)
+
+    @app.task(name="plan", pool="plans", retry=None)
+    def plan() -> None:
+        keeper = app._opening.station_sync().keeper
+        keeper.post(hold)
+        assert entered.wait(30)
+        # The job wakes the store's thread, which then finds the call of the plain thread.
+        keeper._wake()
+        outside.start()
+        while not keeper._calls:
+            pass
+        proceed.set()
+
+    with worker(app, pools=["plans"]):
+        outer = plan.submit_sync()
+        assert proceed.wait(30)
+        outer.result(timeout=30)
+        assert nested(app, inner.id) == []
+        inner.cancel()
+        outside.join()
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")], ids=str)
