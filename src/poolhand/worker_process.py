@@ -24,7 +24,7 @@ from poolhand.farm.messages import Bye, Employ, Failed, Happened, Stop
 from poolhand.farm.post import Post
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.work_terms import WorkTerms
-from poolhand.observe.events import Event, JobSetAside, LeaseLost
+from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
 from poolhand.observe.logs import LOUD, as_text, log_events
 from poolhand.pool.fault import fault_of
@@ -161,8 +161,10 @@ def _tell_events(app: App, post: Post) -> None:
 def _text(event: Event) -> str:
     """Return an event as the supervisor logs it: with what to do, where that is known."""
     match event:
-        case JobSetAside(job=job, cause=cause):
-            return set_aside_line(job, cause)
+        case JobSetAside(job=job, cause=cause, hint=hint):
+            return set_aside_line(job, cause, hint)
+        case DeadlockFound(text=text) if text:
+            return text
         case LeaseLost(job=job):
             return lease_lost_line(job)
         case _:

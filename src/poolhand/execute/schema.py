@@ -50,7 +50,18 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> Any:
 
 def _by_msgspec(kind: Any) -> tuple[Any, dict[str, Any]]:
     (schema,), found = msgspec.json.schema_components([kind], schema_hook=_model_schema)
+    _lift({"schema": schema, "found": dict(found)}, found)
     return schema, found
+
+
+def _lift(schema: Any, definitions: dict[str, Any]) -> None:
+    """Move the definitions that models bring to the top, where their references look for them."""
+    if isinstance(schema, dict):
+        definitions.update(schema.pop("$defs", {}))
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            _lift(part, definitions)
 
 
 def _model_schema(kind: Any) -> dict[str, Any]:

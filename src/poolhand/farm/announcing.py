@@ -73,5 +73,7 @@ class Announcing:
             self._tell(events.JobSetAside(job.pool, job, cause, hint))
 
     def _hint(self, cause: str) -> str:
-        names = self._candidates(task_of(cause) or "")
-        return f"it may be any of {', '.join(names)}: rename all but one" if names else ""
+        task = task_of(cause) or ""
+        names = " or ".join(self._candidates(task))
+        text = f"its task {task!r} may mean {names} of this worker; submit it by its full name"
+        return f"{text}, or rename all but one" if names else ""

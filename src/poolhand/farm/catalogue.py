@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -21,10 +22,10 @@ from poolhand.execute.brief import record_of
 from poolhand.execute.code import Code
 from poolhand.pool.options import Options
 from poolhand.rules.backoff import RetryRecord
-from poolhand.rules.causes import is_same_task
+from poolhand.rules.causes import meant
 
 PREFIX = "catalogue/"
-KEEP_FOR = 30 * 24 * 3600.0
+KEEP_FOR = 7 * 24 * 3600.0
 PUBLISH_EVERY = 3600.0
 DIGEST_LENGTH = 16
 TASK, AGENT = "task", "agent"
@@ -55,11 +56,21 @@ class Published(Struct, frozen=True):
     """The catalogue of one version of an app, and the digest that names it."""
 
     digest: str
-    data: bytes
+    tasks: tuple[TaskRecord, ...]
 
-    @property
-    def document(self) -> Put:
-        return Put(f"{PREFIX}{self.digest}", self.data, None, KEEP_FOR)
+    def document(self, at: datetime) -> Put:
+        data = msgspec.json.encode(Contents(at, self.tasks))
+        return Put(f"{PREFIX}{self.digest}", data, None, KEEP_FOR)
+
+
+class Contents(Struct, frozen=True):
+    """What the document of a catalogue holds: tasks, and when a worker last published them."""
+
+    at: datetime
+    tasks: tuple[TaskRecord, ...]
+
+
+NOTHING = Contents(datetime.min.replace(tzinfo=UTC), ())
 
 
 class Catalogue:
@@ -80,13 +91,14 @@ class Catalogue:
             with suppress(UsageError):
                 records.append(_record(*task))
         data = msgspec.json.encode(records, order="deterministic")
-        return Published(sha256(data).hexdigest()[:DIGEST_LENGTH], data)
+        return Published(sha256(data).hexdigest()[:DIGEST_LENGTH], tuple(records))
 
 
 class KnownTask(Struct, frozen=True):
-    """A task that was published, and the processes that have it and are alive."""
+    """A task that was last published `at` a time, and the processes that have it and are alive."""
 
     record: TaskRecord
+    at: datetime
     workers: tuple[Owner, ...] = ()
 
 
@@ -101,41 +113,49 @@ class Readable(Protocol):
 
 
 async def known_tasks(store: Readable) -> list[KnownTask]:
-    """Return all published tasks by name; of several versions the one with most workers first."""
+    """Return all published tasks by name: first the newest version of those that have workers."""
     workers = _workers(await store.leases())
-    found = [
-        KnownTask(record, tuple(one for one in workers if one.catalogue == digest))
-        for digest in (key.removeprefix(PREFIX) for key in await store.scan(PREFIX))
-        for record in await _records(store, digest)
-    ]
-    return sorted(found, key=lambda task: (task.record.name, -len(task.workers)))
+    found, after = list[KnownTask](), ""
+    while keys := await store.scan(PREFIX, after):
+        after = keys[-1]
+        for digest in (key.removeprefix(PREFIX) for key in keys):
+            contents = await _contents(store, digest)
+            having = tuple(one for one in workers if one.catalogue == digest)
+            found += [KnownTask(record, contents.at, having) for record in contents.tasks]
+    return sorted(found, key=lambda task: (task.record.name, not task.workers, _age(task.at)))
 
 
-async def workers_with(store: Readable, task: str, leases: Sequence[Lease]) -> list[Owner]:
-    """Return the living workers that have a task."""
-    workers = _workers(leases)
-    digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
-    having = {
-        digest
-        for digest in digests
-        if any(is_same_task(record.name, task) for record in await _records(store, digest))
-    }
-    return [one for one in workers if one.catalogue in having]
+def _age(at: datetime) -> float:
+    return -at.timestamp()
+
+
+async def workers_with(
+    store: Readable, task: str, leases: Sequence[Lease]
+) -> tuple[list[Owner], list[str]]:
+    """Return the living workers that have a task, and names between which its name leaves open."""
+    workers, having, ambiguous = _workers(leases), set[str](), set[str]()
+    for digest in sorted({one.catalogue for one in workers if one.catalogue is not None}):
+        contents = await _contents(store, digest)
+        names = meant(task, [record.name for record in contents.tasks])
+        if len(names) == 1:
+            having.add(digest)
+        ambiguous.update(names[1:] and names)
+    return [one for one in workers if one.catalogue in having], sorted(ambiguous)
 
 
 def _workers(leases: Sequence[Lease]) -> list[Owner]:
     return [lease.owner for lease in leases if lease.owner.works and not lease.buried]
 
 
-async def _records(store: Readable, digest: str) -> list[TaskRecord]:
+async def _contents(store: Readable, digest: str) -> Contents:
     found = await store.get_document(f"{PREFIX}{digest}")
     if found is None:
-        return []
+        return NOTHING
     try:
-        return msgspec.json.decode(found[0], type=list[TaskRecord])
+        return msgspec.json.decode(found[0], type=Contents)
     except msgspec.DecodeError:
         # A newer version may write what this one cannot read; it is only a help.
-        return []
+        return NOTHING
 
 
 def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:

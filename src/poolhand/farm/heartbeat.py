@@ -81,10 +81,10 @@ class Heartbeat:
     async def enroll(self) -> None:
         """Make this process known as an owner."""
         owner = self._described()
-        await self._publish()
         await self._keeper.store.enroll(owner)
         self._enrolled = owner
         self._renewed_at = self._now()
+        await self._publish()
 
     async def leave(self) -> None:
         """Be forgotten, unless code still runs under a lease: that stays until it is dead."""
@@ -141,9 +141,10 @@ class Heartbeat:
             OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()
             await self.enroll()
-        elif self._enrolled != self._described() or self._now() >= self._publish_at:
-            await self.enroll()
-        self._renewed_at = began
+        else:
+            self._renewed_at = began
+            if self._enrolled != self._described() or began >= self._publish_at:
+                await self.enroll()
         if news.lost:
             self._each(lambda holder: holder.lose(news.lost))
         if news.cancel:
@@ -158,8 +159,9 @@ class Heartbeat:
 
     async def _publish(self) -> None:
         """Write down which tasks are here; again after a while, as nothing is kept for ever."""
+        at = self._keeper.runtime.wall()
         for catalogue in self._catalogues():
-            await self._keeper.store.put([catalogue.document])
+            await self._keeper.store.put([catalogue.document(at)])
         self._publish_at = self._now() + PUBLISH_EVERY
 
     def _catalogues(self) -> list[Published]:

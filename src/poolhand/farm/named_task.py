@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from difflib import get_close_matches
 from inspect import Parameter
@@ -24,6 +24,7 @@ from poolhand.farm.task import Door, Submits
 from poolhand.farm.why import pool_named
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.ticket import Ticket
+from poolhand.rules.causes import meant
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 from poolhand.rules.json_schema import schema_fault
 from poolhand.rules.showing import safe
@@ -114,9 +115,9 @@ class NamedTask(Submits[..., Any]):
 
 
 class Known(Struct, frozen=True):
-    """A task that the store was asked for, and when."""
+    """The tasks that workers have published by name, and when the store was asked for them."""
 
-    task: NamedTask
+    records: dict[str, TaskRecord]
     at: float
 
 
@@ -136,7 +137,8 @@ class NamedTasks:
         self._door = door
         self._parcels = parcels
         self._here: dict[str, NamedTask] = {}
-        self._known: dict[str, Known] = {}
+        self._known: Known | None = None
+        self._tasks: dict[tuple[str, str], NamedTask] = {}
 
     def add(self, code: Code, pool: str, kind: str, changes: dict[str, Any]) -> None:
         """Take in a task of this app."""
@@ -150,23 +152,37 @@ class NamedTasks:
             raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
         if pool is not None and not is_name(pool):
             raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
-        found = self._here.get(name) or self._recent(name) or await self._published(name)
-        if found is None and pool is not None:
-            return await self._elsewhere(name, pool, None)
-        if found is None:
-            raise await self._unknown(name)
-        return found if pool in (None, found.pool) else _moved(found, pool)
+        here = meant(name, self._here)
+        if len(here) == 1:
+            found = self._here[here[0]]
+            return found if pool in (None, found.pool) else _moved(found, pool)
+        records = await self._records(name)
+        names = meant(name, records)
+        if len(names) == 1:
+            record = records[names[0]]
+            return await self._published(record, record.pool if pool is None else pool)
+        if pool is None:
+            raise self._unknown(name, [*here, *names], records)
+        return await self._elsewhere(name, pool, None)
 
-    def _recent(self, name: str) -> NamedTask | None:
-        known, now = self._known.get(name), self._home.runtime.monotonic()
-        return known.task if known is not None and now - known.at < KNOWN_FOR else None
+    async def _records(self, name: str) -> dict[str, TaskRecord]:
+        """Return what is published; the store is asked unless it was lately, and had the name."""
+        known, now = self._known, self._home.runtime.monotonic()
+        if known is not None and now - known.at < KNOWN_FOR and meant(name, known.records):
+            return known.records
+        station = await self._home.station()
+        tasks = await station.keeper.ask(lambda: known_tasks(station.store))
+        # The first of a name is the one to submit to: those with workers, and newer ones, lead.
+        records = {one.record.name: one.record for one in reversed(tasks)}
+        self._known = Known(records, now)
+        self._tasks.clear()
+        return records
 
-    async def _published(self, name: str) -> NamedTask | None:
-        records = [one.record for one in await self._catalogue() if one.record.name == name]
-        if not records:
-            return None
-        task = await self._elsewhere(name, records[0].pool, records[0])
-        self._known[name] = Known(task, self._home.runtime.monotonic())
+    async def _published(self, record: TaskRecord, pool: str) -> NamedTask:
+        task = self._tasks.get((record.name, pool))
+        if task is None:
+            task = await self._elsewhere(record.name, pool, record)
+            self._tasks[record.name, pool] = task
         return task
 
     async def _elsewhere(self, name: str, pool: str, record: TaskRecord | None) -> NamedTask:
@@ -182,12 +198,12 @@ class NamedTasks:
             task._stored = config, spec.slots
         return task
 
-    async def _catalogue(self) -> list[Any]:
-        station = await self._home.station()
-        return await station.keeper.ask(lambda: known_tasks(station.store))
-
-    async def _unknown(self, name: str) -> UsageError:
-        names = {one.record.name for one in await self._catalogue()} | self._here.keys()
+    def _unknown(self, name: str, several: list[str], records: Collection[str]) -> UsageError:
+        if several:
+            return UsageError(
+                f"task {name!r} may mean {' or '.join(map(repr, several))}; give its full name"
+            )
+        names = {*records, *self._here}
         near = get_close_matches(name, names, n=3, cutoff=0.75)
         near += [one for one in sorted(names) if one.rpartition(".")[2] == name and one not in near]
         if near:

@@ -145,7 +145,7 @@ class NestedWaits:
             self._keeper.answer(reply, None, Deadlock(text, job_id=waiter))
         news = self._keeper.news
         news.do(partial(warn, f"Deadlock: {text}", DeadlockFound, self._keeper.events))
-        news.tell(DeadlockFound(pool, waiter, id))
+        news.tell(DeadlockFound(pool, waiter, id, f"Deadlock: {text}"))
 
 
 def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:

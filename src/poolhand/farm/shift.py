@@ -134,7 +134,8 @@ class Shift:
         catalogue = self._hooks.catalogue()
         # The heartbeat publishes it again, and more often if that fails.
         with suppress(StoreError):
-            await station.keeper.ask(lambda: station.store.put([catalogue.document]))
+            document = catalogue.document(station.keeper.runtime.wall())
+            await station.keeper.ask(lambda: station.store.put([document]))
         return catalogue
 
     async def drain(self, timeout: Seconds | None = None) -> ShiftReport:

@@ -70,7 +70,7 @@ async def explained(
             return await _behind_key(store, job, pool)
         case Status.QUEUED if not pool.paused:
             return await _in_queue(store, job, pool)
-        case Status.SCHEDULED if (task := task_of(job.waits_for)) is not None:
+        case Status.SCHEDULED if (task := task_of(job.waits_for)) and not pool.paused:
             known = await known_task(store, task, await store.leases(), job.pool)
             return known or glance or explain(Standing(job, None))
         case Status.RUNNING if glance is None:
@@ -122,7 +122,10 @@ async def known_task(
     store: Readable, task: str, leases: Sequence[Lease], pool: str
 ) -> Explanation | None:
     """Say why workers that have a task do not run a job of a pool; None if none has the task."""
-    having = await workers_with(store, task, leases)
+    having, ambiguous = await workers_with(store, task, leases)
+    if not having and ambiguous:
+        text = f"its task {task!r} may mean {' or '.join(ambiguous)}; submit it by its full name"
+        return Explanation("ambiguous_task", f"{text}, or rename all but one")
     if not having:
         return None
     if not any(one.serves(pool) for one in having):

@@ -143,10 +143,11 @@ class SlotFreed(Event, frozen=True):
 
 
 class DeadlockFound(Event, frozen=True):
-    """A job waits for a job of its own pool that can never start."""
+    """A job waits for a job that can never start."""
 
     job_id: str
     awaited_id: str
+    text: str = ""
 
 
 class WorkerBound(Event, frozen=True):
@@ -206,10 +207,7 @@ class CallbackFailed(Event, frozen=True):
 
 
 class JobSetAside(Event, frozen=True):
-    """A job waits for a worker that can run it: this one does not have what the cause names.
-
-    Emitted for the first job of each cause that a worker meets. `hint`: several tasks may be meant.
-    """
+    """A worker leaves a job to others, as it lacks what the cause names; once for each cause."""
 
     job: Job
     cause: str

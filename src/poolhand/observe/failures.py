@@ -96,8 +96,7 @@ class FailureLog:
 
     def set_aside(self, job: Job, cause: str, hint: str = "") -> None:
         """Log a job that this worker cannot run; the caller does so once for each cause."""
-        text = set_aside_line(job, cause)
-        self._write(JobSetAside, logging.WARNING, job, f"{text}; {safe(hint)}" if hint else text)
+        self._write(JobSetAside, logging.WARNING, job, set_aside_line(job, cause, hint))
 
     def close(self) -> None:
         """Log what is held back."""
@@ -151,9 +150,11 @@ def lease_lost_line(job: Job) -> str:
     return f"{text} result does not count, and another worker may run it"
 
 
-def set_aside_line(job: Job, cause: str) -> str:
-    """Return why a worker leaves a job to others."""
+def set_aside_line(job: Job, cause: str, hint: str = "") -> str:
+    """Return why a worker leaves a job to others; a `hint` says more than the cause."""
     what = f"job {job.id} in pool {job.pool!r} waits"
+    if hint:
+        return f"{what}: {safe(hint)}"
     task, key = task_of(cause), key_of(cause)
     if task is not None:
         return (

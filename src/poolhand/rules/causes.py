@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 
 LONGEST = 200  # characters
@@ -88,6 +88,17 @@ def short_names(name: str) -> Iterator[str]:
 def is_same_task(one: str, other: str) -> bool:
     """Tell whether two names may mean one task: the same, or one is the dotted end of the other."""
     return one == other or one in short_names(other) or other in short_names(one)
+
+
+def meant(name: str, names: Collection[str]) -> list[str]:
+    """Return which of some names a name means: one, several if it does not decide, or none."""
+    if name in names:
+        return [name]
+    near = [one for one in names if is_same_task(one, name)]
+    if len(near) == 1 and len(near[0]) < len(name):
+        # It stands for whatever package: then it must be the only one to be meant.
+        near += [one for one in names if one != near[0] and is_same_task(one, near[0])]
+    return sorted(near)
 
 
 def in_any_package(cause: str) -> str:

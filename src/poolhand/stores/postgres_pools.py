@@ -19,6 +19,7 @@ from poolhand.rules.spec import PoolSpec
 from poolhand.stores.sql_books import Books
 from poolhand.stores.sql_pools import (
     NEW,
+    OLDEST,
     WAITING_UNDER_OTHER_KEYS,
     Columns,
     Pools,
@@ -106,7 +107,7 @@ class PostgresPool(StoredPool):
 
     SAVE = SAVE
     WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
-        keys="SELECT jsonb_array_elements_text(?::jsonb)"
+        keys="SELECT jsonb_array_elements_text(?::jsonb)", oldest=OLDEST
     )
 
     def __init__(self, books: Books, columns: Columns) -> None:

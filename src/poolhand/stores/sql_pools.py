@@ -78,10 +78,14 @@ SELECT seq FROM poolhand_waits
 WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
 /*pg FOR UPDATE SKIP LOCKED */
 """
+# Only so many jobs of a cause are looked at: a look at all of them would hold up the pool.
+OLDEST = 2000
 WAITING_UNDER_OTHER_KEYS = """
 SELECT w.seq FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
-WHERE w.pool = ? AND w.waits_for = ? AND w.due_at IS NULL
-    AND coalesce(j.key, '') NOT IN ({keys}) ORDER BY w.seq LIMIT ?
+WHERE w.seq IN (
+    SELECT seq FROM poolhand_waits WHERE pool = ? AND waits_for = ? AND due_at IS NULL
+    ORDER BY seq LIMIT {oldest}
+) AND coalesce(j.key, '') NOT IN ({keys}) ORDER BY w.seq LIMIT ?
 /*pg FOR UPDATE OF w SKIP LOCKED */
 """
 
@@ -130,7 +134,7 @@ class StoredPool(KeptDesk[Row]):
 
     SAVE = SAVE
     WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
-        keys="SELECT value FROM json_each(?)"
+        keys="SELECT value FROM json_each(?)", oldest=OLDEST
     )
 
     def __init__(self, books: Books, columns: Columns) -> None:

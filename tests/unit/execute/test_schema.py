@@ -47,6 +47,22 @@ def test_arguments_are_described_by_a_json_schema() -> None:
     assert order["properties"]["models"]["items"]["properties"]["title"]["type"] == "string"
 
 
+def test_references_of_nested_models_lead_somewhere() -> None:
+    class Inner(BaseModel):
+        number: int
+
+    class Outer(BaseModel):
+        inner: Inner
+        inners: list[Inner]
+
+    def nested(one: Any, many: Any) -> None: ...
+
+    nested.__annotations__ |= {"one": Outer, "many": list[Outer | None]}
+    schema = code(nested).arguments()
+    assert schema["$defs"]["Inner"]["properties"]["number"]["type"] == "integer"
+    assert "$defs" not in str(schema["properties"]).replace("#/$defs/", "")
+
+
 def test_a_type_without_a_schema_allows_anything() -> None:
     def strange(one: Strange, number: int) -> None: ...
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from poolhand import Retry
-from poolhand.contract import Put
-from poolhand.farm.catalogue import PREFIX, PUBLISH_EVERY, KnownTask, known_tasks
+from poolhand.contract import Owner, Put
+from poolhand.farm.catalogue import (
+    PREFIX,
+    PUBLISH_EVERY,
+    TASK,
+    KnownTask,
+    Published,
+    TaskRecord,
+    known_tasks,
+)
 from poolhand.sessions.session import Session
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
@@ -75,6 +84,48 @@ async def test_what_is_published_stays_while_a_worker_runs(runtime: SeededRuntim
         await store.delete(key)  # as if its time were over
         await asyncio.sleep(PUBLISH_EVERY + 10)
         assert len(by_name(await known_tasks(store))["research"].workers) == 1
+
+
+@seeded
+async def test_of_many_versions_the_one_with_workers_leads_and_then_the_newest(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    now = runtime.wall()
+
+    def version(number: int) -> Published:
+        return Published(f"v{number}", (TaskRecord("task", f"pool-{number}", TASK, "1", {}),))
+
+    documents = [version(n).document(now + timedelta(seconds=n)) for n in range(120)]
+    async with StoreApp(store, runtime):
+        await store.put(documents)
+        found = await known_tasks(store)
+        assert (len(found), found[0].record.pool) == (120, "pool-119")
+        worker = Owner("w", *runtime.identity(), works=True, catalogue="v7")
+        await store.enroll(worker)
+        assert (await known_tasks(store))[0].record.pool == "pool-7"
+
+
+@seeded
+async def test_a_name_that_may_mean_two_tasks_of_a_worker_is_explained(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    here, there = StoreApp(store, runtime), StoreApp(store, runtime)
+
+    async def call() -> None: ...
+
+    async def other() -> None: ...
+
+    task = here.task(name="agents.f")(call)
+    there.task(name="x.agents.f")(call)
+    there.task(name="y.agents.f")(other)
+    async with here, there, there.worker():
+        ticket = await task.submit()
+        await asyncio.sleep(10)
+        explained = await ticket.explain()
+        assert explained.reason == "ambiguous_task"
+        assert "'agents.f' may mean x.agents.f or y.agents.f" in str(explained)
 
 
 @seeded

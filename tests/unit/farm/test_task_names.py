@@ -88,7 +88,10 @@ async def test_a_name_that_may_mean_two_tasks_waits_and_both_are_named(
         job = (await stored(web, ticket.id)).job
         assert (job.status, job.waits_for) == (Status.SCHEDULED, "task:agents.f")
         (told,) = heard.of(JobSetAside)
-        assert told.hint == "it may be any of a.agents.f, b.agents.f: rename all but one"
+        assert told.hint == (
+            "its task 'agents.f' may mean a.agents.f or b.agents.f of this worker; submit it by "
+            "its full name, or rename all but one"
+        )
         async with web.worker():
             assert await ticket == 2
 
