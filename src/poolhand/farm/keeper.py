@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from poolhand.contract import Added, Batch, Entry, Refusal, Store
-from poolhand.errors import StoreError, Unavailable
+from poolhand.errors import PoolhandError, StoreError, Unavailable
 from poolhand.farm.news import News
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.observe.failures import warn
@@ -161,7 +161,7 @@ class Keeper:
         try:
             await work()
         except Exception as error:
-            self.trouble(name, error)
+            self.trouble(name, error, is_retried=False)
         else:
             self.well(name)
 
@@ -188,12 +188,16 @@ class Keeper:
         self._keep(task)
         return task
 
-    def trouble(self, what: str, error: BaseException) -> None:
-        """Tell that something does not go as it should, once until it does again."""
+    def trouble(self, what: str, error: BaseException, is_retried: bool = True) -> None:
+        """Report that something fails, once until it goes well again."""
         if self._told.get(what) is not type(error):
             self._told[what] = type(error)
             text = f"{type(error).__name__}: {error}"
-            line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            if is_retried and isinstance(error, StoreError):
+                line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            else:
+                # One-off work, or a failure that is not one of the connection, such as PoolFull.
+                line = f"{what}: {error.message if isinstance(error, PoolhandError) else text}"
             self.news.do(partial(warn, line, StoreTrouble, self.events))
             self.news.tell(StoreTrouble("", what, text))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Unavailable, UsageError
+from poolhand import PoolFull, Unavailable, UsageError
 from poolhand.app import App
 from poolhand.contract import Batch
 from poolhand.farm.keeper import Keeper
@@ -179,6 +179,30 @@ async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRunt
         await asyncio.sleep(1)
     await keeper.close(keeper.stop)
     assert [event.error for event in heard.of(StoreTrouble)] == ["OSError: no"] * 2
+
+
+@seeded
+async def test_only_a_store_that_is_asked_again_is_said_to_be_tried_again(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = keeper_of(runtime)
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    away = Unavailable("the store is away")
+    keeper.do("cancel", lambda: fail(away))
+    keeper.do("unpark", lambda: fail(OSError("no")))
+    keeper.trouble("schedule of note", PoolFull("pool 'p' is full"))
+    keeper.trouble("outcomes", away)
+    await asyncio.sleep(1)
+    await keeper.close(keeper.stop)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "cancel: the store is away",
+        "schedule of note: pool 'p' is full",
+        f"the store connection fails at 'outcomes' and goes on trying: Unavailable: {away}",
+        "unpark: OSError: no",
+    ]
 
 
 @seeded
