@@ -46,11 +46,7 @@ from poolhand.pool.config import PoolConfig, PoolOptions
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
-from poolhand.rules.checks import (
-    Seconds,
-    is_writable,
-    shown,
-)
+from poolhand.rules.checks import Seconds, is_writable, shown
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
 from poolhand.rules.keep import KEEP, check_keep
@@ -206,6 +202,7 @@ class App(Schedules, ByName):
         """
         check_can_block()
         terms = checked_terms(slots, pools, drain_timeout, capture)
+        self._declared.warn_of_unknown(terms.pools, "run_worker")
         return run_until_signal(self.shift(terms), terms.drain_timeout, self._opening, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:

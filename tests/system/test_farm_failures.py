@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
 import pytest
 
@@ -99,6 +99,44 @@ def test_waits_that_hold_the_slots_of_two_processes_end(tmp_path: Path) -> None:
     finally:
         for process in processes:
             process.communicate(b"\n", timeout=30)
+
+
+APART = """
+import asyncio, sys
+from poolhand import App, Deadlock
+
+app = App(sys.argv[1])
+
+@app.task(name="inner", pool="work", retry=None)
+async def inner() -> int:
+    return 1
+
+@app.task(name="outer", pool="work", retry=None, run_in="process")
+def outer() -> str:
+    ticket = inner.submit_sync()
+    try:
+        return f"value {ticket.result()}"
+    except Deadlock as error:
+        return f"deadlock {error}"
+
+async def main() -> None:
+    async with app, app.worker(slots=1):
+        ticket = await outer.submit()
+        print(ticket.id, await ticket, flush=True)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_a_wait_in_a_child_that_holds_the_only_slot_ends(tmp_path: Path) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(APART)
+    command = [sys.executable, str(script), Yard(tmp_path).url]
+    done = run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    id, text = done.stdout.split(" ", 1)
+    assert text.startswith(f"deadlock job {id} waits for job ")
 
 
 async def submit_outer(app: App) -> list[str]:

@@ -225,7 +225,7 @@ class Codes:
 
     def causes(self) -> frozenset[str]:
         """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""
-        known, version = self._causes, self._version()
+        known, version = self._causes, self.registered
         if known is None or known[0] != version:
             known = self._causes = version, frozenset(self._all_causes())
         return known[1]
@@ -273,8 +273,10 @@ class Codes:
         # Lists: tasks may be registered while another thread looks.
         return list(self._codes.values()) + ([] if self._others is None else self._others._all())
 
-    def _version(self) -> tuple[object, ...]:
-        return self._changes, None if self._others is None else self._others._version()
+    @property
+    def registered(self) -> tuple[object, ...]:
+        """Equal to what it was for as long as no task is registered or replaced."""
+        return self._changes, None if self._others is None else self._others.registered
 
 
 # Every task of every app of this process: where a durable pool finds those it was not handed.

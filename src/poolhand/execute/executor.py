@@ -38,6 +38,7 @@ from poolhand.runtime import Identity
 # Whether a closure may still run at its home, which is elsewhere.
 Held = Callable[[Identity, str], bool]
 
+MOST_REFUSED = 1000  # a claim names them all
 NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
 
@@ -112,7 +113,7 @@ class Executor:
         self.is_home = is_home
         self.closures: dict[str, Closure] = {}
         # Replaced, not changed: the thread of the store reads it.
-        self.refused: frozenset[str] = frozenset()
+        self._refused: tuple[object, frozenset[str]] = None, frozenset()
 
     def prepare(self, claim: Claim, held: Held) -> Errand | Hopeless | Change:
         """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
@@ -142,6 +143,12 @@ class Executor:
         if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
             return Hopeless(claim, Failed(_never_alone(claim.job, code), permanent=True))
         return Errand(claim, brief, code, call, alone, brought=brought)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The causes of calls that the tasks here, as they are registered now, do not accept."""
+        codes, refused = self._refused
+        return refused if codes == self.codes.registered else frozenset()
 
     def causes(self) -> frozenset[str]:
         """Return the causes of jobs that wait for what is here."""
@@ -187,7 +194,10 @@ class Executor:
 
     def _refuse(self, claim: Claim, cause: str) -> Change:
         """Set aside what this process offered to run, and does not offer again."""
-        self.refused |= {cause}
+        refused = self.refused
+        # Too many: they are forgotten, and each of them is tried once more.
+        known = refused if len(refused) < MOST_REFUSED else frozenset()
+        self._refused = self.codes.registered, known | {cause}
         return set_aside(claim, cause)
 
     def _misfit(

@@ -14,6 +14,8 @@ from poolhand.pool.config import PoolConfig
 from poolhand.rules.causes import home_of, task_of
 from poolhand.rules.job import Job, Status
 
+MOST_CAUSES = 1000  # reported ones that are remembered; then they are forgotten, and begin anew
+
 
 class Announcing:
     """Tells of each job once, when it is written; `heard` hears of those that are over."""
@@ -67,6 +69,8 @@ class Announcing:
             self._tell(events.JobRetried(job.pool, job))
         elif cause is not None and cause not in self._causes and home_of(cause) is None:
             # Once: the next jobs under this cause say nothing new. A closure goes on at its home.
+            if len(self._causes) >= MOST_CAUSES:
+                self._causes.clear()
             self._causes.add(cause)
             hint = self._hint(cause)
             self.failures.set_aside(job, cause, hint)

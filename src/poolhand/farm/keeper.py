@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from poolhand.contract import Added, Batch, Entry, Refusal, Store
-from poolhand.errors import StoreError, Unavailable
+from poolhand.errors import PoolhandError, StoreError, Unavailable
 from poolhand.farm.news import News
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.observe.failures import warn
@@ -155,13 +155,13 @@ class Keeper:
 
     def _do(self, name: str, work: Work) -> None:
         if not self.closed:
-            self._keep(self.loop.create_task(self._once(name, work), name=f"poolhand-{name}"))
+            self._keep(self._task(self._once(name, work), f"poolhand-{name}"))
 
     async def _once(self, name: str, work: Work) -> None:
         try:
             await work()
         except Exception as error:
-            self.trouble(name, error)
+            self.trouble(name, error, is_retried=False)
         else:
             self.well(name)
 
@@ -184,19 +184,20 @@ class Keeper:
 
     def start(self, name: str, work: Work) -> Task[None]:
         """Do `work` for as long as the keeper lives; when it fails, tell and begin anew."""
-        # In a context of its own: whoever happens to start it may be a job, or a request.
-        task = self.loop.create_task(
-            self._supervise(name, work), name=f"poolhand-{name}", context=Context()
-        )
+        task = self._task(self._supervise(name, work), f"poolhand-{name}")
         self._keep(task)
         return task
 
-    def trouble(self, what: str, error: BaseException) -> None:
-        """Tell that something does not go as it should, once until it does again."""
+    def trouble(self, what: str, error: BaseException, is_retried: bool = True) -> None:
+        """Report that something fails, once until it goes well again."""
         if self._told.get(what) is not type(error):
             self._told[what] = type(error)
             text = f"{type(error).__name__}: {error}"
-            line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            if is_retried and isinstance(error, StoreError):
+                line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            else:
+                # One-off work, or a failure that is not one of the connection, such as PoolFull.
+                line = f"{what}: {error.message if isinstance(error, PoolhandError) else text}"
             self.news.do(partial(warn, line, StoreTrouble, self.events))
             self.news.tell(StoreTrouble("", what, text))
 
@@ -255,16 +256,20 @@ class Keeper:
         while self._adds:
             adds.append(self._adds.popleft())
         if adds:
-            self._keep(self.loop.create_task(self._add(adds)), [one.reply for one in adds])
+            self._keep(self._task(self._add(adds)), [one.reply for one in adds])
         while self._calls:
             call, reply = self._calls.popleft()
             if reply.dropped:
                 continue
-            reply.task = self.loop.create_task(self._call(call, reply))
+            reply.task = self._task(self._call(call, reply))
             self._keep(reply.task, (reply,))
         while self._waits:
             register, reply = self._waits.popleft()
             register(reply)
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> Task[None]:
+        """Start a task in an empty context: that of the waker may be one of a job, or a request."""
+        return self.loop.create_task(work, name=name, context=Context())
 
     def _drop(self, reply: Reply) -> None:
         if reply.task is not None:

@@ -4,6 +4,9 @@ While a job of this process awaits another one, the process writes down what run
 who awaits whom. Every process that has such waits looks at what all have written. A wait that can
 never end gets Deadlock from the process it is in: the youngest first, and only when two looks some
 seconds apart have found it so and everybody has written anew in between.
+
+A child, in which a job runs apart, writes down its waits as well and signals it: the process whose
+worker has the job then writes down its slots, which are held by jobs that wait.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.nested import ProcessWaits, Scene, WorkerSlots, never_going_on
 from poolhand.rules.showing import safe
 
+TOPIC = "nested"  # the signal that a child has written down waits
 NESTED = "nested/"  # what each process has written down, by the id of its owner
 KEEP = 20.0  # seconds that it stays without being written again
 LOOK_EVERY = 2.0
@@ -76,6 +80,11 @@ class NestedWaits:
         self._suspects: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
         watch.waited = self._begun.set
 
+    def hint(self) -> None:
+        """Look whether a job of this process waits in a child."""
+        if self._workers:
+            self._begun.set()
+
     async def run(self) -> None:
         while True:
             await self._begun.wait()
@@ -84,6 +93,8 @@ class NestedWaits:
             if awaited:
                 await self._write(awaited)
                 await self._look()
+            elif await self._has_waits_apart():
+                await self._write({})
             else:
                 # Before the document goes: a wait that begins meanwhile is looked at again.
                 self._begun.clear()
@@ -102,10 +113,25 @@ class NestedWaits:
             awaited.setdefault(reply.waiter, []).append(id)
         return awaited
 
+    def _waits(self, awaited: dict[str, list[str]]) -> ProcessWaits:
+        if not self._workers:
+            return ProcessWaits((), tuple((one, id) for one, ids in awaited.items() for id in ids))
+        return ProcessWaits(tuple(worker.slots_held(awaited) for worker in list(self._workers)))
+
     async def _write(self, awaited: dict[str, list[str]]) -> None:
-        held = tuple(worker.slots_held(awaited) for worker in list(self._workers))
-        data = msgspec.json.encode(ProcessWaits(held))
-        await self._keeper.store.put([Put(self._key, data, None, KEEP)])
+        waits, store = self._waits(awaited), self._keeper.store
+        await store.put([Put(self._key, msgspec.json.encode(waits), None, KEEP)])
+        if waits.waits:
+            store.publish(TOPIC)
+
+    async def _has_waits_apart(self) -> bool:
+        """Tell whether a job of the workers here waits in a child, which has written it down."""
+        running = self._waits({}).running()
+        if not running:
+            return False
+        store = self._keeper.store
+        written = await _written(store, await _owners(store))
+        return any(waiter in running for waits, _ in written.values() for waiter, _ in waits.waits)
 
     async def _look(self) -> None:
         """Look at the waits of all processes, and end the youngest that can never end, if ours."""
@@ -202,13 +228,13 @@ async def _scene(
     workers = tuple(worker for waits, _ in written.values() for worker in waits.workers)
     jobs = {job.id: job for job in asked}
     holders: dict[str, tuple[str, ...]] = {}
-    waits = [pair for worker in workers for pair in worker.waits()]
+    apart = tuple(pair for waits, _ in written.values() for pair in waits.waits)
+    waits = [*(pair for worker in workers for pair in worker.waits()), *apart]
     await _learn(store, [*jobs, *(id for pair in waits for id in pair)], jobs, holders)
     rows = await store.pools(sorted({job.pool for job in jobs.values()}))
     free = [owner for owner in owners if owner.works and owner.id not in written]
-    return Scene(
-        jobs, workers, await _open_pools(store, rows, free), await _capped(store, rows), holders
-    )
+    open_pools, capped = await _open_pools(store, rows, free), await _capped(store, rows)
+    return Scene(jobs, workers, open_pools, capped, holders, apart)
 
 
 async def _learn(

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from poolhand.contract import Change, Lease, Store
 from poolhand.errors import StoreError
+from poolhand.farm import nested
 from poolhand.farm.chronicle import KEEP_EVENTS, Chronicle
 from poolhand.farm.hand import Delivery, Done
 from poolhand.farm.heartbeat import OWNERS, Heartbeat
@@ -192,6 +193,8 @@ class Station:
                 self.heart.hint()
             case "due":
                 self._leader.hint()
+            case nested.TOPIC:
+                self._nested.hint()
             case _ if topic in self.heard:
                 self.heard[topic]()
             case _:

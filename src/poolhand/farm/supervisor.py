@@ -242,14 +242,12 @@ class Supervisor:
 
     def _look_at_caps(self, rows: Sequence[PoolRow]) -> None:
         """Report pools whose cap, not the number of workers, keeps jobs waiting."""
-        if self._staff.capacity <= self._staff.active:
-            return
         capped = {
             row.spec.name: row
             for row in rows
             if row.slots is not None and row.queued and row.running >= row.slots and not row.paused
         }
-        for name in self._caps.look(capped):
+        for name in self._caps.look(capped, self._staff.capacity > self._staff.active):
             row = capped[name]
             jobs = "1 job waits" if row.queued == 1 else f"{row.queued:,} jobs wait"
             self._staff.trouble(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from poolhand.errors import UsageError
-from poolhand.farm.ticket import StoredTicket
+from poolhand.farm.ticket import StoredTicket, stored_job_here
 from poolhand.pool.ticket import checked_timeout
 from poolhand.rules.checks import Seconds
 from poolhand.rules.explain import Explanation
@@ -71,8 +71,10 @@ class SyncTicket(Generic[T]):
         """
         seconds = checked_timeout("result", timeout)
         self._check_no_loop("result")
+        # On this thread: the store's thread does not have the context of the caller.
+        waiter = stored_job_here()
         try:
-            self._ask(lambda: self._ticket.settled_within(seconds))
+            self._ask(lambda: self._ticket.settled_for(waiter, seconds))
         except KeyboardInterrupt:
             self._ticket.caller_left()
             raise

@@ -149,14 +149,26 @@ class StoredTicket(Ticket[T]):
             store = self._keeper.store
             self._keeper.do("cancel", lambda: _wish(store, self.id))
 
+    async def settled_for(self, waiter: str | None, seconds: float | None) -> None:
+        """Wait as `settled_within` does; without a limit it is the wait of the job `waiter`.
+
+        For the keeper, where the context is not that of the caller.
+        """
+        if seconds is None:
+            await self._settled_for(waiter)
+        else:
+            await self.settled_within(seconds)
+
     async def _settled(self, limited: bool) -> None:
+        await self._settled_for(None if limited else stored_job_here())
+
+    async def _settled_for(self, waiter: str | None) -> None:
         seen = self._seen
         if seen.job.status.terminal:
             return
         station = await self._opened.station()
         seen.waiting += 1
         try:
-            waiter = None if limited else _stored_job_here()
             found = await station.outcomes.watch.until(self.id, self._look_in(station), waiter)
         finally:
             seen.waiting -= 1
@@ -191,7 +203,7 @@ class StoredTicket(Ticket[T]):
         return self._parcels.read(job.result, Any, f"the result of {job.name}", to)
 
 
-def _stored_job_here() -> str | None:
+def stored_job_here() -> str | None:
     """Return the id of the stored job that this code is part of."""
     inside = running.get()
     job = None if inside is None or inside.token is None else inside.snapshot()

@@ -17,6 +17,7 @@ from poolhand.rules.streams import JobEvent
 T = TypeVar("T")
 
 EXPLAIN_WITHIN = 1.0  # how much longer a wait whose time is over may take, to say why
+LEARN_WITHIN = 3.0  # and to learn how the job ended, if the store says that it is over
 
 
 class Ticket(Generic[T]):
@@ -105,10 +106,13 @@ class Ticket(Generic[T]):
             try:
                 async with asyncio.timeout(EXPLAIN_WITHIN):
                     why = await self.explain()
+                if why.reason in ("over", "gone"):
+                    async with asyncio.timeout(LEARN_WITHIN):
+                        await self._settled(limited=True)
+                    return
             except (TimeoutError, StoreError) as error:
                 raise TimeoutError(f"{text}; its store does not say why") from error
-            if why.reason not in ("over", "gone"):
-                raise TimeoutError(f"{text}: {why}") from None
+            raise TimeoutError(f"{text}: {why}") from None
 
     @abstractmethod
     async def _value(self) -> T:

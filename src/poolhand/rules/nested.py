@@ -34,9 +34,18 @@ class WorkerSlots(Struct, frozen=True):
 
 
 class ProcessWaits(Struct, frozen=True):
-    """What a process writes down while jobs of its workers await stored jobs."""
+    """What a process writes down while jobs of its workers await stored jobs.
+
+    A child, in which a job of another process's worker runs, has no workers: it writes `waits`,
+    which job awaits which.
+    """
 
     workers: tuple[WorkerSlots, ...]
+    waits: tuple[tuple[str, str], ...] = ()
+
+    def running(self) -> set[str]:
+        """Return the ids of what runs in the workers."""
+        return {id for worker in self.workers for id in worker.running}
 
 
 class Scene(Struct, frozen=True):
@@ -45,6 +54,7 @@ class Scene(Struct, frozen=True):
     `workers` are those of processes that have written down their waits. `open_pools` are those that
     another worker serves, or soon will. `capped` has the running jobs of the pools whose cap is
     used up; `holders` has, for a blocked job, those that hold the session or the key it waits for.
+    `apart` has the waits of jobs that run in a child of their worker's process.
     """
 
     jobs: Mapping[str, Job]
@@ -52,10 +62,11 @@ class Scene(Struct, frozen=True):
     open_pools: frozenset[str]
     capped: Mapping[str, tuple[str, ...]]
     holders: Mapping[str, tuple[str, ...]]
+    apart: tuple[tuple[str, str], ...] = ()
 
     def waits(self) -> list[tuple[str, str]]:
         """Return which running job awaits which."""
-        return [pair for worker in self.workers for pair in worker.waits()]
+        return [*(pair for worker in self.workers for pair in worker.waits()), *self.apart]
 
 
 class _Cap(Struct, frozen=True):

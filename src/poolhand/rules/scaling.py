@@ -111,9 +111,9 @@ class CapWatch:
         self._seen: dict[str, int] = {}
         self._calm: dict[str, int] = {}
 
-    def look(self, behind: Iterable[str]) -> list[str]:
-        """Return the pools of which an incident begins."""
-        found = set(behind)
+    def look(self, behind: Iterable[str], are_free: bool = True) -> list[str]:
+        """Return the pools of which an incident begins; a look at busy workers counts as well."""
+        found = set(behind) if are_free else set()
         self._seen = {pool: self._seen.get(pool, 0) + 1 for pool in found}
         for pool in list(self._calm):
             self._calm[pool] = 0 if pool in found else self._calm[pool] + 1

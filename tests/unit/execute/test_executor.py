@@ -22,6 +22,7 @@ from poolhand.execute.brief import (
 )
 from poolhand.execute.code import Code, Codes
 from poolhand.execute.executor import (
+    MOST_REFUSED,
     Closure,
     End,
     Errand,
@@ -249,6 +250,31 @@ def test_a_call_that_does_not_fit_waits_for_the_version_it_was_submitted_to() ->
     assert (change.job.waits_for, change.job.attempts) == (cause, 0)
     assert executor.refused == {cause}
     assert "call:*/add" in executor.causes()
+
+
+def refuse(executor: Executor, version: str) -> None:
+    """Have an executor read a call that only that version of its task may accept."""
+    executor.prepare(claim(Brief("add", b"garbage", version=version)), gone)
+
+
+def test_calls_that_were_refused_are_tried_again_when_a_task_is_registered_anew() -> None:
+    codes = Codes()
+    codes.add(Code("add", add, Parcels()))
+    executor = Executor(codes)
+    refuse(executor, "v1")
+    codes.renew(Code("add", add, Parcels()))
+    assert executor.refused == frozenset()
+    refuse(executor, "v2")
+    assert executor.refused == {"call:v2/add"}
+
+
+def test_the_versions_that_were_refused_are_bounded() -> None:
+    executor = Executor(CODES)
+    for number in range(MOST_REFUSED):
+        refuse(executor, f"v{number}")
+    assert len(executor.refused) == MOST_REFUSED
+    refuse(executor, "latest")
+    assert executor.refused == {"call:latest/add"}
 
 
 @pytest.mark.parametrize("version", [None, Code("add", add, Parcels()).version])

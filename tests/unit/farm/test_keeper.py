@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from poolhand import Unavailable, UsageError
+from poolhand import PoolFull, Unavailable, UsageError
 from poolhand.app import App
 from poolhand.contract import Batch
 from poolhand.farm.keeper import Keeper
@@ -17,6 +19,8 @@ from poolhand.runtime import Runtime
 from poolhand.stores.sqlite_memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, seeded
+
+request: ContextVar[str] = ContextVar("request", default="none")
 
 
 async def nothing() -> None: ...
@@ -42,6 +46,37 @@ async def test_an_answer_comes_to_the_loop_that_asked() -> None:
     with pytest.raises(LookupError, match="no"):
         await asyncio.to_thread(keeper.ask_sync, fail)
     await keeper.close(keeper.stop)
+
+
+class Asked(MemoryStore):
+    """Notes the request in whose context jobs are added."""
+
+    def __init__(self, runtime: Runtime, found: list[str]) -> None:
+        super().__init__(runtime)
+        self._found = found
+
+    async def add(self, batches: Sequence[Batch]) -> Any:
+        self._found.append(request.get())
+        return await super().add(batches)
+
+
+async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_keeper() -> None:
+    found: list[str] = []
+    runtime = Runtime()
+    store = Asked(runtime, found)
+    keeper = Keeper(store, runtime, Heard().events)
+
+    async def look() -> None:
+        found.append(request.get())
+
+    request.set("a request")
+    await keeper.ask(store.open)
+    await keeper.ask(look)
+    await keeper.add(Batch(()))
+    keeper.do("look", look)
+    await asyncio.to_thread(keeper.ask_sync, look)
+    await keeper.close(keeper.stop)
+    assert found == ["none"] * 4
 
 
 async def test_a_closed_keeper_answers_with_an_error() -> None:
@@ -144,6 +179,30 @@ async def test_what_is_done_for_nobody_is_told_when_it_fails(runtime: SeededRunt
         await asyncio.sleep(1)
     await keeper.close(keeper.stop)
     assert [event.error for event in heard.of(StoreTrouble)] == ["OSError: no"] * 2
+
+
+@seeded
+async def test_only_a_store_that_is_asked_again_is_said_to_be_tried_again(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = keeper_of(runtime)
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    away = Unavailable("the store is away")
+    keeper.do("cancel", lambda: fail(away))
+    keeper.do("unpark", lambda: fail(OSError("no")))
+    keeper.trouble("schedule of note", PoolFull("pool 'p' is full"))
+    keeper.trouble("outcomes", away)
+    await asyncio.sleep(1)
+    await keeper.close(keeper.stop)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "cancel: the store is away",
+        "schedule of note: pool 'p' is full",
+        f"the store connection fails at 'outcomes' and goes on trying: Unavailable: {away}",
+        "unpark: OSError: no",
+    ]
 
 
 @seeded

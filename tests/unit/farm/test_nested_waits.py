@@ -99,6 +99,62 @@ async def test_processes_see_the_waits_of_each_other(runtime: SeededRuntime) -> 
     assert caught[0][2] <= LATEST
 
 
+class Apart:
+    """An outer task of one app whose code submits and waits through another app, as in a child."""
+
+    def __init__(self, store: SharedStore, runtime: SeededRuntime) -> None:
+        self.parent, self.child = StoreApp(store, runtime), StoreApp(store, runtime)
+        self.caught: list[tuple[Deadlock, float]] = []
+        self.begun: list[str] = []
+
+        async def inner() -> int:
+            return 1
+
+        submitted = self.child.task(name="inner", pool="work", retry=None)(inner)
+        self.parent.task(name="inner", pool="work", retry=None)(inner)
+
+        @self.parent.task(name="outer", pool="work", retry=None)
+        async def outer() -> int:
+            ticket = await submitted.submit()
+            self.begun.append(ticket.id)
+            began = runtime.monotonic()
+            try:
+                return await ticket
+            except Deadlock as error:
+                self.caught.append((error, runtime.monotonic() - began))
+                return -1
+
+        self.outer = outer
+
+
+@seeded
+async def test_a_wait_in_a_child_counts_for_the_slot_of_its_job(runtime: SeededRuntime) -> None:
+    apart = Apart(SharedStore(runtime), runtime)
+    async with apart.parent, apart.child, apart.parent.worker(slots=1):
+        ticket = await apart.outer.submit()
+        assert await ticket == -1
+    ((error, took),) = apart.caught
+    assert error.job_id == ticket.id
+    assert f"outer {ticket.id} waits for inner {apart.begun[0]}" in str(error)
+    assert took <= LATEST
+
+
+@seeded
+async def test_a_wait_in_a_child_is_over_when_another_worker_comes(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    apart = Apart(store, runtime)
+    async with apart.parent, apart.child, apart.parent.worker(slots=1):
+        ticket = await apart.outer.submit()
+        await until_later(lambda: bool(apart.begun), runtime)
+        await asyncio.sleep(5)
+        assert len(store.query("SELECT 1 FROM poolhand_documents WHERE key LIKE 'nested/%'")) == 2
+        async with apart.parent.worker(slots=1):
+            assert await ticket == 1
+        await asyncio.sleep(5)
+        assert store.query("SELECT 1 FROM poolhand_documents WHERE key LIKE 'nested/%'") == []
+    assert apart.caught == []
+
+
 @seeded
 async def test_the_cap_of_the_pool_may_be_what_is_held(runtime: SeededRuntime) -> None:
     app = App("memory://", runtime=runtime)

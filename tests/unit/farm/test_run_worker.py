@@ -88,6 +88,22 @@ def test_a_signal_before_the_start_ends_the_start(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "stopping: the worker has not started yet\n"
 
 
+def test_a_pool_that_no_task_uses_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("memory://")
+
+    @app.warm_up
+    def load() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    @app.task(name="call", pool="research")
+    async def call() -> None: ...
+
+    app.run_worker(pools=["reserch"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "run_worker: pool 'reserch' is not declared and no task uses it; did you mean 'research'?"
+    ]
+
+
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     app = App("memory://")
 

@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-from poolhand import JobCancelled, JobFailed, Retry, Status, SyncTicket, UsageError
+from poolhand import JobCancelled, JobFailed, JobLost, Retry, Status, SyncTicket, UsageError
 from poolhand.app import App
+from tests.contract.support import over
 
 
 @contextmanager
-def worker(app: App, slots: int = 4) -> Iterator[None]:
+def worker(app: App, slots: int = 4, pools: list[str] | None = None) -> Iterator[None]:
     """Run a worker of the app on a thread with a loop of its own, as another process would."""
     started, stop = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def work() -> None:
-        async with app, app.worker(slots):
+        async with app, app.worker(slots, pools):
             loops.append(asyncio.get_running_loop())
             started.set()
             await stop.wait()
@@ -106,6 +107,37 @@ def test_a_wait_that_runs_out_says_why_and_leaves_the_job_be(url: str) -> None:
         assert ticket.result(timeout=30) == 2
 
 
+def test_a_timeout_of_0_returns_the_value_of_a_job_that_ended_elsewhere(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, other = adder(here, retry=Retry(attempts=1)), adder(there)
+    done, failed = add.submit_sync(1), add.submit_sync(-1)
+    with worker(there, slots=1):
+        assert other.submit_sync(5).result(timeout=30) == 6
+    assert done.snapshot().status is Status.QUEUED
+    assert done.result(timeout=0) == 2
+    with pytest.raises(JobFailed, match="ValueError: a negative number"):
+        failed.result(timeout=0)
+    closed(here)
+
+
+def test_a_timeout_of_0_raises_job_lost_for_a_pruned_job(shared_url: str) -> None:
+    here, there = App(shared_url), App(shared_url)
+    add, other = adder(here), adder(there)
+    ticket = add.submit_sync(1)
+
+    async def prune() -> None:
+        station = await there.station()
+        await station.keeper.ask(lambda: station.store.prune(over(0.0)))
+        await there.close()
+
+    with worker(there, slots=1):
+        assert other.submit_sync(5).result(timeout=30) == 6
+    asyncio.run(prune())
+    with pytest.raises(JobLost, match="is not kept any more"):
+        ticket.result(timeout=0)
+    closed(here)
+
+
 def test_a_waiting_job_is_cancelled(url: str) -> None:
     app = App(url)
     add = adder(app)
@@ -167,6 +199,71 @@ def test_a_job_in_a_thread_waits_for_another(url: str) -> None:
 
     with worker(app):
         assert plan.submit_sync().result(timeout=30) == 7
+
+
+def nested(app: App, id: str) -> list[tuple[str | None, str]]:
+    """Return which job awaits which in this process, once the job `id` is awaited."""
+
+    async def found() -> list[tuple[str | None, str]]:
+        watch = (await app.station()).outcomes.watch
+        while not watch.is_awaited(id):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return [(reply.waiter, awaited) for reply, awaited in watch.nested()]
+
+    return app._opening.station_sync().keeper.ask_sync(found)
+
+
+def test_a_wait_of_a_job_in_a_thread_is_its_own() -> None:
+    app = App("memory://")
+    add = adder(app, pool="no worker")
+    inner = add.submit_sync(6)
+
+    @app.task(name="plan", pool="plans", retry=None)
+    def plan() -> int:
+        return inner.result()  # type: ignore[no-any-return]
+
+    with worker(app, pools=["plans"]):
+        outer = plan.submit_sync()
+        assert nested(app, inner.id) == [(outer.id, inner.id)]
+        inner.cancel()
+        with pytest.raises(JobCancelled):
+            outer.result(timeout=30)
+
+
+def test_a_wait_of_a_plain_thread_is_that_of_no_job() -> None:
+    app = App("memory://")
+    inner = adder(app, pool="no worker").submit_sync(6)
+    entered, proceed = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(JobCancelled):
+            inner.result()
+
+    outside = threading.Thread(target=wait)
+
+    def hold() -> None:
+        entered.set()
+        assert proceed.wait(30)
+
+    @app.task(name="plan", pool="plans", retry=None)
+    def plan() -> None:
+        keeper = app._opening.station_sync().keeper
+        keeper.post(hold)
+        assert entered.wait(30)
+        # The job wakes the store's thread, which then finds the call of the plain thread.
+        keeper._wake()
+        outside.start()
+        while not keeper._calls:
+            pass
+        proceed.set()
+
+    with worker(app, pools=["plans"]):
+        outer = plan.submit_sync()
+        assert proceed.wait(30)
+        outer.result(timeout=30)
+        assert nested(app, inner.id) == []
+        inner.cancel()
+        outside.join()
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")], ids=str)

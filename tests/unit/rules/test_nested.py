@@ -32,6 +32,14 @@ def test_a_job_whose_slots_are_all_held_by_waits_never_goes_on() -> None:
     assert never_going_on(world, ["i1", "i2"]) == {"i1", "i2"}
 
 
+def test_a_job_that_waits_in_a_child_holds_its_slot() -> None:
+    worker, jobs = full(("o1", ""), ("o2", "i2")), (job("i1"), job("i2"))
+    world = scene(worker, jobs=jobs, apart=(("o1", "i1"),))
+    assert sorted(world.waits()) == [("o1", "i1"), ("o2", "i2")]
+    assert never_going_on(world, ["i1", "i2"]) == {"i1", "i2"}
+    assert never_going_on(scene(worker, jobs=jobs), ["i1", "i2"]) == set()
+
+
 def test_one_job_that_does_not_wait_is_enough() -> None:
     world = scene(full(("o1", "i1"), ("busy", "")), jobs=(job("i1"),))
     assert never_going_on(world, ["i1"]) == set()

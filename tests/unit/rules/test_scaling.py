@@ -236,6 +236,14 @@ def test_a_single_look_at_a_full_cap_is_no_incident() -> None:
     assert [watch.look(["chat"] if number % 2 else []) for number in range(20)] == [[]] * 20
 
 
+def test_a_look_while_all_workers_are_busy_ends_the_row() -> None:
+    watch = CapWatch()
+    assert watch.look(["chat"]) == []
+    assert [watch.look(["chat"], are_free=False) for _ in range(5)] == [[]] * 5
+    assert watch.look(["chat"]) == []
+    assert watch.look(["chat"]) == ["chat"]
+
+
 def test_each_pool_has_an_incident_of_its_own() -> None:
     watch = CapWatch()
     watch.look(["a"])
