@@ -102,6 +102,13 @@ def test_all_jobs_that_filters_mean_are_cancelled(desk: Desk) -> None:
     assert summary == {"done": 1, "not_done": 0, "answers": []}
 
 
+def test_a_yes_beside_an_id_cancels_only_that_job(desk: Desk) -> None:
+    first, _ = desk.add(), desk.add()
+    result = desk.run("jobs", "cancel", first, "--yes")
+    assert result.stdout == f"{first}: it is cancelled\n"
+    assert counts(desk) == {"queued": 1, "cancelled": 1}
+
+
 def test_a_script_cancels_many_jobs_only_with_a_yes(desk: Desk) -> None:
     desk.add(session="s")
     told = desk.run("jobs", "cancel", "--all", "--session", "s", code=2).stderr
