@@ -114,7 +114,7 @@ class ScheduleActs:
             raise UsageError(
                 f"schedule {found.id!r} belongs to an app that signs its calls, and no keys are "
                 "here; in a process that has them run "
-                f"`await app.operator().trigger_schedule({found.task!r}, by=…)`"
+                f"`await app.operator().trigger_schedule({found.id!r}, by=…)`"
             )
         return self._orders.copy(msgspec.msgpack.decode(kept[0], type=Order), by)
 

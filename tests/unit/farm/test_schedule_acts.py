@@ -252,8 +252,10 @@ async def test_a_call_that_is_signed_is_triggered_only_where_the_keys_are(
     noting(app, ran, "acme")
     async with app, app.worker():
         await asyncio.sleep(3)
-        with pytest.raises(UsageError, match="signs its calls, and no keys are here"):
+        (schedule,) = await app.operator().schedules()
+        with pytest.raises(UsageError, match="signs its calls, and no keys are here") as raised:
             await bare(app).trigger_schedule("note", BY)
+        assert f"trigger_schedule({schedule.id!r}, by=…)" in raised.value.message
         answer = await app.operator().trigger_schedule("note", BY)
         assert answer is not None
         ticket = await app.get(str(answer.new_id))
