@@ -194,6 +194,15 @@ def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> 
     assert desk.json("jobs", "show", id, "--payload")["payload"]["arguments"] == {"city": HOSTILE}
 
 
+def test_a_long_argument_is_cut_and_json_shows_all_of_it(desk: Desk) -> None:
+    id = desk.add(brief=brief(city="x" * 5_000))
+    shown = desk.run("jobs", "show", id, "--payload").stdout
+    assert shown.endswith("characters are left out; --json shows all)\n")
+    assert desk.json("jobs", "show", id, "--payload")["payload"]["arguments"] == {
+        "city": "x" * 5_000
+    }
+
+
 def test_a_dead_letter_is_shown_with_its_error_its_attempts_and_its_arguments(desk: Desk) -> None:
     id = desk.dead("fetch", brief=brief(city="Rome"))
     shown = desk.run("dead", "show", id).stdout

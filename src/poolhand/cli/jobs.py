@@ -145,7 +145,7 @@ def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
     _show(job)
     if payload is not None:
         screen.line("")
-        for line in payload_lines(payload):
+        for line in payload_lines(payload, "--json shows all"):
             screen.line(line)
 
 
