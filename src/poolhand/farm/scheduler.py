@@ -41,6 +41,7 @@ AGAIN = timedelta(seconds=1)  # until what was refused is tried again
 PATIENCE = (0.1, 0.6)  # seconds that the others leave to who did it last
 AT_ONCE = 100
 KEEP = timedelta(days=366)
+RENEW_EVERY = timedelta(days=1)  # how often a declared schedule renews its call and its pause
 KEY_TTL = 3600.0
 MOST_KEYS = 1_000
 CALL_DIGITS = 12
@@ -90,7 +91,7 @@ class Timed:
         self.task = task
         self.look_at: datetime | None = None
         self.ours = False
-        self.call_is_kept = False
+        self.renewed_at: datetime | None = None
         self._args = args
         self._kwargs = kwargs
         self._call: ScheduledCall | None = None
@@ -98,6 +99,15 @@ class Timed:
     @property
     def document(self) -> str:
         return f"{DOCUMENTS}{self.schedule.id}"
+
+    @property
+    def pause_document(self) -> str:
+        return f"{PAUSES}{self.schedule.id}"
+
+    def is_renewed(self, now: datetime) -> bool:
+        """Tell whether call and pause were renewed lately; not if the clock was set back."""
+        at = self.renewed_at
+        return at is not None and at <= now < at + RENEW_EVERY
 
     @property
     def what(self) -> str:
@@ -130,15 +140,8 @@ class Timed:
         schedule = self.schedule
         coming = rules.upcoming(schedule, past, now)
         zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
-        record = ScheduleRecord(
-            schedule.task,
-            schedule.when.text,
-            zone,
-            schedule.missed,
-            past,
-            coming,
-            self._packed().text,
-        )
+        times = schedule.when.text, zone, schedule.missed, past, coming
+        record = ScheduleRecord(schedule.task, *times, self._packed().text)
         # Longer than any time in which nothing is written: what is forgotten begins anew.
         keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
@@ -192,10 +195,8 @@ class Scheduler:
         return None if found is None else found.single()
 
     def check(self) -> None:
-        """Raise for what cannot go well, as far as it was not known when it was declared.
-
-        Called before a worker starts, on the thread of the caller: user code may run here.
-        """
+        """Raise for what cannot go well, as far as it was not known when it was declared."""
+        # Called on the thread that starts a worker: code of the user may run here.
         self._is_checked = True
         for one in self._timed.values():
             if self._codes.find(one.task.name) is not one.task.code:
@@ -272,7 +273,7 @@ class Clockwork:
         for one in timed():
             # What is known of a schedule is not older than this loop.
             one.look_at = None
-            one.call_is_kept = False
+            one.renewed_at = None
 
     async def run(self) -> None:
         while True:
@@ -309,12 +310,11 @@ class Clockwork:
 
     async def _attend(self, one: Timed) -> None:
         """Submit what is due, and write it down."""
-        if not one.call_is_kept:
+        if not one.is_renewed(self._runtime.wall()):
             # First: a schedule that can be seen can be triggered.
-            await self._keeper.store.put([one.call()])
-            one.call_is_kept = True
+            await self._renew(one)
         found = await self._keeper.store.get_document(one.document)
-        pause = read_pause(await self._keeper.store.get_document(f"{PAUSES}{one.schedule.id}"))
+        pause = read_pause(await self._keeper.store.get_document(one.pause_document))
         now = self._runtime.wall()
         before = None if found is None else _past(found[0])
         past = rules.begin(now) if before is None else before
@@ -337,12 +337,23 @@ class Clockwork:
         # Where another was first it may have seen less than we did, or more.
         one.look_at = self._next_look(one, past, now) if written else now
 
+    async def _renew(self, one: Timed) -> None:
+        """Keep the call and the pause for another year: the schedule is still declared."""
+        store = self._keeper.store
+        await store.put([one.call()])
+        kept = await store.get_document(one.pause_document)
+        pause = read_pause(kept)
+        if kept is not None and pause is not None and pause.paused:
+            value, version = kept
+            # Nothing is written if the schedule is resumed meanwhile.
+            await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
+        one.renewed_at = self._runtime.wall()
+
     def _next_look(self, one: Timed, past: Past, now: datetime) -> datetime:
         coming = rules.upcoming(one.schedule, past, now)
-        if coming is None:
-            return NEVER
         wait = 0.0 if one.ours else self._runtime.random.uniform(*PATIENCE)
-        return coming + timedelta(seconds=wait)
+        at = NEVER if coming is None else coming + timedelta(seconds=wait)
+        return min(at, now + RENEW_EVERY)
 
     async def _submit(
         self, one: Timed, moments: Sequence[datetime]
