@@ -102,6 +102,13 @@ def test_all_jobs_that_filters_mean_are_cancelled(desk: Desk) -> None:
     assert summary == {"done": 1, "not_done": 0, "answers": []}
 
 
+def test_a_yes_beside_an_id_cancels_only_that_job(desk: Desk) -> None:
+    first, _ = desk.add(), desk.add()
+    result = desk.run("jobs", "cancel", first, "--yes")
+    assert result.stdout == f"{first}: it is cancelled\n"
+    assert counts(desk) == {"queued": 1, "cancelled": 1}
+
+
 def test_a_script_cancels_many_jobs_only_with_a_yes(desk: Desk) -> None:
     desk.add(session="s")
     told = desk.run("jobs", "cancel", "--all", "--session", "s", code=2).stderr
@@ -185,6 +192,15 @@ def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> 
     assert "\x1b" not in shown
     assert "payload" not in desk.json("jobs", "show", id)
     assert desk.json("jobs", "show", id, "--payload")["payload"]["arguments"] == {"city": HOSTILE}
+
+
+def test_a_long_argument_is_cut_and_json_shows_all_of_it(desk: Desk) -> None:
+    id = desk.add(brief=brief(city="x" * 5_000))
+    shown = desk.run("jobs", "show", id, "--payload").stdout
+    assert shown.endswith("characters are left out; --json shows all)\n")
+    assert desk.json("jobs", "show", id, "--payload")["payload"]["arguments"] == {
+        "city": "x" * 5_000
+    }
 
 
 def test_a_dead_letter_is_shown_with_its_error_its_attempts_and_its_arguments(desk: Desk) -> None:

@@ -145,7 +145,7 @@ def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
     _show(job)
     if payload is not None:
         screen.line("")
-        for line in payload_lines(payload):
+        for line in payload_lines(payload, "--json shows all"):
             screen.line(line)
 
 
@@ -208,11 +208,12 @@ def cancel(
         raise fail("give the ids of jobs, or --all with filters", exits.USAGE)
     if ids:
         show_answers(operate(store, app, lambda o: _cancel(o, ids, by)), json)
-    if not yes:
-        _ask(which, pool, store, app)
-    with screen.progress("cancelling", Runtime().monotonic) as tell:
-        summary = operate(store, app, lambda o: of_pool(o, pool, o.cancel_all(which, by, tell)))
-    show_summary(summary, json, "cancelled or asked to stop")
+    else:
+        if not yes:
+            _ask(which, pool, store, app)
+        with screen.progress("cancelling", Runtime().monotonic) as tell:
+            summary = operate(store, app, lambda o: of_pool(o, pool, o.cancel_all(which, by, tell)))
+        show_summary(summary, json, "cancelled or asked to stop")
 
 
 async def _cancel(operator: Operator, ids: Sequence[str], by: str) -> list[Answer]:

@@ -119,6 +119,10 @@ class Code:
                 signature.check_read(call, back)
         return payload
 
+    def sign(self, packed: bytes, bound: bytes) -> bytes:
+        """Return bytes that this task has signed, signed for something else."""
+        return self.parcels.sign(packed, bound)
+
     def _find_unwritable(self, call: Call) -> None:
         """Raise for the argument that cannot be written, by its name."""
         for name, value in call[2].items():

@@ -18,6 +18,7 @@ from poolhand.execute.brief import (
     Brief,
     bound,
     bound_to,
+    read_brief,
     record_of,
     write_brief,
 )
@@ -109,11 +110,18 @@ class Orders:
             expires = (job.expires_at - job.submitted_at).total_seconds()
         return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
-    def copy(self, order: Order, by: str) -> Order:
-        """Return an order for another job that makes the same call."""
+    def copy(
+        self, order: Order, by: str, key: str | None = None, code: Code | None = None
+    ) -> Order:
+        """Return an order for another job that makes the same call.
+
+        With a `code` that signs, the packed call is signed for that job; no user code runs.
+        """
         id = self._next_ids(1)[0]
         now = self._runtime.wall()
-        return replace(order, job=replace(order.job, id=id, submitted_at=now, submitted_by=by))
+        job = replace(order.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
+        brief = order.brief if code is None or not code.signs else _signed_for(job, order, code)
+        return replace(order, job=job, brief=brief)
 
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
@@ -153,6 +161,15 @@ def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
     brought = snapshot()
     context = code.pack_context(brought, bound(CONTEXT, to)) if brought else None
     return replace(plain, payload=payload, context=context, run=job.run)
+
+
+def _signed_for(job: Job, order: Order, code: Code) -> bytes:
+    """Return the brief of an order, its call and its context signed for another job."""
+    brief = read_brief(order.brief, order.job.id)
+    to = bound_to(job, brief, job.run)
+    payload = code.sign(brief.payload, bound(CALL, to))
+    context = None if brief.context is None else code.sign(brief.context, bound(CONTEXT, to))
+    return write_brief(replace(brief, payload=payload, context=context, run=job.run))
 
 
 def _plain(call: Call, options: Options, payload: bytes) -> Brief:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from poolhand.contract import Batch, Order, Put
 from poolhand.errors import PoolhandError, StoreError, UsageError
 from poolhand.execute.code import Code, Codes
+from poolhand.farm.scheduled_call import Packs, ScheduledCall, pack_call
 from poolhand.farm.station import Station
 from poolhand.farm.submit import Submissions
 from poolhand.farm.task import Task
@@ -27,7 +28,7 @@ from poolhand.farm.ticket import Opened
 from poolhand.pool.config import PoolConfig
 from poolhand.rules import schedule as rules
 from poolhand.rules.canonical import digest
-from poolhand.rules.checks import is_short, is_writable, shown
+from poolhand.rules.checks import is_short, shown
 from poolhand.rules.schedule import Cron, Past, Schedule, When
 
 DOCUMENTS = "schedule/"
@@ -40,10 +41,10 @@ AGAIN = timedelta(seconds=1)  # until what was refused is tried again
 PATIENCE = (0.1, 0.6)  # seconds that the others leave to who did it last
 AT_ONCE = 100
 KEEP = timedelta(days=366)
+RENEW_EVERY = timedelta(days=1)  # how often a declared schedule renews its call and its pause
 KEY_TTL = 3600.0
 MOST_KEYS = 1_000
 CALL_DIGITS = 12
-LONGEST_CALL = 100
 NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -75,7 +76,8 @@ class Timed:
     """A task with its arguments and one of its schedules, as this process knows them.
 
     Another look is worth while at `look_at`, by the wall clock. It is `ours` if this process was
-    the last to write it down.
+    the last to write it down. Its call is packed by `prepare`, before the thread of the store
+    needs it.
     """
 
     def __init__(
@@ -89,61 +91,63 @@ class Timed:
         self.task = task
         self.look_at: datetime | None = None
         self.ours = False
-        self.call_is_kept = False
+        self.renewed_at: datetime | None = None
         self._args = args
         self._kwargs = kwargs
+        self._call: ScheduledCall | None = None
 
     @property
     def document(self) -> str:
         return f"{DOCUMENTS}{self.schedule.id}"
 
     @property
+    def pause_document(self) -> str:
+        return f"{PAUSES}{self.schedule.id}"
+
+    def is_renewed(self, now: datetime) -> bool:
+        """Tell whether call and pause were renewed lately; not if the clock was set back."""
+        at = self.renewed_at
+        return at is not None and at <= now < at + RENEW_EVERY
+
+    @property
     def what(self) -> str:
         return f"schedule of {self.schedule.id}"
 
+    def prepare(self, home: Home, code: Code) -> None:
+        """Pack the call, once for all moments; raise if the task cannot be called so."""
+        self._call = pack_call(home, self.task, code, self._args, self._kwargs)
+
     def order(self, moment: datetime) -> Order:
         """Return the order for the job of a moment."""
-        key = self.schedule.key(moment)
-        order = self.task.with_options(idempotency_key=key).order(self._args, self._kwargs)
-        return replace(order, job=replace(order.job, submitted_by=SUBMITTER))
+        return self._packed().order_for(self.schedule.key(moment), SUBMITTER)
 
     def single(self) -> Order:
-        """Return the order for a job of no moment."""
+        """Return the order for a job of no moment; the call is packed anew, here."""
         return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
 
     def call(self) -> Put:
         """Return the order to be kept for those who have not the code of the task."""
-        value = b""
-        if not self.task.code.signs:
-            order = self.single()
-            draft = replace(order.job, id="", submitted_at=rules.EPOCH, submitted_by="")
-            value = msgspec.msgpack.encode(replace(order, job=draft))
-        return Put(f"{CALLS}{self.schedule.id}", value, ttl=KEEP.total_seconds())
+        key, value = f"{CALLS}{self.schedule.id}", self._packed().as_document()
+        return Put(key, value, ttl=KEEP.total_seconds())
 
-    def check_call(self) -> None:
-        """Raise if the task cannot be called so."""
-        self.task.code.pack(self._args, self._kwargs)
+    def _packed(self) -> ScheduledCall:
+        if self._call is None:
+            raise UsageError(f"the call of the {self.what} was not packed before a worker started")
+        return self._call
 
     def record(self, past: Past, now: datetime) -> Put:
         """Return what is to be written down."""
         schedule = self.schedule
         coming = rules.upcoming(schedule, past, now)
         zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
-        record = ScheduleRecord(
-            schedule.task,
-            schedule.when.text,
-            zone,
-            schedule.missed,
-            past,
-            coming,
-            _told(self._args, self._kwargs),
-        )
+        times = schedule.when.text, zone, schedule.missed, past, coming
+        record = ScheduleRecord(schedule.task, *times, self._packed().text)
         # Longer than any time in which nothing is written: what is forgotten begins anew.
         keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
 
 
-class Home(Opened, Protocol):
+class Home(Opened, Packs, Protocol):
     """What a scheduler needs of its app."""
 
     def config(self, pool: str) -> PoolConfig: ...
@@ -162,6 +166,7 @@ class Scheduler:
         self.zone = zone
         self._codes = codes
         self._timed: dict[str, Timed] = {}
+        self._is_checked = False
         self._station: Station | None = None
         self._loop: tuple[Station, asyncio.Task[None]] | None = None
 
@@ -174,10 +179,13 @@ class Scheduler:
         kwargs: dict[str, Any],
     ) -> None:
         """Have a task run at these moments, from the next one on."""
-        call = self._checked_call(task, args, kwargs)
+        code, call = self._checked_call(task, args, kwargs)
         schedule = Schedule(task.name, when, missed, call)
         self._check_name(schedule)
-        self._timed = {**self._timed, schedule.id: Timed(schedule, task, args, kwargs)}
+        timed = Timed(schedule, task, args, kwargs)
+        if self._is_checked:
+            timed.prepare(self.home, code)
+        self._timed = {**self._timed, schedule.id: timed}
         if self._station is not None:
             self.begin(self._station)
 
@@ -188,6 +196,8 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise for what cannot go well, as far as it was not known when it was declared."""
+        # Called on the thread that starts a worker: code of the user may run here.
+        self._is_checked = True
         for one in self._timed.values():
             if self._codes.find(one.task.name) is not one.task.code:
                 raise UsageError(
@@ -195,7 +205,7 @@ class Scheduler:
                     "@app.cron(…) and @app.every(…) above @app.task(…)"
                 )
             # Types may be defined after the task: only now they are all known.
-            one.check_call()
+            one.prepare(self.home, one.task.code)
             config = self.home.config(one.task.pool)
             if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
                 raise UsageError(
@@ -220,8 +230,11 @@ class Scheduler:
 
     def _checked_call(
         self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> str:
-        """Return what stands for the arguments of a task, if it can be called with them."""
+    ) -> tuple[Code, str]:
+        """Return what packs a call of a task, and what stands for the arguments in names.
+
+        Raise if it cannot be called with them.
+        """
         code = task.code
         if self._codes.find(task.name) is not code:
             raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
@@ -235,7 +248,7 @@ class Scheduler:
                 "of its schedule: give them there, or give its parameters defaults"
             ) from None
         given = trial.signature.bind(args, kwargs)[2]
-        return digest(given).hex()[:CALL_DIGITS] if given else ""
+        return trial, digest(given).hex()[:CALL_DIGITS] if given else ""
 
     def _check_name(self, schedule: Schedule) -> None:
         if not is_short(schedule.key(NEVER)):
@@ -260,7 +273,7 @@ class Clockwork:
         for one in timed():
             # What is known of a schedule is not older than this loop.
             one.look_at = None
-            one.call_is_kept = False
+            one.renewed_at = None
 
     async def run(self) -> None:
         while True:
@@ -297,12 +310,11 @@ class Clockwork:
 
     async def _attend(self, one: Timed) -> None:
         """Submit what is due, and write it down."""
-        if not one.call_is_kept:
+        if not one.is_renewed(self._runtime.wall()):
             # First: a schedule that can be seen can be triggered.
-            await self._keeper.store.put([one.call()])
-            one.call_is_kept = True
+            await self._renew(one)
         found = await self._keeper.store.get_document(one.document)
-        pause = read_pause(await self._keeper.store.get_document(f"{PAUSES}{one.schedule.id}"))
+        pause = read_pause(await self._keeper.store.get_document(one.pause_document))
         now = self._runtime.wall()
         before = None if found is None else _past(found[0])
         past = rules.begin(now) if before is None else before
@@ -325,12 +337,23 @@ class Clockwork:
         # Where another was first it may have seen less than we did, or more.
         one.look_at = self._next_look(one, past, now) if written else now
 
+    async def _renew(self, one: Timed) -> None:
+        """Keep the call and the pause for another year: the schedule is still declared."""
+        store = self._keeper.store
+        await store.put([one.call()])
+        kept = await store.get_document(one.pause_document)
+        pause = read_pause(kept)
+        if kept is not None and pause is not None and pause.paused:
+            value, version = kept
+            # Nothing is written if the schedule is resumed meanwhile.
+            await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
+        one.renewed_at = self._runtime.wall()
+
     def _next_look(self, one: Timed, past: Past, now: datetime) -> datetime:
         coming = rules.upcoming(one.schedule, past, now)
-        if coming is None:
-            return NEVER
         wait = 0.0 if one.ours else self._runtime.random.uniform(*PATIENCE)
-        return coming + timedelta(seconds=wait)
+        at = NEVER if coming is None else coming + timedelta(seconds=wait)
+        return min(at, now + RENEW_EVERY)
 
     async def _submit(
         self, one: Timed, moments: Sequence[datetime]
@@ -367,14 +390,6 @@ def read_pause(found: tuple[bytes, int] | None) -> Pause | None:
     with suppress(msgspec.DecodeError):
         return None if found is None else msgspec.json.decode(found[0], type=Pause)
     return None
-
-
-def _told(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return arguments as people read them."""
-    named = (f"{name}={shown(value)}" for name, value in kwargs.items())
-    text = ", ".join((*map(shown, args), *named))
-    text = "".join(letter if is_writable(letter) else "\ufffd" for letter in text)
-    return text if len(text) <= LONGEST_CALL else f"{text[: LONGEST_CALL - 1]}…"
 
 
 def _past(data: bytes) -> Past | None:

@@ -51,24 +51,27 @@ def payload_view(stored: Stored, brief: bytes) -> PayloadView:
     return PayloadView(job.id, job.name, arguments, note, has_result, value, result_note)
 
 
-def payload_lines(view: PayloadView | None) -> list[str]:
-    """Return a payload in lines for a person: long values are cut, control characters spelled."""
+def payload_lines(view: PayloadView | None, advice: str) -> list[str]:
+    """Return a payload in lines for a person: long values are cut, control characters spelled.
+
+    The `advice` says how to see all of a value that is cut.
+    """
     if view is None:
         return []
-    lines = _lines("arguments", view.arguments, view.arguments_note)
+    lines = _lines("arguments", view.arguments, view.arguments_note, advice)
     if view.has_result:
-        lines += _lines("result", view.result, view.result_note)
+        lines += _lines("result", view.result, view.result_note, advice)
     return lines
 
 
-def _lines(name: str, value: Any, note: str | None) -> list[str]:
+def _lines(name: str, value: Any, note: str | None, advice: str) -> list[str]:
     if note is not None:
         return [f"{name}: {safe(note)}"]
     text = msgspec.json.encode(value).decode()
     if len(text) <= LONGEST_SHOWN:
         return [f"{name}: {safe(text)}"]
     cut = f"{len(text) - LONGEST_SHOWN:,} of {len(text):,} characters are left out"
-    return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; --json shows all)"]
+    return [f"{name}: {safe(text[:LONGEST_SHOWN])}…", f"({cut}; {advice})"]
 
 
 def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from poolhand.rules.view import View
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100
+STALE = timedelta(hours=1)  # a schedule whose next moment is longer past is declared nowhere
 
 Declared = Callable[[str], Order | None]
 
@@ -79,8 +81,9 @@ class ScheduleActs:
         kind = audit.SCHEDULE_PAUSE if paused else audit.SCHEDULE_RESUME
         record = audit.acted(kind, ("", ""), by, found.id, now)
         value = msgspec.json.encode(Pause(paused, now, by))
-        # Kept when it is over, too: moments of the pause do not count as missed.
-        put = Put(f"{PAUSES}{found.id}", value, ttl=None if paused else KEEP.total_seconds())
+        # Workers that declare the schedule renew a pause. One that is over is kept, too: moments
+        # of the pause do not count as missed.
+        put = Put(f"{PAUSES}{found.id}", value, ttl=KEEP.total_seconds())
         line = Line(audit.STREAM, kind, msgspec.json.encode(record))
         await self._store.put([put], log=[line])
         return await _schedule(self._store, found.id)
@@ -114,36 +117,51 @@ class ScheduleActs:
             raise UsageError(
                 f"schedule {found.id!r} belongs to an app that signs its calls, and no keys are "
                 "here; in a process that has them run "
-                f"`await app.operator().trigger_schedule({found.task!r}, by=…)`"
+                f"`await app.operator().trigger_schedule({found.id!r}, by=…)`"
             )
         return self._orders.copy(msgspec.msgpack.decode(kept[0], type=Order), by)
 
     async def _find(self, name: str) -> ScheduleView | None:
-        """Return the schedule of that id, or the only one of the task of that name."""
+        """Return the schedule of that id, or the only one of the task of that name.
+
+        Those that a deploy has replaced do not count where others are left.
+        """
         views = await schedules_of(self._store)
         exact = [one for one in views if one.id == name]
         found = exact or [one for one in views if one.task == name]
+        if len(found) > 1:
+            found = [one for one in found if not await self._is_stale(one.id)] or found
         if len(found) > 1:
             ids = ", ".join(f"{one.id!r} ({one.arguments or 'no arguments'})" for one in found)
             raise UsageError(f"task {name!r} has {len(found)} schedules; name one of them: {ids}")
         return found[0] if found else None
 
+    async def _is_stale(self, id: str) -> bool:
+        """Tell whether a schedule is no longer declared, as far as its next moment shows it."""
+        found = await _record(self._store, id)
+        # The record's own: a view of a paused schedule has no next moment.
+        coming = None if found is None else found.next
+        return coming is not None and coming < self._runtime.wall() - STALE
+
 
 async def _schedule(store: Operable, id: str) -> ScheduleView | None:
-    kept = await store.get_document(f"{DOCUMENTS}{id}")
-    view = None if kept is None else _view(id, kept[0])
-    if view is None:
+    record = await _record(store, id)
+    if record is None:
         return None
+    view = _view(id, record)
     pause = read_pause(await store.get_document(f"{PAUSES}{id}"))
     paused = pause is not None and pause.paused
     return replace(view, paused=True, next=None) if paused else view
 
 
-def _view(id: str, data: bytes) -> ScheduleView | None:
-    try:
-        found = msgspec.json.decode(data, type=ScheduleRecord)
-    except msgspec.DecodeError:
-        return None  # Written by a newer version.
+async def _record(store: Operable, id: str) -> ScheduleRecord | None:
+    kept = await store.get_document(f"{DOCUMENTS}{id}")
+    with suppress(msgspec.DecodeError):
+        return None if kept is None else msgspec.json.decode(kept[0], type=ScheduleRecord)
+    return None  # Written by a newer version.
+
+
+def _view(id: str, found: ScheduleRecord) -> ScheduleView:
     return ScheduleView(
         id,
         found.task,

@@ -49,7 +49,8 @@ def facts(
     if job.rejection_reason is not None:
         found.append(Fact("rejected", safe(job.rejection_reason), "red"))
     if payload is not None:
-        found += map(_payload, payload_lines(payload))
+        advice = f"`poolhand jobs show {safe(job.id)} --payload --json` shows all"
+        found += map(_payload, payload_lines(payload, advice))
     elif job.result_bytes is not None:
         found.append(Fact("result", f"{job.result_bytes:,} bytes"))
     if job.dead:

@@ -140,6 +140,81 @@ async def test_a_paused_schedule_rests_in_all_processes_and_after_a_restart(
         assert seen.paused
 
 
+@seeded
+async def test_a_pause_is_renewed_while_its_schedule_is_declared_and_no_longer(
+    runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poolhand.farm.scheduler.RENEW_EVERY", timedelta(seconds=30))
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    app.every(timedelta(days=300))(app.task(name="rare")(_pass))
+    async with app:
+        async with app.worker():
+            await asyncio.sleep(3)
+            await app.operator().pause_schedule("rare", BY)
+            begun = _kept_until(store, PAUSES)
+            await asyncio.sleep(100)
+            renewed = _kept_until(store, PAUSES)
+            assert 60 < renewed - begun <= 103
+            assert _kept_until(store, CALLS) == pytest.approx(renewed, abs=1)
+        await asyncio.sleep(100)
+        assert _kept_until(store, PAUSES) == renewed
+        (seen,) = await app.operator().schedules()
+        assert seen.paused
+
+
+@seeded
+async def test_a_renewal_does_not_pause_a_schedule_again(
+    runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poolhand.farm.scheduler.RENEW_EVERY", timedelta(seconds=1))
+    store = SharedStore(runtime)
+    store.lag = lambda: runtime.random.uniform(0, 0.3)
+    app = StoreApp(store, runtime)
+    noting(app, [])
+    async with app, app.worker():
+        await asyncio.sleep(3)
+        operator = app.operator()
+        for _ in range(5):
+            await operator.pause_schedule("note", BY)
+            await asyncio.sleep(runtime.random.uniform(0.5, 1.5))
+            await operator.resume_schedule("note", BY)
+            await asyncio.sleep(2)
+            (seen,) = await operator.schedules()
+            assert not seen.paused
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@seeded
+async def test_a_name_means_the_schedule_that_is_declared_not_one_that_a_deploy_has_replaced(
+    runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    monkeypatch.setattr("poolhand.operate.schedules.STALE", timedelta(seconds=60))
+    store = SharedStore(runtime)
+    old, new = StoreApp(store, runtime), StoreApp(store, runtime)
+    noting(old, [], "acme")
+    noting(new, [], "globex")
+    async with old, new:
+        async with old.worker():
+            await asyncio.sleep(12)
+            if paused:
+                await old.operator().pause_schedule("note", BY)
+        async with new.worker():
+            await asyncio.sleep(12)
+            operator = new.operator()
+            with pytest.raises(UsageError, match="has 2 schedules"):
+                await operator.pause_schedule("note", BY)
+            await asyncio.sleep(90)
+            done = await operator.pause_schedule("note", BY)
+            assert done is not None
+            assert done.arguments == "'globex'"
+        # With no worker left all of them may be meant.
+        await asyncio.sleep(90)
+        with pytest.raises(UsageError, match="has 2 schedules"):
+            await operator.resume_schedule("note", BY)
+        assert await operator.resume_schedule(done.id, BY) is not None
+
+
 @pytest.mark.parametrize("works", [True, False])
 @seeded
 async def test_a_resumed_schedule_goes_on_with_its_next_moment(
@@ -252,8 +327,10 @@ async def test_a_call_that_is_signed_is_triggered_only_where_the_keys_are(
     noting(app, ran, "acme")
     async with app, app.worker():
         await asyncio.sleep(3)
-        with pytest.raises(UsageError, match="signs its calls, and no keys are here"):
+        (schedule,) = await app.operator().schedules()
+        with pytest.raises(UsageError, match="signs its calls, and no keys are here") as raised:
             await bare(app).trigger_schedule("note", BY)
+        assert f"trigger_schedule({schedule.id!r}, by=…)" in raised.value.message
         answer = await app.operator().trigger_schedule("note", BY)
         assert answer is not None
         ticket = await app.get(str(answer.new_id))
@@ -322,6 +399,15 @@ async def test_what_a_newer_version_wrote_of_a_pause_stops_no_schedule(
         assert len(ran) >= 1
         (seen,) = await app.operator().schedules()
         assert not seen.paused
+
+
+def _kept_until(store: SharedStore, kind: str) -> float:
+    """Return when the only document of a kind is deleted unless it is renewed."""
+    ((until,),) = store.query("SELECT until FROM poolhand_documents WHERE key LIKE ?", f"{kind}%")
+    return float(until)
+
+
+async def _pass() -> None: ...
 
 
 def _put(key: str, value: object) -> Put:

@@ -14,6 +14,7 @@ from poolhand.operate.payload import LONGEST_SHOWN, PayloadView, payload_lines
 from tests.unit.operate.world import World
 
 SECRET = b"a secret of thirty-two bytes ...!"
+ADVICE = "--json shows all"
 
 
 @asynccontextmanager
@@ -46,7 +47,7 @@ async def test_arguments_and_result_are_shown_by_name(tmp_path: Path) -> None:
 async def test_a_job_that_failed_has_arguments_and_no_result(tmp_path: Path) -> None:
     async with ran(tmp_path, "fail") as view:
         assert (view.arguments, view.has_result) == ({"what": "fail"}, False)
-        assert payload_lines(view) == ['arguments: {"what":"fail"}']
+        assert payload_lines(view, ADVICE) == ['arguments: {"what":"fail"}']
 
 
 async def test_what_is_signed_or_pickled_says_so(tmp_path: Path) -> None:
@@ -89,13 +90,13 @@ async def test_a_closure_has_no_arguments_to_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x7f"], ids=ascii)
 def test_nothing_in_a_value_steers_a_terminal(hostile: str) -> None:
     view = PayloadView("id", "task", {"a": hostile}, None, True, hostile, None)
-    assert all(line.isprintable() for line in payload_lines(view))
+    assert all(line.isprintable() for line in payload_lines(view, ADVICE))
     noted = PayloadView("id", "task", None, hostile, True, None, hostile)
-    assert all(line.isprintable() for line in payload_lines(noted))
+    assert all(line.isprintable() for line in payload_lines(noted, ADVICE))
 
 
 def test_a_long_value_is_cut_and_says_by_how_much() -> None:
     view = PayloadView("id", "task", {"a": "x" * LONGEST_SHOWN}, None, False, None, None)
-    cut, note = payload_lines(view)
+    cut, note = payload_lines(view, ADVICE)
     assert len(cut) < LONGEST_SHOWN + 50
-    assert note == f"(8 of {LONGEST_SHOWN + 8:,} characters are left out; --json shows all)"
+    assert note == f"(8 of {LONGEST_SHOWN + 8:,} characters are left out; {ADVICE})"
