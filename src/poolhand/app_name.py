@@ -62,7 +62,7 @@ def _imported(module: str, name: str, warn: Callable[[str], None]) -> object:
             return import_module(module)
     except (Exception, SystemExit) as error:
         if under_way.refused is not None:
-            raise UsageError(f"app={name!r}: {under_way.refused}") from error
+            raise UsageError(f"app={name!r}: {under_way.refused.message}") from error
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             advice = f"{error}; run this in the folder of your project"
         else:

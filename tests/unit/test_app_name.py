@@ -144,7 +144,7 @@ def test_a_module_that_works_while_it_is_imported_is_refused_and_told_the_cure(
     heard: list[str] = []
     with pytest.raises(UsageError) as raised:
         load_app(f"{MODULE}:app", heard.append)
-    assert str(raised.value) == f"app='{MODULE}:app': {what} {BY_IMPORT}"
+    assert raised.value.message == f"app='{MODULE}:app': {what} {BY_IMPORT}"
     assert heard == [LOOP] * loops
     assert not (here / "jobs.db").exists()
 

@@ -48,7 +48,7 @@ class Callbacks:
                 await _await(told)
         except (Exception, CancelledError) as error:
             fault = fault_of(error)
-            text = f"{fault.type}: {fault.message}"
+            text = f"{fault.type.rpartition('.')[2]}: {fault.message}"
             warn(f"on_dead of pool {job.pool!r} raised {text}", CallbackFailed, self._events)
             if self._events.live:
                 self._events.emit(CallbackFailed(job.pool, "on_dead", text))

@@ -134,7 +134,7 @@ class DeadLetters:
         self.busy -= 1
         if error is not None:
             fault = fault_of(error)
-            text = f"{fault.type}: {fault.message}"
+            text = f"{fault.type.rpartition('.')[2]}: {fault.message}"
             warn(f"on_dead of pool {self._pool!r} raised {text}", CallbackFailed, self._events)
             if self._events.live:
                 self._events.emit(CallbackFailed(self._pool, "on_dead", text))

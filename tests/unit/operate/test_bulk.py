@@ -59,7 +59,7 @@ async def test_jobs_that_run_are_asked_to_stop_and_those_that_are_over_are_not_m
 ) -> None:
     over, running = await world.dead(), await world.add()
     assert len(await world.claim()) == 1
-    assert (await world.operator.cancel_all(Filter(), "anna")).done == 1
+    assert (await world.operator.cancel_all(Filter(pool="chat"), "anna")).done == 1
     assert (await world.get(running)).cancel_wished
     assert not (await world.get(over)).cancel_wished
 
