@@ -48,7 +48,7 @@ def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanat
         case Status.QUEUED if pool is not None and pool.paused:
             return explain(Standing(job, pool.slots, paused=True))
         case Status.QUEUED:
-            return Explanation("queued", "it waits for a slot")
+            return Explanation("queued", "it waits for a free slot of a worker")
         case Status.RUNNING if stored.cancel_wished:
             return Explanation("stopping", "it runs and was asked to stop")
         case _:

@@ -198,9 +198,9 @@ async def _cause(
         known = await known_task(store, task, leases, pool)
         if known is not None:
             return Finding("tasks", Level.WARN, f"{waiting}: {known.text}")
-        text = f"{waiting} for a worker that has the task {task!r}"
+        text = f"{waiting} for the task {task!r}, which no worker that is connected has"
         fix = "start a worker whose code registers it, or cancel them"
-        return Finding("tasks", Level.WARN, text, fix)
+        return Finding("tasks", Level.WRONG, text, fix)
     if (key := key_of(cause)) is not None:
         text = f"{waiting} for a worker that has the key {key!r}"
         fix = "add the key to the key ring of the workers, or cancel them"

@@ -67,7 +67,7 @@ async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> 
     assert reasons == ["paused", "queued", "scheduled", "session_busy", "key_cap", None, None]
     assert [job.why for job in (await world.operator.jobs(Filter(), limit=5)).jobs] == [
         "the pool is paused; resume it",
-        "it waits for a slot",
+        "it waits for a free slot of a worker",
         "it waits for its time in 30.0 s",
         "session 's' is busy",
         "key 'k' has all of its places in use",

@@ -183,8 +183,8 @@ async def test_tasks_that_no_worker_has_are_named(world: World) -> None:
     aside = Change(lifecycle.set_aside(claim.job, "task:billing.charge"), claim.token)
     await world.store.replace([aside])
     finding = (await look(world))["tasks"]
-    assert finding.level is Level.WARN
-    assert "1 job waits in pool 'chat' for a worker that has the task 'billing.charge'" in (
+    assert finding.level is Level.WRONG
+    assert "1 job waits in pool 'chat' for the task 'billing.charge', which no worker" in (
         finding.text
     )
     assert "start a worker whose code registers it" in str(finding.fix)
