@@ -194,7 +194,10 @@ def traceback_lines(job: Job) -> str:
     text = "" if job.error is None else job.error.traceback
     if not text.strip():
         return ""
-    return indented(f"Traceback (most recent call last):\n{text.rstrip()}", "    ")
+    if text.startswith("  File "):
+        # Records of older versions hold the frames alone.
+        text = f"Traceback (most recent call last):\n{text}"
+    return indented(text.rstrip(), "    ")
 
 
 def _name(job: Job) -> str:
