@@ -200,6 +200,7 @@ class Engine:
             assert job.run_at is not None
             self.audit.retried(job, at, now)
             self._give_back(work, (job.run_at - at).total_seconds(), now)
+        attempt.work = work.record_for_attempt()
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
         work.since = now
