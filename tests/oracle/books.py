@@ -190,7 +190,7 @@ class Books:
         for row in rows:
             row.pool.desk.dismiss(row)
             self._leave_parking(row)
-            self._forget(row)
+            self._drop(row)
         for pool in dict.fromkeys(row.pool for row in rows):
             self.welcome(pool)
 
@@ -286,9 +286,13 @@ class Books:
         return [row.job.id for row in gone]
 
     def _forget(self, row: Row) -> None:
+        self._drop(row)
+        self._left.add(row.job.run)
+
+    def _drop(self, row: Row) -> None:
+        # One that was never accepted has not run, and left nothing of its run behind.
         del self.rows[row.job.id], self.numbered[row.number]
         self.log.forget([events_of(row.job.id), inbox_of(row.job.id)])
-        self._left.add(row.job.run)
 
     def forgotten_runs(self) -> list[str]:
         """Return the runs whose last job was forgotten; their journals are gone."""

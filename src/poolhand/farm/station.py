@@ -21,6 +21,7 @@ from poolhand.farm.ledger import Ledger
 from poolhand.farm.listening import Listening
 from poolhand.farm.maintenance import Leader, Reaper
 from poolhand.farm.nested import NestedWaits
+from poolhand.farm.unserved_notice import UnservedNotice
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
 from poolhand.observe.failures import FailureLog
@@ -77,6 +78,7 @@ class Station:
         self.homes = Homes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
         self._failures = FailureLog(None, runtime.monotonic, events, throttled=False)
+        self.outcomes.watch_unserved(UnservedNotice(self.keeper))
         self._nested = NestedWaits(self.keeper, self.heart, self.outcomes.watch, self.workers)
         self._reaper = Reaper(self.keeper, self.heart, self)
         self._leader = Leader(self.keeper, self.heart, self.homes, keep)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from poolhand.contract import Stored
@@ -58,6 +58,14 @@ class Seen:
             self.job, self.at = job, at
 
 
+class Unserved(Protocol):
+    """Hears of every look at jobs that are awaited."""
+
+    def met(self, job: Job, at: float) -> None: ...
+
+    async def look(self) -> None: ...
+
+
 class Watch:
     """Looks after jobs until they are as they are waited for; lives on the keeper's loop.
 
@@ -68,6 +76,7 @@ class Watch:
         self.name = name
         self.met: Callable[[Job, float], None] | None = None
         self.waited: Callable[[], None] | None = None
+        self.looked: Callable[[], Awaitable[None]] | None = None
         self._keeper = keeper
         self._settled = settled
         self._waiting: dict[str, list[Reply]] = {}
@@ -129,6 +138,8 @@ class Watch:
             await self._hinted()
             began = loop.time()
             await self._look_around()
+            if self.looked is not None:
+                await self.looked()
             self._keeper.well(self.name)
             # Not again at once, however many hints come: a look costs as much as many wait. Nor
             # much later: the store may only have been away.
@@ -186,6 +197,15 @@ class Outcomes:
         else:
             known.learn(job, at)
         return known
+
+    def watch_unserved(self, notice: Unserved) -> None:
+        """Have it noticed that awaited jobs wait for a worker in vain."""
+
+        def meet(job: Job, at: float) -> None:
+            notice.met(job, at)
+            self.meet(job, at)
+
+        self.watch.met, self.watch.looked = meet, notice.look
 
     def meet(self, job: Job, at: float) -> None:
         """Note how a job was then that is not over, if anybody here wants to know."""

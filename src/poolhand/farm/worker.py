@@ -32,6 +32,7 @@ from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe import events
+from poolhand.observe.stalls import warn_stuck
 from poolhand.pool.attempt import Attempt
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
@@ -206,6 +207,8 @@ class Worker:
         # A child that was killed only takes a moment to be gone.
         self.wedged = self.wedged or (is_late and work.run_in != "process")
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
+        if work.run_in != "process" and not (self._refusing or work.lost):
+            warn_stuck(work.job, attempt.slot.id, self.events)
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
             if not work.lost:

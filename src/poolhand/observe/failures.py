@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
+from weakref import finalize
 
 from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetAside, LeaseLost
 from poolhand.rules.causes import call_of, key_of, task_of
@@ -64,6 +65,7 @@ class FailureLog:
         self._events = events
         self._throttle = Throttle()
         self._timer: TimerHandle | None = None
+        self._at_exit: finalize[..., FailureLog] | None = None
 
     def retried(self, job: Job, wait: float | None) -> None:
         """Log an attempt that failed; the job runs again in `wait` seconds, None: at once."""
@@ -103,7 +105,10 @@ class FailureLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._summarize(self._throttle.flush(self._now()))
+        if self._at_exit is not None:
+            self._at_exit.detach()
+            self._at_exit = None
+        _flush(self._throttle, self._now)
 
     def _write(self, kind: type[Event], level: int, job: Job, text: str) -> None:
         if is_reported(self._events, kind) or not LOG.isEnabledFor(level):
@@ -111,7 +116,11 @@ class FailureLog:
         dead = level == logging.ERROR
         if not self._throttled or self._throttle.allows(job.name, self._now(), dead):
             LOG.log(level, "%s", text)
-        elif self._timer is None:
+            return
+        if self._at_exit is None:
+            # A ticket may be gone after the pool is closed: the count must not go with the log.
+            self._at_exit = finalize(self, _flush, self._throttle, self._now)
+        if self._timer is None:
             self._set_timer()
 
     def _set_timer(self) -> None:
@@ -121,16 +130,21 @@ class FailureLog:
 
     def look(self) -> None:
         """Log the summaries that are due."""
-        self._summarize(self._throttle.due(self._now()))
+        _summarize(self._throttle.due(self._now()))
 
     def _ring(self) -> None:
         self._timer = None
         self.look()
         self._set_timer()
 
-    def _summarize(self, held: list[Held]) -> None:
-        for one in held:
-            LOG.log(logging.ERROR if one.dead else logging.WARNING, "%s", summary_line(one))
+
+def _flush(throttle: Throttle, now: Callable[[], float]) -> None:
+    _summarize(throttle.flush(now()))
+
+
+def _summarize(held: list[Held]) -> None:
+    for one in held:
+        LOG.log(logging.ERROR if one.dead else logging.WARNING, "%s", summary_line(one))
 
 
 def summary_line(held: Held) -> str:
@@ -195,7 +209,10 @@ def traceback_lines(job: Job) -> str:
     text = "" if job.error is None else job.error.traceback
     if not text.strip():
         return ""
-    return indented(f"Traceback (most recent call last):\n{text.rstrip()}", "    ")
+    if text.startswith("  File "):
+        # Records of older versions hold the frames alone.
+        text = f"Traceback (most recent call last):\n{text}"
+    return indented(text.rstrip(), "    ")
 
 
 def _name(job: Job) -> str:

@@ -13,6 +13,7 @@ from poolhand.errors import UsageError
 from poolhand.observe import events
 from poolhand.observe.events import Events
 from poolhand.observe.failures import FailureLog
+from poolhand.observe.stalls import warn_stuck
 from poolhand.pool.alarm import Alarm
 from poolhand.pool.attempt import STUCK, Attempt
 from poolhand.pool.audit_log import AuditLog, Ran
@@ -157,6 +158,8 @@ class Engine:
         if self.events.live:
             stuck = events.SlotStuck(self.config.name, attempt.work.job, attempt.slot.id)
             self.outbox.put(stuck)
+        if attempt.work.run_in != "process" and not self._stopping:
+            warn_stuck(attempt.work.job, attempt.slot.id, self.events)
         self.pump(now)
         self.done()
 
@@ -200,6 +203,7 @@ class Engine:
             assert job.run_at is not None
             self.audit.retried(job, at, now)
             self._give_back(work, (job.run_at - at).total_seconds(), now)
+        attempt.work = work.record_for_attempt()
 
     def _give_back(self, work: Work, seconds: float, now: float) -> None:
         work.since = now

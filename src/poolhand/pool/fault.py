@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolhandError
+from poolhand.pool.traceback_text import group_text, traceback_text
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Failed, Outcome
 
 MOST_MESSAGE = 2_000
-MOST_FRAMES = 20
 CALLER = str(Path(__file__).with_name("substrate.py"))  # calls the code of jobs
 
 
@@ -50,6 +49,14 @@ def own_trace(error: BaseException) -> TracebackType | None:
 
     The frames before are ours, and hold the job.
     """
+    with suppress(Exception):
+        # An error that was wrapped, as SystemExit is, was raised through our frames itself.
+        if error.__cause__ is not None:
+            _cut_trace(error.__cause__)
+    return _cut_trace(error)
+
+
+def _cut_trace(error: BaseException) -> TracebackType | None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == CALLER:
         trace = trace.tb_next
@@ -88,16 +95,15 @@ def ending_of(job: Job) -> str | None:
 
 def _text(error: BaseException) -> str:
     # Without its code: the type says as much, and whoever is told of it adds that of its own.
-    return error.message if isinstance(error, PoolhandError) else str(error)
+    if isinstance(error, PoolhandError):
+        return error.message
+    return group_text(error) if isinstance(error, BaseExceptionGroup) else str(error)
 
 
 def _traceback(error: BaseException, skip: int) -> str:
     try:
         if type(error.__cause__) is RemoteTraceback:
             return str(error.__cause__)
-        frames = traceback.extract_tb(error.__traceback__)[skip:]
-        while frames and frames[0].filename == CALLER:
-            del frames[0]
-        return "".join(traceback.format_list(frames[-MOST_FRAMES:]))
+        return traceback_text(error, skip, CALLER)
     except BaseException:
         return ""

@@ -11,6 +11,7 @@ from types import FrameType
 from weakref import WeakValueDictionary
 
 from poolhand.observe.events import LoopBlocked
+from poolhand.observe.stalls import LOGGED_AFTER, logs_blocks, warn_blocked
 from poolhand.pool.attempt import Attempt, Runnable, Watched
 from poolhand.pool.substrate import FRAMES_OF_JOBS
 from poolhand.pool.ticker import Ticker
@@ -32,7 +33,8 @@ class Watchdog:
 
     A block is told once, while it lasts: its end is not ours to wait for. A job that goes on to
     block where another one ended is told too. Code that never lets go of the interpreter stops the
-    thread as well, and is told when it does.
+    thread as well, and is told when it does. A block of a second or more is logged too, unless a
+    subscriber logs it.
     """
 
     def __init__(self, loop: AbstractEventLoop, runtime: Runtime) -> None:
@@ -44,6 +46,8 @@ class Watchdog:
         self._pulse_at = self._looked_at = self._stood_at = self._now()
         self._worked = self._processor_time()
         self._told: list[Attempt[Runnable] | None] = []
+        self._logged: list[Attempt[Runnable] | None] = []
+        self._pace = PULSE
         self._suspect: Attempt[Runnable] | None = None
         self._suspected_at = 0.0
         self._ticker: Ticker | None = None
@@ -81,16 +85,16 @@ class Watchdog:
     def look(self, now: float) -> None:
         """Tell of a loop that does not turn, once for each that keeps it from turning."""
         worked, self._worked = self._worked, self._processor_time()
-        late, self._looked_at = now - self._looked_at >= BLOCKED, now
+        late, self._looked_at = now - self._looked_at >= 2 * self._pace, now
         if not self._loop.is_running():
             self._stood_at = now
         seconds = now - max(self._pulse_at, self._stood_at)
         if seconds < BLOCKED:
-            self._told, self._suspect = [], None
+            self._told, self._logged, self._suspect = [], [], None
         elif late and self._worked - worked < BLOCKED:
             # We were held up, and not by the loop: nothing was learned about it.
             return
-        elif any(pool.events.live for pool in self._pools):
+        elif self._is_heard() or (seconds >= LOGGED_AFTER and self._is_logged()):
             frame = sys._current_frames().get(self._thread.ident or 0)
             if frame is not None and not _waits(frame):
                 self._blame(frame, seconds, now)
@@ -114,24 +118,42 @@ class Watchdog:
             self.look(self._now())
 
     def _pause(self) -> float:
-        return PULSE if any(pool.events.live for pool in self._pools) else UNHEARD
+        self._pace = PULSE if self._is_heard() else UNHEARD
+        return self._pace
+
+    def _is_heard(self) -> bool:
+        return any(pool.events.live for pool in self._pools)
+
+    def _is_logged(self) -> bool:
+        return any(logs_blocks(pool.events) for pool in self._pools)
 
     def _blame(self, frame: FrameType, seconds: float, now: float) -> None:
         """Tell who keeps the loop, unless that is known or it has only just begun to."""
         attempt, frames = _culprit(frame)
         if attempt is not self._suspect:
             self._suspect, self._suspected_at = attempt, now
-        follows = bool(self._told) and now - self._suspected_at < BLOCKED
-        if attempt in self._told or follows:
+        if (self._told or self._logged) and now - self._suspected_at < BLOCKED:
             return
-        self._told.append(attempt)
+        logs = seconds >= LOGGED_AFTER and attempt not in self._logged
+        emits = attempt not in self._told and self._is_heard()
+        if not (logs or emits):
+            return
         shown = reversed(frames[:MOST_FRAMES])
         lines = traceback.StackSummary.extract((one, one.f_lineno) for one in shown)
         job = None if attempt is None else attempt.work.snapshot()
-        for pool in self._concerned(attempt):
+        pools = self._concerned(attempt)
+        found = []
+        for pool in pools:
             own = attempt is not None and attempt.work.host is pool
             name = job.pool if own and job is not None else pool.label
-            pool.events.emit(LoopBlocked(name, job, seconds, "".join(lines.format())))
+            found.append(LoopBlocked(name, job, seconds, "".join(lines.format())))
+        if logs:
+            self._logged.append(attempt)
+            warn_blocked(found, [pool.events for pool in pools])
+        if emits:
+            self._told.append(attempt)
+            for pool, event in zip(pools, found, strict=True):
+                pool.events.emit(event)
 
     def _concerned(self, attempt: Attempt[Runnable] | None) -> list[Watched]:
         """Return whose listeners are told: those of the job's pool, else everybody's once."""

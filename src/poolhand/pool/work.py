@@ -259,6 +259,16 @@ class Work(Entry, Ticket[Any]):
         self.call = self.context = None
         return apart
 
+    def record_for_attempt(self) -> Work:
+        """Return what an attempt that is over holds instead of this ticket.
+
+        Its context is copied into every task the job makes, and the frames of a kept error may
+        hold those: through them the ticket would live on, and with it a failure unlogged.
+        """
+        apart = copy(self)
+        apart.call = apart.context = apart.failure = apart.waiters = apart.place = None
+        return apart
+
     async def _settled(self, limited: bool) -> None:
         if self.over:
             return

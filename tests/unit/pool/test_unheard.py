@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from poolhand import Job, Pool, Retry, Status, log_events, wait
+from poolhand import Job, Pool, Retry, Status, current_job, log_events, wait
 from poolhand.observe.events import Events
 from tests.unit.pool.support import until
 
@@ -157,3 +159,102 @@ async def test_where_events_are_logged_a_failure_has_one_line(
         await settle(pool)
     (line,) = errors(caplog)
     assert line.startswith("job ended pool=reviews ")
+
+
+# Jobs that make tasks
+
+
+async def after_wait_for() -> None:
+    await asyncio.wait_for(asyncio.sleep(0), 5)
+    raise ValueError("no such page")
+
+
+async def after_a_task() -> None:
+    child = asyncio.create_task(asyncio.sleep(0))
+    await child
+    raise ValueError("no such page")
+
+
+async def in_a_task() -> None:
+    child = asyncio.create_task(broken())
+    await child
+
+
+async def in_gather() -> None:
+    await asyncio.gather(broken(), asyncio.sleep(0))
+
+
+async def in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(broken())
+
+
+async def in_a_circle() -> None:
+    child = asyncio.create_task(asyncio.sleep(0))
+    await child
+    try:
+        raise ValueError("no such page")
+    except ValueError as error:
+        kept = error
+        raise kept  # noqa: B904
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+MAKERS_OF_TASKS = [after_wait_for, after_a_task, in_a_task, in_gather, in_a_group, in_a_circle]
+
+
+@pytest.mark.usefixtures("no_gc")
+@pytest.mark.parametrize("retry", [None, Retry(attempts=2, first=0)], ids=["once", "twice"])
+@pytest.mark.parametrize("job", MAKERS_OF_TASKS)
+async def test_the_tasks_of_a_job_do_not_keep_its_ticket(
+    caplog: pytest.LogCaptureFixture, job: Any, retry: Retry | None
+) -> None:
+    async with Pool("reviews", retry=retry) as pool:
+        await pool.submit(job)
+        await settle(pool)
+        (line,) = errors(caplog)
+        assert "no such page" in line
+        assert len(pool.dead()) == 1
+
+
+async def test_a_task_that_outlives_its_job_knows_it_still() -> None:
+    found: list[Job | None] = []
+    done = asyncio.Event()
+
+    async def later() -> None:
+        await done.wait()
+        found.append(current_job())
+
+    async def job() -> None:
+        tasks.append(asyncio.create_task(later()))
+        raise ValueError("no such page")
+
+    tasks: list[asyncio.Task[None]] = []
+    async with Pool("reviews") as pool:
+        ticket = await pool.submit(job)
+        await wait(ticket)
+        done.set()
+        await tasks[0]
+    assert found == [ticket.snapshot()]
+
+
+async def test_what_is_counted_after_the_end_of_a_pool_is_logged_with_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews") as pool:
+        tickets = [await pool.submit(broken) for _ in range(15)]
+        await settle(pool)
+    assert errors(caplog) == []
+    tickets.clear()
+    assert len(errors(caplog)) == 10
+    del pool
+    gc.collect()
+    (line,) = errors(caplog)
+    assert line.startswith("and 5 more failures of task 'broken' in the last ")
