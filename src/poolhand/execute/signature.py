@@ -225,7 +225,8 @@ class Signature:
         for name, value in given.items():
             lost = find_loss(_listed(value, fields[name]), read[name])
             if lost is not None:
-                raise UsageError(f"task {self._name!r}: {lost_part(f'argument {name!r}', lost)}")
+                text = lost_part(f"argument {name!r}", lost, fields[name])
+                raise UsageError(f"task {self._name!r}: {text}")
 
     def check_result(self, value: Any, codec: str = "json") -> bool:
         """Raise if a result without a type would change; tell whether it will surely be read."""
@@ -257,7 +258,7 @@ class Signature:
         """Raise if a result that was read back is not what it was."""
         lost = find_loss(value, back)
         if lost is not None:
-            raise UsageError(f"task {self._name!r}: {lost_part('the result', lost)}")
+            raise UsageError(f"task {self._name!r}: {lost_part('the result', lost, self.returns)}")
 
     def misreturned(self, value: Any, why: object) -> UsageError:
         """Return what is raised for a result that nobody could read as what is annotated."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, is_typeddict
 
+from poolhand.rules.checks import did_you_mean, shown
 from poolhand.rules.json_values import (
     Changed,
     annotation_for,
@@ -55,8 +57,13 @@ def changed_result(
     return f"{text}; {how} as {OWN_CLASS}, or return {_instead(changed, 'result')}"
 
 
-def lost_part(what: str, lost: Lost) -> str:
-    """Return the text for a part that came back as something else; `what` names the whole."""
+def lost_part(what: str, lost: Lost, hint: Any) -> str:
+    """Return the text for a part that came back as something else; `what` names the whole.
+
+    `hint` is how the whole is annotated.
+    """
+    if lost.how == "dropped":
+        return _dropped_key(what, _with_known_keys(lost, hint))
     given, back = type(lost.given).__name__, type(lost.back).__name__
     part = f"is {article(given)}"
     if lost.place:
@@ -66,6 +73,8 @@ def lost_part(what: str, lost: Lost) -> str:
             f"{what} {part}, which is masked when it is stored; pass where the secret is kept, "
             "such as the name of a variable of the environment"
         )
+    if lost.how != "type":
+        return f"{what} {part}, {_LOST[lost.how].format(owner=lost.owner, kind=given)}"
     text = f"{what} {part}, which would come back as {article(back)}"
     if back in ("str", "bytes", "list", "dict"):
         return f"{text}; annotate it {given}, or pass {article(back)}"
@@ -73,6 +82,47 @@ def lost_part(what: str, lost: Lost) -> str:
         f"{text}; annotate it {given}, or, if it is one of a union, give that a discriminator: "
         "Annotated[A | B, Field(discriminator=…)]"
     )
+
+
+_LOST = {
+    "excluded": "which {owner} leaves out when it is stored (exclude=True); give it beside it",
+    "private": "a private attribute of {owner}, which is not stored; make it a field",
+    "value": (
+        "which would come back as another {kind}: a serializer, a validator or __post_init__ of "
+        "{owner} changes it; make it give back what it gets, or pass the data that {owner} is made "
+        "from"
+    ),
+}
+
+
+def _dropped_key(what: str, lost: Lost) -> str:
+    where = f" at {lost.place.strip('. ')}" if lost.place else ""
+    owner = lost.owner or "its annotation"
+    hint = did_you_mean(lost.given, lost.known) if lost.known else "remove it, or annotate it"
+    text = f"{what} has the key {shown(lost.given)}{where}, which {owner} would drop; {hint}"
+    if not hasattr(type(lost.back), "model_config"):
+        return text
+    joint = "" if text.endswith("?") else ";"
+    return (
+        f"{text}{joint} to drop such keys, give {owner} model_config = ConfigDict(extra='ignore')"
+    )
+
+
+def _with_known_keys(lost: Lost, hint: Any) -> Lost:
+    """Return a key that was dropped with the keys of the TypedDict that is annotated."""
+    found = set(_typed_dicts(hint))
+    if lost.known or len(found) != 1:
+        return lost
+    kind = found.pop()
+    known = sorted(kind.__required_keys__ | kind.__optional_keys__)
+    return lost._replace(owner=kind.__name__, known=tuple(known))
+
+
+def _typed_dicts(hint: Any) -> Iterator[Any]:
+    if is_typeddict(hint):
+        yield hint
+    for one in get_args(hint):
+        yield from _typed_dicts(one)
 
 
 def _cannot_be_stored(changed: Changed) -> bool:
