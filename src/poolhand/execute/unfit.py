@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
 from typing import Any, get_args, is_typeddict
 
+from poolhand.errors import PoolhandError
 from poolhand.rules.checks import did_you_mean, shown
 from poolhand.rules.json_values import (
     Changed,
@@ -17,6 +20,9 @@ from poolhand.rules.json_values import (
 from poolhand.wire.fit import Lost
 from poolhand.wire.hints import STORABLE
 
+_AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
+_AT_END = re.compile(r"^(.*) - at `\$\[2\]\.(\w+)(.*?)`$", re.DOTALL)
+_NO_MOMENT = re.compile(r"Invalid RFC3339 encoded (\w+)")
 OWN_CLASS = "a dataclass, TypedDict, msgspec Struct or pydantic model with a field for it"
 
 
@@ -123,6 +129,41 @@ def _typed_dicts(hint: Any) -> Iterator[Any]:
         yield hint
     for one in get_args(hint):
         yield from _typed_dicts(one)
+
+
+def plain_reason(why: object) -> str:
+    """Return why data cannot be read, in the words of the caller: arguments have names."""
+    reason = why.message if isinstance(why, PoolhandError) else str(why)
+    return _AT.sub(
+        r"argument '\1'\2", _NO_MOMENT.sub(r"Expected `\1` or its ISO 8601 text", reason)
+    )
+
+
+def outdated(what: str, called: str, reason: str) -> str:
+    """Return the text for a kept call that a function does not take any more."""
+    reason = _AT_END.sub(r"argument '\2'\3: \1", _NO_MOMENT.sub(r"Expected `\1`", reason))
+    return (
+        f"{what} does not fit {called} any more: {reason}; annotate the parameter so that it takes "
+        "both, until no such job is left, or submit the job anew"
+    )
+
+
+def other_moment(values: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None:
+    """Return the text for a datetime where a date or a time is annotated, or the reverse."""
+    for name, value in values.items():
+        hint = hints[name]
+        kinds, given = {hint, *get_args(hint)}, type(value)
+        what = "the result" if name == "return" else f"argument {name!r}"
+        text = f"{what} is {article(given.__name__)}, and annotated"
+        root = "result" if name == "return" else name
+        if given in kinds:
+            continue
+        if given is datetime and kinds & {date, time}:
+            wanted = "date" if date in kinds else "time"
+            return f"{text} {wanted}: give {root}.{wanted}(), or annotate it datetime"
+        if given is date and datetime in kinds:
+            return f"{text} datetime: give datetime.combine({root}, time()), or annotate it date"
+    return None
 
 
 def _cannot_be_stored(changed: Changed) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from threading import Lock
 from typing import Any, NotRequired, TypedDict
 from zoneinfo import ZoneInfo
@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from poolhand.errors import UsageError
+from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.code import Code
 from poolhand.execute.parcel import Parcels
 from tests.unit.execute.test_types import there_and_back
@@ -201,6 +201,49 @@ def test_what_a_type_makes_of_data_is_kept(hint: Any, value: Any, back: Any) -> 
 def test_what_cannot_be_compared_is_not_refused() -> None:
     assert there_and_back(code(Cached), Cached(a=2))[0].a == 2
     assert there_and_back(code(Odd), Odd(2))[0].n == 2
+
+
+OTHER: dict[str, tuple[Any, Any, str]] = {
+    "date": (date, TWICE, "argument 'x' is a datetime, and annotated date: give x.date()"),
+    "optional": (date | None, TWICE, "and annotated date: give x.date()"),
+    "time": (time, TWICE, "argument 'x' is a datetime, and annotated time: give x.time()"),
+    "datetime": (datetime, TWICE.date(), "annotated datetime: give datetime.combine(x, time())"),
+    "within": (list[date], [TWICE], "Expected `date` or its ISO 8601 text - at argument 'x'[0]"),
+    "key": (dict[bool, int], {True: 1}, "bool cannot be a key of a dict; keys are text, numbers"),
+    "none": (dict[None, int], {None: 1}, "NoneType cannot be a key of a dict"),
+}
+
+
+@pytest.mark.parametrize(("hint", "value", "said"), OTHER.values(), ids=OTHER)
+def test_a_value_of_a_similar_type_is_refused_with_what_to_give(
+    hint: Any, value: Any, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        code(hint).pack((value,), {})
+    assert said in str(caught.value)
+
+
+def test_a_result_of_a_similar_type_is_refused_with_what_to_return() -> None:
+    with pytest.raises(UsageError, match=r"the result is a datetime, .* give result\.date\(\)"):
+        code(date).pack_result(TWICE)
+
+
+@pytest.mark.parametrize("hint", [date | datetime, datetime | date | None], ids=["first", "last"])
+def test_a_union_of_date_and_datetime_keeps_both(hint: Any) -> None:
+    for value in (datetime(2030, 1, 1, tzinfo=UTC), date(2030, 1, 1)):
+        for back in there_and_back(code(hint), value):
+            assert (type(back), back) == (type(value), value)
+
+
+def test_a_kept_call_of_another_signature_is_told_by_its_arguments() -> None:
+    payload = code(dict[str, str]).pack(({"n": "1"},), {})
+    with pytest.raises(Undecodable) as caught:
+        code(dict[str, int]).unpack(payload)
+    assert caught.value.message == (
+        "the kept call of task does not fit task(x: dict[str, int]) -> dict[str, int] any more: "
+        "argument 'x'[...]: Expected `int`, got `str`; annotate the parameter so that it takes "
+        "both, until no such job is left, or submit the job anew"
+    )
 
 
 def test_a_moment_of_a_named_zone_comes_back_as_the_same_moment() -> None:
