@@ -133,6 +133,18 @@ def fail_once(path: str, error: BaseException) -> int:
     return calls
 
 
+class Picky(Exception):
+    """An error that can be sent and not be made again."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first)
+        self.second = second
+
+
+def be_picky() -> None:
+    raise Picky(1, 2)
+
+
 def snooze_once(path: str) -> int:
     return fail_once(path, Snooze(0.0))
 

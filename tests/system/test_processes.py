@@ -318,6 +318,17 @@ async def test_a_job_in_a_process_may_ask_to_run_again(tmp_path: Path) -> None:
         assert (later.snapshot().attempts, snooze.snapshot().attempts) == (2, 1)
 
 
+async def test_a_job_in_a_process_is_not_retried_after_an_error_that_cannot_be_made_again() -> None:
+    retry = Retry(attempts=3, first=0, give_up_on=(jobs.Picky,))
+    async with Pool(run_in="process", retry=retry) as pool:
+        ticket = await pool.submit(jobs.be_picky)
+        with pytest.raises(
+            JobFailed, match=r"failed in its process: tests\.system\.jobs\.Picky: 1"
+        ):
+            await ticket
+        assert ticket.snapshot().attempts == 1
+
+
 # Death
 
 

@@ -11,6 +11,8 @@ from inspect import isawaitable
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import ValidationError
+
 from poolhand.context import restored, running
 from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.attribution import attribute_output, show_log
@@ -19,6 +21,7 @@ from poolhand.execute.parcel import Parcels
 from poolhand.execute.schema import arguments_schema, version_of
 from poolhand.execute.signature import Call, Signature
 from poolhand.execute.task_name import is_defined_anew, is_same_source, source_of
+from poolhand.execute.unfit import outdated
 from poolhand.rules.causes import (
     ANY_VERSION,
     call_cause,
@@ -29,6 +32,7 @@ from poolhand.rules.causes import (
     task_cause,
 )
 from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
+from poolhand.wire.payload import LONGEST_REASON
 
 UNCHECKED = ""  # in place of a codec: nothing is held against what it keeps
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
@@ -114,7 +118,7 @@ class Code:
             try:
                 back = parcels.read(payload, signature.call_type, self._call, bound)
             except Undecodable as error:
-                raise signature.misfit(error.__cause__ or error) from None
+                raise signature.misfit(error.__cause__ or error, call) from None
             if self._exact:
                 signature.check_read(call, back)
         return payload
@@ -150,11 +154,19 @@ class Code:
 
     def unpack(self, payload: bytes, bound: bytes | None = None) -> Callable[[], Any]:
         """Return a kept call, ready to be made."""
-        call = self.parcels.read(payload, self.signature.call_type, self._kept_call, bound)
+        signature = self.signature
+        try:
+            call = self.parcels.read(payload, signature.call_type, self._kept_call, bound)
+        except Undecodable as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            reason = str(error.__cause__)[:LONGEST_REASON]
+            text = outdated(self._kept_call, str(signature), reason)
+            raise Undecodable(text) from error.__cause__
         if not is_same_task(call[0], self.name):
             text = f"{self._kept_call} is one of {call[0]!a}; it was moved, and is not made"
             raise Undecodable(text)
-        args, kwargs = self.signature.unbind(call)
+        args, kwargs = signature.unbind(call)
         return partial(self.fn, *args, **kwargs)
 
     def pack_context(self, values: dict[str, Any], bound: bytes = b"") -> bytes:

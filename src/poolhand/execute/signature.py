@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import Parameter
 from types import NoneType, UnionType
@@ -18,9 +17,15 @@ from typing import (
     get_origin,
 )
 
-from poolhand.errors import PoolhandError, Undecodable, UsageError
+from poolhand.errors import Undecodable, UsageError
 from poolhand.execute.annotations import annotations_of
-from poolhand.execute.unfit import changed_argument, changed_result, lost_part
+from poolhand.execute.unfit import (
+    changed_argument,
+    changed_result,
+    lost_part,
+    other_moment,
+    plain_reason,
+)
 from poolhand.rules.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
 from poolhand.wire.choice import Lower
 from poolhand.wire.fit import find_loss, find_untyped_change, is_equal, is_partly_untyped
@@ -85,6 +90,9 @@ class Signature:
             if one.kind is Parameter.POSITIONAL_ONLY and one.default is Parameter.empty
         ]
         self._types: Types | None = None
+
+    def __str__(self) -> str:
+        return f"{self._name}{self._signature}"
 
     @property
     def returns(self) -> Any:
@@ -165,11 +173,11 @@ class Signature:
             raise self.misfit(f"missing a required argument, given by its place: {missing[0]!r}")
         return self._name, list(given), given
 
-    def misfit(self, why: object) -> UsageError:
+    def misfit(self, why: object, call: Call | None = None) -> UsageError:
         """Return what is raised for a call that this function does not take."""
-        # Where msgspec says in which part of the kept call: of an argument.
-        text = _AT.sub(r"argument '\1'\2", _text(why))
-        return UsageError(f"{self._name}{self._signature} cannot be called so: {text}")
+        moment = None if call is None else other_moment(call[2], self._hints().fields)
+        text = moment or plain_reason(why)
+        return UsageError(f"{self} cannot be called so: {text}")
 
     def check_call(self, call: Call, codec: str = "json") -> bool:
         """Raise if an argument without a type would change; tell whether all will surely be read.
@@ -225,7 +233,8 @@ class Signature:
         for name, value in given.items():
             lost = find_loss(_listed(value, fields[name]), read[name])
             if lost is not None:
-                raise UsageError(f"task {self._name!r}: {lost_part(f'argument {name!r}', lost)}")
+                text = lost_part(f"argument {name!r}", lost, fields[name])
+                raise UsageError(f"task {self._name!r}: {text}")
 
     def check_result(self, value: Any, codec: str = "json") -> bool:
         """Raise if a result without a type would change; tell whether it will surely be read."""
@@ -257,13 +266,14 @@ class Signature:
         """Raise if a result that was read back is not what it was."""
         lost = find_loss(value, back)
         if lost is not None:
-            raise UsageError(f"task {self._name!r}: {lost_part('the result', lost)}")
+            raise UsageError(f"task {self._name!r}: {lost_part('the result', lost, self.returns)}")
 
     def misreturned(self, value: Any, why: object) -> UsageError:
         """Return what is raised for a result that nobody could read as what is annotated."""
+        text = other_moment({RETURN: value}, {RETURN: self.returns}) or plain_reason(why)
         return UsageError(
             f"{self._name} is to return {_shown(self.returns)}, and returned "
-            f"{type(value).__name__}: {_text(why)[:LONGEST_REASON]}; correct the annotation, or "
+            f"{type(value).__name__}: {text[:LONGEST_REASON]}; correct the annotation, or "
             "what is returned"
         )
 
@@ -292,7 +302,7 @@ class Signature:
         ]
         if unknown or missing:
             raise Undecodable(
-                f"the kept call does not fit {self._name}{self._signature} any more: "
+                f"the kept call does not fit {self} any more: "
                 f"unknown {unknown}, missing {missing}; give new parameters a default, and remove "
                 "old ones when no job with them is left"
             )
@@ -306,7 +316,6 @@ class Signature:
 
 
 _HEAP_TYPE = 1 << 9  # what C calls Py_TPFLAGS_HEAPTYPE: of classes that are made while Python runs
-_AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SIMPLE = (int, str, float, bool)
 _SURE = (*_SIMPLE, NoneType)
@@ -371,10 +380,6 @@ def _sure_of(hint: Any) -> frozenset[type]:
 
 def _shown(hint: Any) -> str:
     return inspect.formatannotation(hint).replace("typing.", "")
-
-
-def _text(why: object) -> str:
-    return why.message if isinstance(why, PoolhandError) else str(why)
 
 
 def _listed(value: Any, hint: Any) -> Any:

@@ -10,12 +10,13 @@ import msgspec
 from poolhand.context import TOLD, running
 from poolhand.errors import TooLarge, UsageError
 from poolhand.rules.streams import MOST_DATA, Kind
+from poolhand.wire.typed import dump_for_json
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=dump_for_json).encode
 
 
 def emit(chunk: Any) -> Awaitable[None]:
-    """Stream a piece of the answer: `await emit(token)`.
+    """Stream a piece of the answer: `await emit(token)`. It is read as what JSON makes of it.
 
     It can be read by `ticket.events()`, from any process, again and again. Awaited, it waits while
     the store cannot follow; in a thread it does so by itself. Outside of a stored job it does
@@ -36,7 +37,7 @@ def _tell(kind: Kind, value: Any, verb: str) -> Awaitable[None]:
     try:
         data = _encode(value)
     except Exception as error:
-        raise UsageError(f"{verb} takes JSON values and typed structs: {error}") from error
+        raise UsageError(f"{verb} takes JSON values: {error}") from error
     if len(data) > MOST_DATA:
         raise TooLarge(
             f"{verb} was given {len(data):,} bytes of JSON; at most {MOST_DATA:,} are one event, "

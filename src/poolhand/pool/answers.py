@@ -7,6 +7,7 @@ from typing import Any
 from poolhand.errors import JobFailed
 from poolhand.pool.child import Answer, unpack
 from poolhand.pool.fault import fault_of, remote
+from poolhand.pool.raised import name_kinds, rebuilt
 
 
 def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]:
@@ -26,8 +27,8 @@ def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]
     assert fault is not None
     if not isinstance(value, BaseException):
         # Many errors can be packed and not be made again.
-        text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
-        value = JobFailed(text, job_id=job_id)
+        value = rebuilt(fault, job_id)
+    name_kinds(value, fault)
     return None, remote(value, fault.traceback)
 
 

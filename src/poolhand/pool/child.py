@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from poolhand.context import TOLD, running
 from poolhand.pool.fault import fault_of
+from poolhand.pool.raised import raised_fault
 from poolhand.rules.job import Fault, Job
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def _carry_out(run: ChildRun, luggage: Luggage | None, call: bytes) -> Answer:
 
 
 def _failed(error: BaseException) -> Answer:
-    fault = fault_of(error, skip=1)
+    fault = raised_fault(error)
     try:
         return False, pickle.dumps(error), fault
     except BaseException:

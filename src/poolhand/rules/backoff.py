@@ -29,6 +29,8 @@ def _are_errors(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_is_error, value))
 
 
+RAISED_AS = "_poolhand_raised_as"  # on an error: the names of its classes in another process
+
 CHECKS: dict[str, tuple[Predicate, str]] = {
     "attempts": (is_count, "an int of at least 1"),
     "first": (is_seconds, "seconds, 0 or more"),
@@ -55,11 +57,17 @@ class Retry(Struct, frozen=True):
 
     def gives_up_on(self, error: BaseException) -> bool:
         """Tell whether an error is one of those after which no retry helps."""
+        if not self.give_up_on:
+            return False
+        names = _raised_as(error)
         return any(
             name_of_error(kind) == one if isinstance(one, str) else issubclass(kind, one)
             for kind in type(error).__mro__
             for one in self.give_up_on
             if issubclass(kind, BaseException)
+        ) or any(
+            (one if isinstance(one, str) else name_of_error(one)) in names
+            for one in self.give_up_on
         )
 
     if TYPE_CHECKING:
@@ -89,6 +97,15 @@ def name_of_error(kind: type[BaseException]) -> str:
     """Return the full name of a class of errors, "ValueError" for one of Python's own."""
     name = kind.__qualname__
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+def _raised_as(error: BaseException) -> tuple[str, ...]:
+    """Return the names of what an error was in the process that raised it, if that was another."""
+    try:
+        found = getattr(error, RAISED_AS, ())
+    except Exception:
+        return ()
+    return found if isinstance(found, tuple) else ()
 
 
 class RetryRecord(Struct, frozen=True, array_like=True):

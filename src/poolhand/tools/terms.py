@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from poolhand.errors import UsageError
 from poolhand.execute.task_name import name_of_task
-from poolhand.rules.checks import convert_seconds, is_amount, shown
+from poolhand.rules.checks import convert_seconds, did_you_mean, is_amount, shown
 from poolhand.rules.receipts import Effect
 
 DEDUPE = 86_400.0
@@ -38,16 +39,25 @@ class ToolTerms(Struct, frozen=True):
 
 def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
     """Return the terms of a tool, or say all that is wrong with them."""
+    fields = options.get("key_fields")
+    faults = [] if fields is None else list(_field_faults(fn, fields))
+    usable = {
+        "name": options.get("name") or name_of_task(fn),
+        "key_fields": tuple(fields) if fields and not faults else (),
+    }
     try:
-        terms = ToolTerms(**{**options, "name": options.get("name") or name_of_task(fn)})
+        terms = ToolTerms(**{**options, **usable})
     except TypeError as error:
         raise UsageError(f"tool: {error}") from None
-    faults = []
     if terms.scope not in SCOPES:
         faults.append(f"scope={shown(terms.scope)} is not allowed; give one of {SCOPES}")
-    if terms.key_fields and terms.scope == "run":
+    if fields and terms.scope == "run":
         faults.append(
             "key_fields go with scope='session' or 'global': within a run calls have places"
+        )
+    if terms.verify is not None and not callable(terms.verify):
+        faults.append(
+            f"verify={shown(terms.verify)} is not allowed; give a function of the same parameters"
         )
     if not isinstance(terms.shared, bool):
         faults.append(f"shared={shown(terms.shared)} is not allowed; give True or False")
@@ -61,3 +71,22 @@ def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
     if faults:
         raise UsageError(f"tool {terms.name!r}: " + "; ".join(faults))
     return terms
+
+
+def _field_faults(fn: Callable[..., Any], fields: Any) -> Iterator[str]:
+    """Yield what is wrong with the parameters that make the key of a call."""
+    if not isinstance(fields, list | tuple) or not all(isinstance(one, str) for one in fields):
+        given = f"[{shown(fields)}]" if isinstance(fields, str) else "['order']"
+        yield f"key_fields={shown(fields)} is not allowed; give a list of parameters: {given}"
+        return
+    if not fields:
+        yield "key_fields is empty: every call would have the same key; name a parameter"
+    try:
+        known = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        # A function without a signature is refused when the tool is made.
+        return
+    for one in fields:
+        if one not in known:
+            hint = did_you_mean(one, known) if known else "it has none"
+            yield f"key_fields: there is no parameter {shown(one)}; {hint}"

@@ -125,6 +125,5 @@ def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., 
         **options,
         "effect": Effect(effect),
         "dedupe_ttl": ttl if ttl is not None else READ_CACHE if effect == "read" else DEDUPE,
-        "key_fields": tuple(options.get("key_fields", ())),
     }
     return lambda fn: Tool(fn, checked(fn, terms))

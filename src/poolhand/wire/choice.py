@@ -39,10 +39,14 @@ def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
     def lower(value: Any) -> Any:
         if type(value) in plain:
             return value
+        found = None
         for name, (annotation, _, inner) in zip(names, members, strict=True):
-            if _is_of(value, annotation):
-                return {TYPE: name, VALUE: value if inner is None else inner(value)}
-        return value
+            if annotation is type(value) or (found is None and _is_of(value, annotation)):
+                # Its very class before one that it inherits from: every datetime is a date.
+                found = name, inner
+        if found is None:
+            return value
+        return {TYPE: found[0], VALUE: value if found[1] is None else found[1](value)}
 
     return Choice("Choice", (), {}), lower
 

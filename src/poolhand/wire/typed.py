@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from pathlib import PurePath
+from types import NoneType
 from typing import Any
 
 import msgspec
 
 ALLOWED = "plain values, enums, paths, dataclasses, msgspec Structs and pydantic models"
 MOST_ADAPTERS = 1024
+_ONLY_VALUES = (bool, NoneType, tuple, frozenset)
 
 
 class Marker(type):
@@ -107,6 +109,12 @@ def _dump(value: Any, mode: str) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     name = kind.__qualname__
+    if isinstance(value, _ONLY_VALUES):
+        # As a value msgspec writes it by itself.
+        raise TypeError(
+            f"{name} cannot be a key of a dict; keys are text, numbers, dates or enums: give such "
+            "keys, or a list of pairs"
+        )
     if hasattr(kind, "get_secret_value"):
         raise TypeError(f"{name} is masked when it is written; pass where the secret is kept")
     if hasattr(kind, "__get_pydantic_core_schema__") and "pydantic" in sys.modules:

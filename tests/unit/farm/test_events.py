@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from math import nan
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from poolhand import (
     JobEvent,
@@ -62,6 +65,30 @@ async def test_what_a_job_tells_is_read_in_its_order_and_ends_with_its_end(url: 
         assert [one.number for one in await told(ticket, after=4)] == [5]
         assert await told(ticket, after=5) == []
         assert await told(ticket, after=99) == []
+
+
+async def test_what_is_emitted_is_read_as_what_json_makes_of_it() -> None:
+    app = App("memory://")
+
+    class Token(BaseModel):
+        text: str
+        place: Path = Path("a")
+
+    @app.task(name="answer")
+    async def answer() -> None:
+        for piece in (Token(text="to"), Path("b"), (1, 2), {1: nan}):
+            await emit(piece)
+        await progress("at", token=Token(text="be"))
+
+    async with app, app.worker():
+        events = await told(await answer.submit())
+        assert [one.data for one in events[:-1]] == [
+            {"text": "to", "place": "a"},
+            "b",
+            [1, 2],
+            {"1": None},
+            {"message": "at", "token": {"text": "be", "place": "a"}},
+        ]
 
 
 async def test_a_job_that_tells_nothing_has_only_its_end(url: str) -> None:

@@ -272,11 +272,18 @@ async def test_outside_of_a_stored_job_a_tool_is_a_function() -> None:
         ({"timeout": 0}, "timeout=0 is not allowed"),
         ({"dedupe_ttl": -1}, "dedupe_ttl=-1 is not allowed"),
         ({"key_fields": ["a"]}, "key_fields go with scope"),
+        ({"scope": "global", "key_fields": ["ordr"]}, "no parameter 'ordr'; did you mean 'order'"),
+        ({"scope": "global", "key_fields": ["who"]}, "no parameter 'who'; there are a, order"),
+        ({"scope": "global", "key_fields": "order"}, r"give a list of parameters: \['order'\]"),
+        ({"scope": "global", "key_fields": [1]}, r"key_fields=\[1\] is not allowed"),
+        ({"scope": "global", "key_fields": {"order"}}, "is not allowed; give a list"),
+        ({"scope": "global", "key_fields": []}, "key_fields is empty: every call would have"),
+        ({"verify": 5}, "verify=5 is not allowed; give a function"),
         ({"colour": "red"}, "colour"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
-    async def act(a: int) -> None: ...
+    async def act(a: int, order: str = "") -> None: ...
 
     with pytest.raises(UsageError, match=said):
         tool(**options)(act)

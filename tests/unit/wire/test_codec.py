@@ -295,7 +295,7 @@ def test_a_model_that_leads_back_to_itself_is_written_as_it_says() -> None:
 
 def test_a_key_that_json_cannot_have_is_named_by_its_dict() -> None:
     with pytest.raises(
-        UsageError, match=r"at \$\['a'\]: tuple cannot be written here; .* as keys text"
+        UsageError, match=r"at \$\['a'\]: tuple cannot be a key of a dict; keys are text"
     ):
         encode({"a": {(1, 2): 3}})
 
