@@ -111,8 +111,8 @@ async def test_a_task_of_another_file_whose_name_ends_alike_is_another_task(
         found: Callable[[int], str] = module["refund"]
         return found
 
-    in_shop = shop.task(name="shop.tasks.refund")(of_file("/srv/shop/tasks.py", "shop"))
-    in_bank = bank.task(name="tasks.refund")(of_file("/srv/bank/tasks.py", "bank"))
+    in_shop = shop.task(name="shop.tasks.refund")(of_file("shop/tasks.py", "shop"))
+    in_bank = bank.task(name="tasks.refund")(of_file("bank/tasks.py", "bank"))
     async with shop, bank:
         async with bank.worker(slots=2):
             tickets = [await in_shop.submit(number) for number in range(4)]
