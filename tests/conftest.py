@@ -53,3 +53,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _limit(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0] if marker else item.config.getini("timeout"))
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_others(request: pytest.FixtureRequest) -> None:
+    """Let failures that earlier tests left unasked be logged before a test looks at the log."""
+    if "caplog" in request.fixturenames:
+        gc.collect()

@@ -22,8 +22,10 @@ PASSAGES = 1_500
 DIMENSIONS = 64
 BLOCKS_FOR = 0.3
 
-# They fail on purpose, and the demo shows it: the log of failures would only run across its screen.
-logging.getLogger("poolhand").setLevel(logging.CRITICAL)
+
+def keep_log_quiet() -> None:
+    """Leave failures to the screen: agents fail on purpose, and the log would run across it."""
+    logging.getLogger("poolhand").setLevel(logging.CRITICAL)
 
 
 class ToolFailed(Exception):

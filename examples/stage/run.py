@@ -21,7 +21,7 @@ from poolhand import Event, PoolhandError, Shift, ShiftReport, Status, StoreErro
 from poolhand.contract import Filter
 from poolhand.observe.events import OwnerReaped
 from stage import commands, summary
-from stage.agents import OPERATOR
+from stage.agents import OPERATOR, keep_log_quiet
 from stage.crew import Crew
 from stage.flags import SCHEME, Flags
 from stage.kept import POOL, Kept
@@ -185,6 +185,7 @@ async def _paint(view: View) -> None:
 
 def run(flags: Flags) -> int:
     """Run the demo; returns the exit code."""
+    keep_log_quiet()
     try:
         return asyncio.run(_run(flags))
     except PoolhandError as error:

@@ -15,6 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from poolhand import Event, Shift, UsageError, subscribe
+from stage.agents import keep_log_quiet
 from stage.flags import Flags
 from stage.kept import POOL, Kept
 from stage.process import READY, TOLD
@@ -70,5 +71,6 @@ async def _stop_now(shift: Shift) -> None:
 
 # The processes of process jobs import this file as well.
 if __name__ == "__main__":
+    keep_log_quiet()
     unsubscribe = subscribe(tell)
     asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Flags)))

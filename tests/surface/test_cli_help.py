@@ -132,6 +132,7 @@ ARGUMENTS = {
     ("pools", "resize"): ["x", "3"],
     ("workers", "bounds"): ["x", "--min", "1"],
     ("sessions", "erase"): ["x"],
+    ("jobs", "cancel"): ["x"],
     ("dead", "retry"): ["x"],
     ("dead", "drop"): ["x"],
 }
