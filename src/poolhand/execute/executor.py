@@ -208,7 +208,7 @@ class Executor:
             return Hopeless(claim, Failed(error, permanent=True))
         cause = call_cause(brief.version, claim.job.name)
         change = self._refuse(claim, cause)
-        fault = Fault(f"poolhand.errors.{type(error).__name__}", str(error))
+        fault = Fault(f"poolhand.errors.{type(error).__name__}", error.message)
         return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
 
     def _closure(self, claim: Claim, brief: Brief, held: Held) -> Errand | Hopeless | Change:
