@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from poolhand.observe.events import EVENTS
+
 pytest_plugins = ["tests.servers", "tests.pooler"]
 
 # No deadline and no complaint about slow data: a busy machine is not a failure of the code.
@@ -60,3 +62,14 @@ def _no_lines_of_others(request: pytest.FixtureRequest) -> None:
     """Let failures that earlier tests left unasked be logged before a test looks at the log."""
     if "caplog" in request.fixturenames:
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _no_subscribers_left() -> Iterator[None]:
+    """See that a test ends its subscriptions to the events of every pool of this process."""
+    before = EVENTS._subscribers, EVENTS.reported
+    yield
+    after = EVENTS._subscribers, EVENTS.reported
+    EVENTS._subscribers, EVENTS.reported = before
+    EVENTS._look()
+    assert after == before, "end what listens to EVENTS: later tests would hear it"
