@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -122,17 +124,27 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
     app = loaded(name)
     tell.urls.append(app.url)
+    with _logging(app, speech):
+        conflict = store_conflict_of(app, name, found.store)
+        if conflict is not None:
+            screen.aside(f"poolhand: {screen.safe(conflict)}")
+        asyncio.run(_run(app, name, found.farm, pools, speech))
+
+
+@contextmanager
+def _logging(app: App, speech: Speech) -> Iterator[None]:
+    """Log the events of an app to stderr, unless the screen is the live view's."""
     if speech.quiet:
-        # The screen is the view's: what goes wrong is shown there.
         logging.basicConfig(handlers=[logging.NullHandler()])
-    else:
-        logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
-        log_events(events=app.events)
-        logging.getLogger("poolhand").info("%s", store_line(app))
-    conflict = store_conflict_of(app, name, found.store)
-    if conflict is not None:
-        screen.aside(f"poolhand: {screen.safe(conflict)}")
-    asyncio.run(_run(app, name, found.farm, pools, speech))
+        yield
+        return
+    logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
+    end = log_events(events=app.events)
+    logging.getLogger("poolhand").info("%s", store_line(app))
+    try:
+        yield
+    finally:
+        end()
 
 
 def store_line(app: App) -> str:
