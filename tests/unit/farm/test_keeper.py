@@ -80,8 +80,10 @@ async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_kee
 
 
 async def test_a_closed_keeper_answers_with_an_error() -> None:
+    before = set(threading.enumerate())
     keeper = keeper_of(Runtime())
     await keeper.ask(nothing)
+    (thread,) = set(threading.enumerate()) - before
     await keeper.close(keeper.stop)
     for _ in range(2):
         with pytest.raises(Unavailable, match="closed"):
@@ -94,13 +96,7 @@ async def test_a_closed_keeper_answers_with_an_error() -> None:
             await asyncio.to_thread(keeper.ask_sync, nothing)
         keeper.do("anything", nothing)
         # Until the thread is gone, and after.
-        await asyncio.to_thread(_join, "poolhand-keeper", keeper)
-
-
-def _join(name: str, keeper: Keeper) -> None:
-    for thread in threading.enumerate():
-        if thread.name == name and keeper.closed:
-            thread.join(5)
+        await asyncio.to_thread(thread.join)
 
 
 @seeded
