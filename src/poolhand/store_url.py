@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from poolhand.config import masked
 from poolhand.contract import Store
 from poolhand.errors import Unsupported, UsageError
 from poolhand.pool.scope import is_path
-from poolhand.rules.checks import shown
+from poolhand.rules.checks import nearest, shown
 from poolhand.runtime import Runtime
 
 KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
     "postgresql://user:password@host:5432/database"
 )
+MEANT = {"sqlite": "sqlite:///file.db", "memory": "memory://"}
+NEAR = 0.75  # how similar a misspelt scheme is at least
 SQLITE, POSTGRES = ("sqlite",), ("postgresql", "postgres", "psql", "pgsql", "postgre", "pg")
+NAMED = (*SQLITE, *POSTGRES)
 OWNER, GROUP = 0o600, 0o660
 _PERMISSIONS = {"600": OWNER, "660": GROUP}
 _QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
@@ -37,7 +41,9 @@ def store_of(url: str, runtime: Runtime) -> Store:
             from poolhand.stores.sqlite import SqliteStore
 
             path, query = _parted(rest)
-            return SqliteStore(_path(url, path), runtime, _permissions(query))
+            place, rights = _path(url, path), _permissions(query)
+            _check_folder(url, place)
+            return SqliteStore(place, runtime, rights)
         case "postgresql" | "postgres":
             try:
                 from poolhand.stores.postgres import PostgresStore
@@ -55,8 +61,11 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
 
 def _other_scheme(scheme: str) -> str:
-    """Say how a scheme is written that is nearly one of ours: with a driver, or abbreviated."""
+    """Say how a scheme is written that is nearly one of ours: misspelt, or with a driver."""
     kind = scheme.partition("+")[0]
+    near = nearest(kind, (*SQLITE, *POSTGRES, "memory"), NEAR) if kind not in NAMED else None
+    if near is not None:
+        return f"did you mean {MEANT.get(near, 'postgresql://user@host/database')}?"
     driver = ", without a driver: poolhand has its own" if "+" in scheme else ""
     if kind in SQLITE:
         return f"write sqlite:///file.db{driver}"
@@ -111,3 +120,17 @@ def _path(url: str, rest: str) -> str:
     if not is_path(path):
         raise UsageError(f"store={shown(url)} is not allowed; no file can have that name")
     return path
+
+
+def _check_folder(url: str, path: str) -> None:
+    """Raise for a relative path where the current folder is gone, or closed to this user."""
+    if os.path.isabs(path):
+        return
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib would make an object of it
+    except OSError as error:
+        raise UsageError(
+            f"store={shown(url)} is relative to the current folder of this process, which cannot be "
+            f"used ({error.strerror}: it was probably deleted); start the process in a folder that "
+            "exists, or name the file by its full path: sqlite:////data/jobs.db"
+        ) from None

@@ -56,6 +56,12 @@ def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url
         ("postgresql+psycopg://u:secret@h/db", "write postgresql://…, without a driver"),
         ("postgres+psycopg2://u:secret@h/db", "write postgresql://…, without a driver"),
         ("pgsql://u:secret@h/db", "write postgresql://…"),
+        ("sqllite:///a.db", "did you mean sqlite:///file.db?"),
+        ("sqlite3:///a.db", "did you mean sqlite:///file.db?"),
+        ("sqllite+aiosqlite:///a.db", "did you mean sqlite:///file.db?"),
+        ("postgress://u:secret@h/db", "did you mean postgresql://user@host/database?"),
+        ("postgresq://u:secret@h/db", "did you mean postgresql://user@host/database?"),
+        ("memroy://", "did you mean memory://?"),
         ("sqlite+aiosqlite:///a.db", "write sqlite:///file.db, without a driver"),
         ("mysql+pymysql://u:secret@h/db", "use memory://, sqlite:///file.db"),
     ],
@@ -191,6 +197,21 @@ def test_a_url_that_names_no_store_is_told(url: Any, said: str) -> None:
         App(url)
     assert len(str(caught.value)) < 500
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, "sqlite:///jobs.db"])
+def test_a_relative_file_needs_a_current_folder(
+    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = r"'sqlite:///\w+\.db' is relative to the current folder .* by its full path: sqlite:////"
+    with pytest.raises(UsageError, match=said):
+        App(url)
+    App(f"sqlite:///{tmp_path}/jobs.db")
+    App("memory://")
 
 
 async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:
