@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 
-from poolhand.config import masked
+from poolhand.config import masked, parted
 from poolhand.contract import Store
 from poolhand.errors import Unsupported, UsageError
 from poolhand.pool.scope import is_path
@@ -22,7 +21,6 @@ SQLITE, POSTGRES = ("sqlite",), ("postgresql", "postgres", "psql", "pgsql", "pos
 NAMED = (*SQLITE, *POSTGRES)
 OWNER, GROUP = 0o600, 0o660
 _PERMISSIONS = {"600": OWNER, "660": GROUP}
-_QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 
 
@@ -40,7 +38,7 @@ def store_of(url: str, runtime: Runtime) -> Store:
         case "sqlite":
             from poolhand.stores.sqlite import SqliteStore
 
-            path, query = _parted(rest)
+            path, query = parted(rest)
             place, rights = _path(url, path), _permissions(query)
             _check_folder(url, place)
             return SqliteStore(place, runtime, rights)
@@ -77,12 +75,6 @@ def _other_scheme(scheme: str) -> str:
 def _given(url: object) -> str:
     """Return what was given for a URL as an error may show it."""
     return shown(masked(url) if isinstance(url, str) else url)
-
-
-def _parted(rest: str) -> tuple[str, str | None]:
-    """Return what stands before the options of a URL, and these; a name may have a ? in it."""
-    path, mark, query = rest.rpartition("?")
-    return (path, query) if mark and _QUERY.fullmatch(query) else (rest, None)
 
 
 def _permissions(query: str | None) -> int:
@@ -127,10 +119,10 @@ def _check_folder(url: str, path: str) -> None:
     if os.path.isabs(path):
         return
     try:
-        os.getcwd()  # noqa: PTH109 - pathlib would make an object of it
+        os.getcwd()
     except OSError as error:
         raise UsageError(
-            f"store={shown(url)} is relative to the current folder of this process, which cannot be "
-            f"used ({error.strerror}: it was probably deleted); start the process in a folder that "
-            "exists, or name the file by its full path: sqlite:////data/jobs.db"
+            f"store={shown(url)} is relative to the current folder of this process, which cannot "
+            f"be used ({error.strerror}: it was probably deleted); start the process in a folder "
+            "that exists, or name the file by its full path: sqlite:////data/jobs.db"
         ) from None
