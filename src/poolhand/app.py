@@ -99,7 +99,7 @@ class App(Schedules, ByName):
         self._opening = Opening(self._station)
         self._blocking = Blocking(self, self._opening, self.events)
         self._codes = Codes()
-        self._catalogue = Catalogue()
+        self._catalogue = Catalogue(lambda: self._declared.specs(self.pool_id))
         self._named = NamedTasks(self, self, self._parcels)
         self._registration = Registration(
             self,

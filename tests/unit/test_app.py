@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from msgspec.structs import replace
 
 from poolhand import (
     Autoscale,
+    Retry,
     Session,
     Status,
     Unsupported,
     UsageError,
     bounded,
     fail_fast,
+    fifo,
     ring_buffer,
     wait,
 )
@@ -406,6 +409,28 @@ async def test_two_pools_that_are_both_declared_may_have_similar_names() -> None
 
     async with app, app.worker():
         assert await (await call.submit()) == 1
+
+
+def test_a_pool_is_declared_again_with_the_same_settings_only() -> None:
+    app = App("memory://")
+    app.pool("research", max_concurrent=3, timeout=60, queue="fifo")
+    app.pool("research", max_concurrent=3, timeout=timedelta(minutes=1), queue=fifo())
+    with pytest.raises(UsageError) as caught:
+        app.pool("research", max_concurrent=5, timeout=60, queue="lifo")
+    assert caught.value.message == (
+        "pool 'research' is already declared with other settings: max_concurrent is 3 there and 5 "
+        "here, queue is fifo there and lifo here; declare it once, or with the same settings each "
+        "time"
+    )
+    with pytest.raises(UsageError, match="max_concurrent is 3 there and None here"):
+        app.pool("research", timeout=60, queue="fifo")
+    with pytest.raises(UsageError, match=r"retry is None there and Retry\(attempts=2"):
+        app.pool("research", max_concurrent=3, timeout=60, queue="fifo", retry=Retry(attempts=2))
+    assert app.config("research").max_concurrent == 3
+    app.pool("free")
+    app.pool("free")
+    with pytest.raises(UsageError, match="max_concurrent is None there and 1 here"):
+        app.pool("free", max_concurrent=1)
 
 
 def test_options_of_a_pool_are_told_all_at_once() -> None:
