@@ -153,14 +153,9 @@ class ScheduleActs:
         found = await self._find(name)
         if found is None:
             return None
-        order = await self._order(found, by)
+        order = replace(await self._order(found, by), triggers=found.id)
         (result,) = await self._store.add([Batch((order,))])
-        answer = _answer(found.id, result)
-        if answer.done:
-            kind, now = audit.SCHEDULE_TRIGGER, self._runtime.wall()
-            record = audit.acted_on(kind, order.job, by, found.id, now)
-            await self._store.append([Line(audit.STREAM, kind, msgspec.json.encode(record))])
-        return answer
+        return _answer(found.id, result)
 
     async def _order(self, found: ScheduleView, by: str) -> Order:
         order = None if self._declared is None else self._declared(found.id)
