@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from msgspec.structs import replace
 
-from poolhand.app_options import AppOptions, check_names, chosen_store
+from poolhand.app_options import AppOptions, check_names, chosen_store, store_line
 from poolhand.config import load_app_store, load_timezone, masked
 from poolhand.contract import Order
 from poolhand.errors import StoreError, UsageError
-from poolhand.execute.code import KNOWN, Code, Codes
+from poolhand.execute.code import Codes
 from poolhand.execute.executor import Executor
 from poolhand.execute.parcel import Parcels
-from poolhand.execute.task_name import name_of_global
-from poolhand.farm.agent import Agent, message_of
+from poolhand.farm.agent import Agent
 from poolhand.farm.blocking import Blocking
-from poolhand.farm.catalogue import AGENT, TASK, Catalogue
+from poolhand.farm.catalogue import Catalogue
 from poolhand.farm.declared import Declared
 from poolhand.farm.durable_pool import DurablePool
 from poolhand.farm.kept_store import KeptStore
@@ -29,7 +28,8 @@ from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
 from poolhand.farm.named_task import ByName, NamedTasks
 from poolhand.farm.opening import Opening
 from poolhand.farm.orders import Orders
-from poolhand.farm.run_worker import check_can_block, run_until_signal
+from poolhand.farm.registration import Registration
+from poolhand.farm.run_worker import check_can_block, print_start, run_until_signal
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.shift import Hooks, Shift, ShiftReport
 from poolhand.farm.station import Station
@@ -45,7 +45,6 @@ from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
-from poolhand.pool.work import where_to_run
 from poolhand.rules.checks import Seconds, is_writable, shown
 from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
@@ -53,7 +52,7 @@ from poolhand.rules.keep import KEEP, check_keep
 from poolhand.rules.showing import safe
 from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
-from poolhand.sessions.session import Session, SessionTerms, turn_of
+from poolhand.sessions.session import Session
 from poolhand.settings import check_farm
 from poolhand.store_url import store_of
 from poolhand.tools.calling import settle
@@ -67,7 +66,6 @@ T = TypeVar("T")
 
 SCOPE = "app"
 READY_WITHIN = 4.5
-SESSION_OPTIONS = ("schema", "upcasters", "ttl")
 
 
 class App(Schedules, ByName):
@@ -101,8 +99,17 @@ class App(Schedules, ByName):
         self._opening = Opening(self._station)
         self._blocking = Blocking(self, self._opening, self.events)
         self._codes = Codes()
-        self._catalogue = Catalogue()
+        self._catalogue = Catalogue(lambda: self._declared.specs(self.pool_id))
         self._named = NamedTasks(self, self, self._parcels)
+        self._registration = Registration(
+            self,
+            self._parcels,
+            self._declared,
+            self._codes,
+            self._catalogue,
+            self._named,
+            self.url,
+        )
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
         self.orders = Orders(self.runtime)
@@ -203,6 +210,7 @@ class App(Schedules, ByName):
         check_can_block()
         terms = checked_terms(slots, pools, drain_timeout, capture)
         self._declared.warn_of_unknown(terms.pools, "run_worker")
+        print_start(store_line(self.url, self.store_origin), terms.slots)
         return run_until_signal(self.shift(terms), terms.drain_timeout, self._opening, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
@@ -347,38 +355,11 @@ class App(Schedules, ByName):
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
-        self._declared.check_use(pool)
-        # Is it a function at all? What its options say of it is checked with them.
-        where_to_run(fn, None, None)
-        name = options.pop("name", None)
-        code = Code(name_of_global(fn) if name is None else name, fn, self._parcels)
-        code.signature.check_early()
-        task: Task[..., Any, Any] = Task(fn, code, pool, self, options)
-        task.check()
-        self._add(code, pool)
-        self._catalogue.add(code, pool, TASK, task.usual_options)
-        self._named.add(code, pool, TASK, options)
-        return task
+        return self._registration.task(fn, pool, options)
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make an agent of a function."""
-        kept = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
-        name = options.pop("name", None)
-        terms = SessionTerms(**kept, most_state=self._parcels.limits.state)
-        turn = turn_of(fn, terms, lambda data, job: message_of(code, data, job))
-        code = Code(name_of_global(fn) if name is None else name, turn, self._parcels)
-        code.signature.check_early()
-        self._declared.check_use(pool)
-        agent: Agent[..., Any] = Agent(fn, code, pool, self, options)
-        self._add(code, pool)
-        self._catalogue.add(code, pool, AGENT, agent.usual_options)
-        self._named.add(code, pool, AGENT, agent.changes)
-        return agent
-
-    def _add(self, code: Code, pool: str) -> None:
-        self._declared.use(pool, code.name, self.url)
-        self._codes.add(code)
-        KNOWN.renew(code)
+        return self._registration.agent(fn, pool, options)
 
     def _station(self) -> Station:
         store = store_of(self.url, self.runtime)

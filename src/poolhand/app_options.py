@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-from poolhand.config import load_app_store, masked, misspelt_variables, unknown_variable
+from poolhand.config import (
+    DEFAULT,
+    load_app_store,
+    located,
+    misspelt_variables,
+    unknown_variable,
+)
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.observe.failures import warn
@@ -58,8 +64,14 @@ def chosen_store(url: str | None) -> tuple[str, str]:
     found = load_app_store()
     assert found.text is not None
     for name in misspelt_variables("store"):
-        warn(f"{unknown_variable(name)} This app uses {masked(found.text)} ({found.origin})")
+        warn(f"{unknown_variable(name)} This app uses {located(found.text)} ({found.origin})")
     return found.text, found.origin
+
+
+def store_line(url: str, origin: str) -> str:
+    """Return which store an app uses, and what names it, as one line for people."""
+    named = "the default, as nothing names one" if origin == DEFAULT else f"from {origin}"
+    return f"store {located(url)} ({named})"
 
 
 def store_conflict(app: str, used: str, named: str, origin: str) -> str | None:
@@ -67,6 +79,6 @@ def store_conflict(app: str, used: str, named: str, origin: str) -> str | None:
     if used == named:
         return None
     return (
-        f"the code of {app} uses the store {masked(used)}, and {origin} names {masked(named)}, "
+        f"the code of {app} uses the store {located(used)}, and {origin} names {located(named)}, "
         "which this app does not use; remove the setting, or write App() without a URL to use it"
     )

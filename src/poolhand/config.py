@@ -30,6 +30,7 @@ _HIDDEN = "***"
 _WITHOUT_LOGIN = ("sqlite", "memory")
 _HOST = re.compile(r"(?:\[[^\[\]]*\]|[^\[\]:]*)(?::\d{0,5})?")
 _NAME = re.compile(r"[\w.%-]+")
+_QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
 _SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
@@ -209,6 +210,31 @@ def masked(url: str) -> str:
         shown, mark, _ = _without_login(rest).partition("?")
         return f"{scheme}://{shown}{mark}{_HIDDEN if mark else ''}"
     return f"{scheme}://{_without_login(place)}{mark}{'&'.join(map(_without_value, words))}"
+
+
+def located(url: str) -> str:
+    """Return the URL of a store as people are shown it: without secrets, files by their full path.
+
+    A relative path means another file in each folder, so that it does not say which store is used.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme.lower() != "sqlite" or not separator or not rest.startswith("/"):
+        return masked(url)
+    path, query = parted(rest[1:])
+    if not path or path == ":memory:":
+        return url
+    try:
+        full = os.path.realpath(path)
+    except (OSError, ValueError):
+        # The current folder is gone, or no file can have that name.
+        return url
+    return f"{scheme}://{'/' + full}{'' if query is None else f'?{query}'}"
+
+
+def parted(rest: str) -> tuple[str, str | None]:
+    """Return what stands before the options of a URL, and these; a name may have a ? in it."""
+    path, mark, query = rest.rpartition("?")
+    return (path, query) if mark and _QUERY.fullmatch(query) else (rest, None)
 
 
 def _is_word(word: str) -> bool:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
+import os
 
-from poolhand.config import masked
+from poolhand.config import masked, parted
 from poolhand.contract import Store
 from poolhand.errors import Unsupported, UsageError
 from poolhand.pool.scope import is_path
-from poolhand.rules.checks import shown
+from poolhand.rules.checks import nearest, shown
 from poolhand.runtime import Runtime
 
 KINDS = (
     "memory://, sqlite:///file.db (a relative path), sqlite:////absolute/file.db or "
     "postgresql://user:password@host:5432/database"
 )
+MEANT = {"sqlite": "sqlite:///file.db", "memory": "memory://"}
+NEAR = 0.75  # how similar a misspelt scheme is at least
 SQLITE, POSTGRES = ("sqlite",), ("postgresql", "postgres", "psql", "pgsql", "postgre", "pg")
+NAMED = (*SQLITE, *POSTGRES)
 OWNER, GROUP = 0o600, 0o660
 _PERMISSIONS = {"600": OWNER, "660": GROUP}
-_QUERY = re.compile(r"[A-Za-z_]*(=[^/]*)?")
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 
 
@@ -36,8 +38,10 @@ def store_of(url: str, runtime: Runtime) -> Store:
         case "sqlite":
             from poolhand.stores.sqlite import SqliteStore
 
-            path, query = _parted(rest)
-            return SqliteStore(_path(url, path), runtime, _permissions(query))
+            path, query = parted(rest)
+            place, rights = _path(url, path), _permissions(query)
+            _check_folder(url, place)
+            return SqliteStore(place, runtime, rights)
         case "postgresql" | "postgres":
             try:
                 from poolhand.stores.postgres import PostgresStore
@@ -55,8 +59,11 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
 
 def _other_scheme(scheme: str) -> str:
-    """Say how a scheme is written that is nearly one of ours: with a driver, or abbreviated."""
+    """Say how a scheme is written that is nearly one of ours: misspelt, or with a driver."""
     kind = scheme.partition("+")[0]
+    near = nearest(kind, (*SQLITE, *POSTGRES, "memory"), NEAR) if kind not in NAMED else None
+    if near is not None:
+        return f"did you mean {MEANT.get(near, 'postgresql://user@host/database')}?"
     driver = ", without a driver: poolhand has its own" if "+" in scheme else ""
     if kind in SQLITE:
         return f"write sqlite:///file.db{driver}"
@@ -68,12 +75,6 @@ def _other_scheme(scheme: str) -> str:
 def _given(url: object) -> str:
     """Return what was given for a URL as an error may show it."""
     return shown(masked(url) if isinstance(url, str) else url)
-
-
-def _parted(rest: str) -> tuple[str, str | None]:
-    """Return what stands before the options of a URL, and these; a name may have a ? in it."""
-    path, mark, query = rest.rpartition("?")
-    return (path, query) if mark and _QUERY.fullmatch(query) else (rest, None)
 
 
 def _permissions(query: str | None) -> int:
@@ -111,3 +112,17 @@ def _path(url: str, rest: str) -> str:
     if not is_path(path):
         raise UsageError(f"store={shown(url)} is not allowed; no file can have that name")
     return path
+
+
+def _check_folder(url: str, path: str) -> None:
+    """Raise for a relative path where the current folder is gone, or closed to this user."""
+    if os.path.isabs(path):
+        return
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"store={shown(url)} is relative to the current folder of this process, which cannot "
+            f"be used ({error.strerror}: it was probably deleted); start the process in a folder "
+            "that exists, or name the file by its full path: sqlite:////data/jobs.db"
+        ) from None

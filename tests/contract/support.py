@@ -89,7 +89,8 @@ def over(seconds: float) -> Keep:
 
 def order(id: str, pool: str = "pool", **options: Any) -> Order:
     """Return an order; options are those of an Order or fields of its job."""
-    of_order = {"delay", "expires", "rerun_failed", "revives", "on_busy"} & options.keys()
+    names = {"delay", "expires", "rerun_failed", "revives", "on_busy", "triggers"}
+    of_order = names & options.keys()
     wanted = {name: options.pop(name) for name in sorted(of_order)}
     job = Job(
         id=id,

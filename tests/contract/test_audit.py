@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from poolhand.contract import Filter, Store
-from poolhand.rules.audit import STREAM
+from poolhand.contract import Batch, Entry, Filter, Refusal, Store
+from poolhand.rules.audit import SCHEDULE_TRIGGER, STREAM
 from poolhand.rules.backpressure import OnFull, bounded, ring_buffer
 from poolhand.rules.job import Fault, Status
 from poolhand.stores.sqlite import SqliteStore
 from poolhand.stores.sqlite_memory import MemoryStore
-from tests.contract.support import Clock, Hand, owner, spec
+from tests.contract.support import Clock, Hand, order, owner, spec
 
 
 async def records(hand: Hand, kind: str) -> list[dict[str, object]]:
@@ -203,3 +203,36 @@ async def test_the_same_run_is_told_in_the_same_bytes_by_every_store(tmp_path: P
         told.append(await play(SqliteStore(tmp_path / name, clock), clock))
     assert told == [told[0]] * 4
     assert {kind.removeprefix("pool_") for kind, _ in told[0]} == set(KINDS)
+
+
+async def test_a_triggered_schedule_is_told_with_the_submit_of_its_job(hand: Hand) -> None:
+    await hand.take_in("a", submitted_by="anna", triggers="nightly:@daily")
+    lines = await hand.store.read(STREAM, hand.audited_before)
+    # Pools are created with their first job in some stores.
+    told = [line for line in lines if line.kind in ("pool_submit", SCHEDULE_TRIGGER)]
+    assert [line.kind for line in told] == ["pool_submit", SCHEDULE_TRIGGER]
+    record = msgspec.json.decode(told[1].body)
+    assert record == {
+        "schema": "poolhand.schedule_trigger.v1",
+        "pool_id": (await hand.pool()).spec.id,
+        "pool": "pool",
+        "task_id": "a",
+        "by": "anna",
+        "detail": "nightly:@daily",
+        "occurred_at": "2030-01-01T00:00:00Z",
+    }
+
+
+async def test_a_trigger_that_does_not_come_in_is_not_told(hand: Hand) -> None:
+    await hand.store.declare(spec("pool", slots=1, backpressure=bounded(1, OnFull.FAIL_SUBMITTER)))
+    await hand.take_in("a")
+    await hand.claim(1)
+    await hand.take_in("b")
+    (answer,) = await hand.store.add([Batch((order("c", triggers="nightly"),))])
+    assert isinstance(answer, Refusal)
+    await hand.store.declare(spec("pool", slots=1, backpressure=bounded(1, OnFull.DROP_NEWEST)))
+    (answer,) = await hand.store.add([Batch((order("d", triggers="nightly"),))])
+    assert not isinstance(answer, Refusal)
+    assert answer[0].entry is Entry.REJECTED
+    lines = await hand.store.read(STREAM, hand.audited_before, kind=SCHEDULE_TRIGGER)
+    assert lines == []

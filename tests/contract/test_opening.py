@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from poolhand.contract import Store
 from poolhand.errors import StoreError
 from poolhand.stores.sqlite_memory import MemoryStore
 from tests.contract.support import Another, Hand
@@ -11,6 +15,16 @@ from tests.contract.support import Another, Hand
 
 async def test_a_store_that_is_open_could_take_a_job(hand: Hand) -> None:
     await hand.store.check()
+
+
+async def test_a_store_says_where_it_is_without_being_open(
+    make_store: Callable[[], Store], tmp_path: Path
+) -> None:
+    place = make_store().place
+    if "jobs.db" in place:
+        assert place == str((tmp_path / "jobs.db").resolve())
+    else:
+        assert place == "memory://" or place.startswith("postgresql://")
 
 
 async def test_a_store_that_is_closed_could_not(hand: Hand) -> None:

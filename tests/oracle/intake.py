@@ -105,6 +105,10 @@ class Intake:
                 return answer
             if order.revives is not None and answer.entry in (Entry.TAKEN, Entry.JOINED):
                 self._revive(order.revives, order.job.submitted_by, answer.job.id)
+            if order.triggers is not None and answer.entry is not Entry.REJECTED:
+                by, id, at = order.job.submitted_by, order.triggers, self._books.at
+                kind = audit.SCHEDULE_TRIGGER
+                self._books.note(audit.acted_on(kind, answer.job, by, id, at))
             added.append(answer)
         return tuple(added)
 

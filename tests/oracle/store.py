@@ -50,6 +50,8 @@ from tests.oracle.transaction import MemoryTransaction
 class OracleStore:
     """A whole store on one event loop; the desks of its pools decide, its books remember."""
 
+    place = "memory://"
+
     def __init__(self, runtime: Runtime) -> None:
         self._loop: AbstractEventLoop | None = None
         self._books = Books(runtime)

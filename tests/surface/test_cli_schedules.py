@@ -55,8 +55,10 @@ def test_schedules_are_listed_with_what_is_next(url: str) -> None:
     assert cron["last"] < cron["next"]
     assert cron["next"].endswith((":00:00Z", ":00:00+00:00"))
     assert (every["when"], every["zone"], every["missed"]) == ("every 1 s", None, "once")
+    assert [one["note"] for one in (cron, every)] == ["no worker is connected"] * 2
     head, first, second = run(url, "list").stdout.splitlines()
-    assert head.split() == ["TASK", "WHEN", "ARGUMENTS", "STATE", "MISSED", "LAST", "NEXT"]
+    assert head.split() == ["TASK", "WHEN", "ARGUMENTS", "STATE", "MISSED", "LAST", "NEXT", "NOTE"]
+    assert first.endswith(" no worker is connected")
     assert first.split()[:7] == ["poll", "0", "2", "*", "*", "*", "Europe/Berlin"]
     assert second.split()[:4] == ["poll", "every", "1", "s"]
 

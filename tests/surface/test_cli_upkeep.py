@@ -18,8 +18,9 @@ import pytest
 import typer
 
 from poolhand import App
+from poolhand.app_options import store_line
 from poolhand.cli.door import check_schema, told
-from poolhand.cli.work import store_conflict_of, store_line
+from poolhand.cli.work import store_conflict_of
 from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable
@@ -95,18 +96,22 @@ def test_a_farm_warns_of_a_setting_that_names_another_store_than_the_code(
     told = store_conflict_of(App(url), "agents:app", load_store()[0])
     assert (told is not None) is warned
     if told is not None:
-        assert told.startswith("the code of agents:app uses the store sqlite:///a.db, and ")
+        assert told.startswith("the code of agents:app uses the store ")
+        assert f"sqlite:///{here}/a.db, and " in told
         assert "secret" not in told
 
 
 def test_a_farm_says_which_store_it_uses_and_what_names_it(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert store_line(App("sqlite:///a.db")) == "store sqlite:///a.db (from the code)"
-    default = "store sqlite:///poolhand.db (the default, as nothing names one)"
-    assert store_line(App()) == default
+    def line(app: App) -> str:
+        return store_line(app.url, app.store_origin)
+
+    assert line(App("sqlite:///a.db")) == f"store sqlite:///{here}/a.db (from the code)"
+    default = f"store sqlite:///{here}/poolhand.db (the default, as nothing names one)"
+    assert line(App()) == default
     monkeypatch.setenv("POOLHAND_STORE", "sqlite:///b.db")
-    assert store_line(App()) == "store sqlite:///b.db (from environment POOLHAND_STORE)"
+    assert line(App()) == f"store sqlite:///{here}/b.db (from environment POOLHAND_STORE)"
 
 
 def test_the_store_comes_from_the_environment_or_the_file(

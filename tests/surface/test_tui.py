@@ -346,7 +346,7 @@ async def test_a_job_that_waits_says_why(world: World) -> None:
         await screen.press("t")
         await screen.sees(id)
         await screen.press("enter")
-        await screen.sees("why it waits  no worker is connected to this store; start one")
+        await screen.sees("why it waits  no worker is connected to this store")
         await screen.sees("nothing yet: what the job prints, logs and emits is shown here")
 
 

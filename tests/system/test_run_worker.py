@@ -36,6 +36,7 @@ def script(url: str, *names: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert out(process).startswith("pid ")
+            assert err(process).startswith("starting a worker with ")
             yield process
         finally:
             process.kill()

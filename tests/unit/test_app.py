@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from msgspec.structs import replace
 
 from poolhand import (
     Autoscale,
+    Retry,
     Session,
     Status,
     Unsupported,
     UsageError,
     bounded,
     fail_fast,
+    fifo,
     ring_buffer,
     wait,
 )
@@ -56,6 +59,12 @@ def test_a_store_that_is_not_built_is_unsupported_and_its_password_not_shown(url
         ("postgresql+psycopg://u:secret@h/db", "write postgresql://…, without a driver"),
         ("postgres+psycopg2://u:secret@h/db", "write postgresql://…, without a driver"),
         ("pgsql://u:secret@h/db", "write postgresql://…"),
+        ("sqllite:///a.db", "did you mean sqlite:///file.db?"),
+        ("sqlite3:///a.db", "did you mean sqlite:///file.db?"),
+        ("sqllite+aiosqlite:///a.db", "did you mean sqlite:///file.db?"),
+        ("postgress://u:secret@h/db", "did you mean postgresql://user@host/database?"),
+        ("postgresq://u:secret@h/db", "did you mean postgresql://user@host/database?"),
+        ("memroy://", "did you mean memory://?"),
         ("sqlite+aiosqlite:///a.db", "write sqlite:///file.db, without a driver"),
         ("mysql+pymysql://u:secret@h/db", "use memory://, sqlite:///file.db"),
     ],
@@ -191,6 +200,21 @@ def test_a_url_that_names_no_store_is_told(url: Any, said: str) -> None:
         App(url)
     assert len(str(caught.value)) < 500
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, "sqlite:///jobs.db"])
+def test_a_relative_file_needs_a_current_folder(
+    url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    said = r"'sqlite:///\w+\.db' is relative to the current folder .* by its full path: sqlite:////"
+    with pytest.raises(UsageError, match=said):
+        App(url)
+    App(f"sqlite:///{tmp_path}/jobs.db")
+    App("memory://")
 
 
 async def test_the_scheme_of_a_url_may_be_in_capitals(tmp_path: Path) -> None:
@@ -385,6 +409,28 @@ async def test_two_pools_that_are_both_declared_may_have_similar_names() -> None
 
     async with app, app.worker():
         assert await (await call.submit()) == 1
+
+
+def test_a_pool_is_declared_again_with_the_same_settings_only() -> None:
+    app = App("memory://")
+    app.pool("research", max_concurrent=3, timeout=60, queue="fifo")
+    app.pool("research", max_concurrent=3, timeout=timedelta(minutes=1), queue=fifo())
+    with pytest.raises(UsageError) as caught:
+        app.pool("research", max_concurrent=5, timeout=60, queue="lifo")
+    assert caught.value.message == (
+        "pool 'research' is already declared with other settings: max_concurrent is 3 there and 5 "
+        "here, queue is fifo there and lifo here; declare it once, or with the same settings each "
+        "time"
+    )
+    with pytest.raises(UsageError, match="max_concurrent is 3 there and None here"):
+        app.pool("research", timeout=60, queue="fifo")
+    with pytest.raises(UsageError, match=r"retry is None there and Retry\(attempts=2"):
+        app.pool("research", max_concurrent=3, timeout=60, queue="fifo", retry=Retry(attempts=2))
+    assert app.config("research").max_concurrent == 3
+    app.pool("free")
+    app.pool("free")
+    with pytest.raises(UsageError, match="max_concurrent is None there and 1 here"):
+        app.pool("free", max_concurrent=1)
 
 
 def test_options_of_a_pool_are_told_all_at_once() -> None:

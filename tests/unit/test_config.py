@@ -14,6 +14,7 @@ from poolhand.config import (
     load_app_store,
     load_store,
     load_timezone,
+    located,
     masked,
     person,
     read,
@@ -491,5 +492,36 @@ def test_an_app_says_that_a_variable_nearly_names_its_store(
     App()
     assert caplog.messages == [
         "POOLHAND_STOR is no variable of poolhand and has no effect; did you mean POOLHAND_STORE? "
-        "This app uses sqlite:///poolhand.db (default)"
+        f"This app uses sqlite:///{tmp_path.resolve()}/poolhand.db (default)"
     ]
+
+
+def test_a_file_is_shown_by_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path.resolve()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for url, shown in [
+        ("sqlite:///a.db", f"sqlite:///{folder}/a.db"),
+        ("sqlite:///sub/../a.db", f"sqlite:///{folder}/a.db"),
+        ("sqlite:///link/a.db", f"sqlite:///{folder}/a.db"),
+        ("sqlite:///a.db?permissions=660", f"sqlite:///{folder}/a.db?permissions=660"),
+        ("sqlite:////data/a.db", "sqlite:////data/a.db"),
+        ("SQLite:///a.db", f"SQLite:///{folder}/a.db"),
+        ("memory://", "memory://"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite:///", "sqlite:///"),
+        ("sqlite://a.db", "sqlite://a.db"),
+        ("sqlite:///nul\0.db", "sqlite:///nul\0.db"),
+        ("postgresql://me:secret@h/db", "postgresql://me:***@h/db"),
+    ]:
+        assert located(url) == shown
+
+
+def test_in_a_folder_that_is_gone_a_url_is_shown_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert located("sqlite:///a.db") == "sqlite:///a.db"

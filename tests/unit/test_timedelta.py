@@ -14,6 +14,7 @@ from poolhand import (
     AgentPool,
     AgentRequest,
     Autoscale,
+    FarmSettings,
     Keep,
     Pool,
     Retry,
@@ -32,8 +33,10 @@ from poolhand.app import App
 from poolhand.pool.config import configure
 from poolhand.pool.options import Options, with_changes
 from poolhand.rules.checks import to_seconds
+from poolhand.rules.farm import FarmOptions
 from poolhand.rules.schedule import every
 from poolhand.sessions.session import SessionTerms
+from poolhand.settings import SETTINGS, check_farm
 from poolhand.testing import SeededRuntime
 from poolhand.wire.payload import encode
 from tests.unit.pool.support import seeded
@@ -76,11 +79,21 @@ def tool_term(name: str, value: Any) -> Any:
     return getattr(tool(**{name: value})(call).terms, name)
 
 
+FARM = [name for name in FarmOptions.__annotations__ if name.endswith("_s")]
+
+
+def farm_setting(name: str, value: Any) -> Any:
+    made = FarmSettings(**{name: value})
+    check_farm(made)
+    return getattr(made, name)
+
+
 PLACES: dict[str, Callable[[Any], Any]] = {
     **{f"submit {name}": partial(submit_option, name) for name in SUBMIT},
     **{f"pool {name}": partial(pool_option, name) for name in POOL},
     **{f"task {name}": partial(task_option, name) for name in SUBMIT[:2]},
     **{f"keep {name}": partial(keep, name) for name in ("results", "dead", "audit")},
+    **{f"farm {name}": partial(farm_setting, name) for name in FARM},
     "Retry first": lambda value: Retry(first=value).first,
     "Retry cap": lambda value: Retry(cap=value).cap,
     "Autoscale interval": lambda value: Autoscale(interval=value).interval,
@@ -110,6 +123,12 @@ def test_a_timedelta_is_as_good_as_seconds(place: str) -> None:
 def test_what_is_no_duration_is_still_refused(place: str, value: Any) -> None:
     with pytest.raises(UsageError):
         PLACES[place](value)
+
+
+def test_all_settings_of_a_farm_in_seconds_are_known_by_the_end_of_their_names() -> None:
+    names = {one.name for one in SETTINGS if one.kind.allowed.startswith("seconds")}
+    assert names == set(FARM)
+    assert set(FarmOptions.__annotations__) == set(FarmSettings.__struct_fields__)
 
 
 def test_anything_else_is_left_to_the_checks() -> None:

@@ -41,7 +41,11 @@ def list_schedules(
     if json:
         screen.as_json(found)
         return
-    screen.table(COLUMNS, [_row(one) for one in found], SPARE)
+    # A column that would be empty takes no place.
+    noted = any(one.note for one in found)
+    columns = (*COLUMNS, "note") if noted else COLUMNS
+    rows = [(*_row(one), one.note) if noted else _row(one) for one in found]
+    screen.table(columns, rows, SPARE)
     if not found:
         screen.aside("no schedules; a worker writes them down when it first sees them")
 

@@ -147,9 +147,9 @@ def doctor(
         findings = [_version(), *_in_sight(store), *asyncio.run(_examine(url))]
     wrong = [finding for finding in findings if finding.level is Level.WRONG]
     if json:
-        screen.as_json({"ok": not wrong, "store": config.masked(url), "findings": findings})
+        screen.as_json({"ok": not wrong, "store": config.located(url), "findings": findings})
     else:
-        screen.line(f"store {screen.safe(config.masked(url))}")
+        screen.line(f"store {screen.safe(config.located(url))}")
         rows = [(one.check, one.level, _with_fix(one)) for one in findings]
         screen.table(("check", "result", "finding"), rows)
     if wrong:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poolhand import config
-from poolhand.app_options import IN_CODE, store_conflict
+from poolhand.app_options import IN_CODE, store_conflict, store_line
 from poolhand.cli import options, screen
 from poolhand.cli.door import Told, file_of, loaded, told
 from poolhand.errors import UsageError
@@ -140,18 +140,11 @@ def _logging(app: App, speech: Speech) -> Iterator[None]:
         return
     logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
     end = log_events(events=app.events)
-    logging.getLogger("poolhand").info("%s", store_line(app))
+    logging.getLogger("poolhand").info("%s", store_line(app.url, app.store_origin))
     try:
         yield
     finally:
         end()
-
-
-def store_line(app: App) -> str:
-    """Return which store an app uses, and what names it, as one line of the log."""
-    origin = app.store_origin
-    named = "the default, as nothing names one" if origin == config.DEFAULT else f"from {origin}"
-    return f"store {config.masked(app.url)} ({named})"
 
 
 def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:

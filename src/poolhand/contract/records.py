@@ -52,7 +52,8 @@ class Order(Struct, frozen=True, gc=False):
     `job` is a draft: the store gives it its moments and its place. It may run after `delay` seconds
     or from `job.run_at` on; after `expires` seconds of waiting it is over. `rerun_failed`: a key
     whose job did not succeed runs again. `revives` names a dead job that this one replaces. One
-    that comes alone may find its session busy: `on_busy` says what then.
+    that comes alone may find its session busy: `on_busy` says what then. `triggers` is the id of
+    the schedule whose task an operator runs with it; the audit has that beside its submit.
     """
 
     job: Job
@@ -62,6 +63,7 @@ class Order(Struct, frozen=True, gc=False):
     rerun_failed: bool = False
     revives: str | None = None
     on_busy: OnBusy = OnBusy.ENQUEUE
+    triggers: str | None = None
 
 
 class Batch(Struct, frozen=True):

@@ -13,6 +13,10 @@ from poolhand.contract.signals import Signals
 class Store(Jobs, Documents, Log, Signals, Protocol):
     """All ports behind one URL. A store is used from the event loop that opened it."""
 
+    @property
+    def place(self) -> str:
+        """Where it is, as people are shown it: the full path of its file, or its server."""
+
     async def open(self) -> None:
         """Make the store ready: connect, check the schema, or raise a StoreError that says why."""
 

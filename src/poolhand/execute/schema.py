@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from poolhand.execute.parcel import Parcels
 from poolhand.execute.signature import Signature
+from poolhand.rules.json_schema import NEEDED
 from poolhand.wire.envelope import VERSION
 
 VERSION_LENGTH = 8
@@ -32,9 +34,17 @@ def arguments_schema(signature: Signature) -> dict[str, Any]:
 
 def version_of(signature: Signature, parcels: Parcels) -> str:
     """Return a short digest of what decides which kept calls can be read."""
-    schema = msgspec.json.encode(arguments_schema(signature), order="deterministic")
+    described = _without_notes(arguments_schema(signature))
+    schema = msgspec.json.encode(described, order="deterministic")
     reader = repr((VERSION, parcels.limits, parcels.pickle is not None, signature.kinds))
     return sha256(reader.encode() + schema).hexdigest()[:VERSION_LENGTH]
+
+
+def _without_notes(schema: Any) -> Any:
+    """Return a schema as JSON Schema knows it: what is noted beside it decides no version."""
+    if isinstance(schema, dict):
+        return {name: _without_notes(one) for name, one in schema.items() if name != NEEDED}
+    return [_without_notes(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> Any:
@@ -65,13 +75,52 @@ def _lift(schema: Any, definitions: dict[str, Any]) -> None:
 
 
 def _model_schema(kind: Any) -> dict[str, Any]:
-    make: Callable[[], dict[str, Any]] | None = getattr(kind, "model_json_schema", None)
+    make: Callable[..., dict[str, Any]] | None = getattr(kind, "model_json_schema", None)
     if make is None:
         raise NotImplementedError
-    return make()
+    return make(schema_generator=_generator()) if _is_pydantic(kind) else make()
+
+
+def _is_pydantic(kind: Any) -> bool:
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 def _by_pydantic(kind: Any) -> tuple[Any, dict[str, Any]]:
     """Describe a type that holds pydantic models, which brought pydantic along."""
-    schema = sys.modules["pydantic"].TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}")
+    adapter = sys.modules["pydantic"].TypeAdapter(kind)
+    schema = adapter.json_schema(ref_template="#/$defs/{model}", schema_generator=_generator())
     return schema, schema.pop("$defs", {})
+
+
+@cache
+def _generator() -> Any:
+    """Return what makes schemas of models: it notes which required fields have no other name."""
+    usual = sys.modules["pydantic.json_schema"].GenerateJsonSchema
+
+    def model_schema(self: Any, schema: Any) -> Any:
+        return _noted(usual.model_schema(self, schema), schema["cls"])
+
+    def dataclass_schema(self: Any, schema: Any) -> Any:
+        return _noted(usual.dataclass_schema(self, schema), schema["cls"])
+
+    made = {"model_schema": model_schema, "dataclass_schema": dataclass_schema}
+    return type("Generator", (usual,), made)
+
+
+def _noted(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Note which required fields every value of a model must have, if not all of them."""
+    fields = getattr(kind, "__pydantic_fields__", {})
+    decorators = getattr(kind, "__pydantic_decorators__", None)
+    validators = getattr(decorators, "model_validators", {}).values()
+    if any(one.info.mode != "after" for one in validators):
+        # Code of the user may fill in what is missing.
+        needed = []
+    else:
+        needed = [name for name in schema.get("required", ()) if _has_one_name(fields.get(name))]
+    return schema if needed == schema.get("required", []) else {**schema, NEEDED: needed}
+
+
+def _has_one_name(field: Any) -> bool:
+    """Tell whether a field can be given by its own name alone."""
+    return field is not None and field.alias is None and field.validation_alias is None

@@ -1,4 +1,4 @@
-"""The catalogue: which tasks the workers of a store have, written down for other processes.
+"""The catalogue: which tasks and pools the workers of a store have, for other processes.
 
 Each version of an app writes one document, under a digest of its content; the owner record of a
 process names the one that it works by. It stays a while after the last of those processes, so that
@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from poolhand.contract import Lease, Owner, Put
 from poolhand.errors import UsageError
@@ -23,6 +23,7 @@ from poolhand.execute.code import Code
 from poolhand.pool.options import Options
 from poolhand.rules.backoff import RetryRecord
 from poolhand.rules.causes import meant
+from poolhand.rules.spec import PoolSpec
 
 PREFIX = "catalogue/"
 KEEP_FOR = 7 * 24 * 3600.0
@@ -58,26 +59,41 @@ class Published(Struct, frozen=True):
 
     digest: str
     tasks: tuple[TaskRecord, ...]
+    pools: tuple[Raw, ...] = ()
 
     def document(self, at: datetime) -> Put:
-        data = msgspec.json.encode(Contents(at, self.tasks))
+        data = msgspec.json.encode(Contents(at, self.tasks, self.pools))
         return Put(f"{PREFIX}{self.digest}", data, None, KEEP_FOR)
 
 
 class Contents(Struct, frozen=True):
-    """What the document of a catalogue holds: tasks, and when a worker last published them."""
+    """What the document of a catalogue holds: tasks, and when a worker last published them.
+
+    `pools` are the specs of those that the app declares, undecoded: one that a newer version wrote
+    must not hide the tasks.
+    """
 
     at: datetime
     tasks: tuple[TaskRecord, ...]
+    pools: tuple[Raw, ...] = ()
+
+    def specs(self) -> list[PoolSpec]:
+        """Return the declared pools, as far as this version can read them."""
+        found = []
+        for data in self.pools:
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(data, type=PoolSpec))
+        return found
 
 
 NOTHING = Contents(datetime.min.replace(tzinfo=UTC), ())
 
 
 class Catalogue:
-    """The tasks of an app."""
+    """The tasks of an app, and the pools that it declares."""
 
-    def __init__(self) -> None:
+    def __init__(self, pools: Callable[[], Sequence[PoolSpec]] = tuple) -> None:
+        self._pools = pools
         self._tasks: dict[str, tuple[Code, str, str, Callable[[], Options]]] = {}
 
     def add(self, code: Code, pool: str, kind: str, options: Callable[[], Options]) -> None:
@@ -91,8 +107,10 @@ class Catalogue:
             # One whose options do not go with its pool is refused when it is submitted.
             with suppress(UsageError):
                 records.append(_record(*task))
-        data = msgspec.json.encode(records, order="deterministic")
-        return Published(sha256(data).hexdigest()[:DIGEST_LENGTH], tuple(records))
+        pools = [msgspec.json.encode(spec, order="deterministic") for spec in self._pools()]
+        data = b"\n".join([msgspec.json.encode(records, order="deterministic"), *pools])
+        digest = sha256(data).hexdigest()[:DIGEST_LENGTH]
+        return Published(digest, tuple(records), tuple(map(Raw, pools)))
 
 
 class KnownTask(Struct, frozen=True):
@@ -143,6 +161,12 @@ async def workers_with(
             having.add(digest)
         ambiguous.update(names[1:] and names)
     return [one for one in workers if one.catalogue in having], sorted(ambiguous)
+
+
+async def contents_of(store: Readable, workers: Sequence[Owner]) -> dict[str, Contents]:
+    """Return what these workers have published, by the digests that their records name."""
+    digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
+    return {digest: await _contents(store, digest) for digest in digests}
 
 
 def _workers(leases: Sequence[Lease]) -> list[Owner]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Unpack
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from poolhand.observe.failures import warn
 from poolhand.pool.config import PoolConfig, PoolOptions, configure, spec_of
 from poolhand.rules.backpressure import Unbounded
 from poolhand.rules.checks import NAME_ALLOWED, is_name, nearest, shown
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.spec import PoolSpec, told_apart
 
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
@@ -46,9 +46,33 @@ class Declared:
                 "many of its jobs run at a time in all processes"
             )
         self._check_near_miss(self._used - {name}, declared={name})
+        self._check_again(name, config, capped)
         self.configs[name] = config
         self._capped[name] = capped
         return config
+
+    def _check_again(self, name: str, config: PoolConfig, capped: bool) -> None:
+        """Raise if a pool that is declared already has other settings there."""
+        before = self.configs.get(name)
+        if before is None:
+            return
+        faults = []
+        for setting in config.__struct_fields__:
+            pair = getattr(before, setting), getattr(config, setting)
+            if setting == "max_concurrent":
+                pair = pair[0] if self._capped[name] else None, pair[1] if capped else None
+            if pair[0] != pair[1]:
+                one, other = told_apart(*pair)
+                faults.append(f"{setting} is {one} there and {other} here")
+        if faults:
+            raise UsageError(
+                f"pool {name!r} is already declared with other settings: {', '.join(faults)}; "
+                "declare it once, or with the same settings each time"
+            )
+
+    def specs(self, id_of: Callable[[str], str]) -> list[PoolSpec]:
+        """Return all declared pools as a store must know them, by name."""
+        return [self.spec(name, id_of(name)) for name in sorted(self.configs)]
 
     def spec(self, name: str, id: str) -> PoolSpec:
         """Return what a store must know of a declared pool: one without a cap has none there."""

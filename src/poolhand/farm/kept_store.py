@@ -36,6 +36,10 @@ class KeptStore:
         self._opened = opened
         self._station: Station | None = None  # the one that was last asked
 
+    @property
+    def place(self) -> str:
+        return "not open yet" if self._station is None else self._station.store.place
+
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._ask(lambda store: store.get(ids))
 

@@ -16,6 +16,7 @@ from poolhand.errors import UsageError
 from poolhand.farm.opening import Opening
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.sync_ticket import has_loop
+from poolhand.rules.showing import safe
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = {signal.SIGINT: "press Ctrl-C", signal.SIGTERM: "send SIGTERM"}
@@ -33,6 +34,12 @@ def check_can_block() -> None:
             "run_worker handles signals, which only the main thread can do; in other threads use "
             "`async with app.worker(…)` under asyncio.run"
         )
+
+
+def print_start(store: str, slots: int) -> None:
+    """Print which store a worker serves, so that a wrong one is noticed at once."""
+    many = "1 slot" if slots == 1 else f"{slots:,} slots"
+    _print_error(f"starting a worker with {many}: {safe(store)}")
 
 
 class SignalStop:

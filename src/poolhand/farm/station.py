@@ -24,12 +24,12 @@ from poolhand.farm.nested import NestedWaits
 from poolhand.farm.unserved_notice import UnservedNotice
 from poolhand.farm.watch import Outcomes, Watch, is_in
 from poolhand.observe.events import Events, JobEnded, JobRetried
-from poolhand.observe.failures import FailureLog
+from poolhand.observe.failures import FailureLog, warn
 from poolhand.rules import streams
 from poolhand.rules.job import Status
 from poolhand.rules.keep import Keep
 from poolhand.rules.nested import WorkerSlots
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.spec import PoolSpec, differences, undeclared
 from poolhand.runtime import Runtime
 
 LEAVE_WITHIN = 2.0
@@ -113,10 +113,27 @@ class Station:
 
     async def declare(self, specs: Mapping[str, PoolSpec]) -> None:
         """Have these pools declared, as far as they are not; on the keeper's loop."""
-        for name, spec in specs.items():
-            if self.declared.get(name) != spec:
-                await self.store.declare(spec)
+        changed = [spec for name, spec in specs.items() if self.declared.get(name) != spec]
+        rows = await self.store.pools([spec.name for spec in changed]) if changed else []
+        before = {row.spec.name: row.spec for row in rows}
+        for spec in changed:
+            await self.store.declare(spec)
+            if (old := before.get(spec.name)) not in (None, self.declared.get(spec.name)):
+                self._warn_of_change(old, spec)
         self.declared = specs
+
+    def _warn_of_change(self, old: PoolSpec, new: PoolSpec) -> None:
+        """Log that settings which another process declared are not in force any more."""
+        changes = differences(old, new)
+        # A pool that was only used has these settings, too: nothing declared them.
+        if changes and old != undeclared(old.name):
+            some = ", ".join(f"{name} {before} -> {to}" for name, (before, to) in changes.items())
+            text = (
+                f"pool {new.name!r} was declared with other settings before, in the store "
+                f"{self.store.place}: {some}; the last declaration holds in all processes: declare "
+                "the pool alike in all apps and versions that use this store"
+            )
+            self.keeper.news.do(partial(warn, text))
 
     async def close(self) -> None:
         """Let go of everything in good order; from another loop than the keeper's."""

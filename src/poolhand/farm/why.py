@@ -21,6 +21,9 @@ SAMPLE = 20
 class Viewable(Readable, Protocol):
     """The verbs of a store that tell where a job stands."""
 
+    @property
+    def place(self) -> str: ...
+
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
     async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
@@ -102,7 +105,7 @@ async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
 async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     workers = [one.owner for one in await store.leases() if one.owner.works and not one.buried]
     if not any(one.serves(job.pool) for one in workers):
-        return Explanation("no_worker", unserved(job.pool, bool(workers)))
+        return Explanation("no_worker", unserved(job.pool, bool(workers), store.place))
     if (waits := await held_by_waits(store, job)) is not None:
         text = f"it waits for a slot; all are held by jobs that wait ({waits})"
         return Explanation("held_by_waits", text)
@@ -137,13 +140,16 @@ async def known_task(
     return Explanation("queued", f"it waits for a free slot of a worker that has the task {task!r}")
 
 
-def unserved(pool: str, others: bool) -> str:
-    """Say that no worker serves a pool, and what to do; `others` serve other pools."""
+def unserved(pool: str, others: bool, place: str) -> str:
+    """Say that no worker serves a pool, and what to do; `others` serve other pools.
+
+    The store is named: workers may be connected to another one of the same name.
+    """
     if not others:
-        return "no worker is connected to this store; start one"
+        return f"no worker is connected to this store ({place}); start one"
     return (
-        f"no worker that is connected serves pool {pool!r}; start one whose app has a task in it "
-        f"or declares it, or give a worker pools=[{pool!r}]"
+        f"no worker that is connected to this store ({place}) serves pool {pool!r}; start one "
+        f"whose app has a task in it or declares it, or give a worker pools=[{pool!r}]"
     )
 
 

@@ -22,7 +22,7 @@ from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts
 from poolhand.operate.operable import Operable
 from poolhand.operate.payload import PayloadView, payload_of
 from poolhand.operate.retry import Reruns, Tell
-from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, schedules_of
+from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, noted_schedules
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -257,7 +257,7 @@ class Operator:
 
     async def schedules(self) -> list[ScheduleView]:
         """Return all schedules that a worker has seen, by task."""
-        return await schedules_of(self._store)
+        return await noted_schedules(self._store, self._runtime)
 
     async def pause_schedule(self, name: str, by: str) -> ScheduleView | None:
         """Let no moment of a schedule run, in any process, until it is resumed.

@@ -10,7 +10,7 @@ from poolhand.contract import Filter, Lease, Owner, PoolRow, Store
 from poolhand.errors import StoreError
 from poolhand.farm.homes import is_gone
 from poolhand.farm.why import known_task
-from poolhand.operate import file_findings, server_findings
+from poolhand.operate import file_findings, server_findings, worker_findings
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.finding import Finding, Level, many
 from poolhand.operate.server_findings import OnServer
@@ -108,12 +108,15 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
     pools = await store.pools()
     here = runtime.identity()
     dead = [lease for lease in leases if lease.buried or is_gone(lease.owner, here)]
+    workers = [one.owner for one in leases if one.owner.works and one not in dead]
     return [
         *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
         _owners(leases, dead),
-        *_unserved(pools, [one.owner for one in leases if one.owner.works and one not in dead]),
+        *_unserved(pools, workers),
+        *await worker_findings.pool_conflicts(store, pools, workers),
         *await _causes(store, leases),
         await _due(store, now),
+        *await worker_findings.schedule_faults(store, workers, now),
         _sessions(await store.unheld()),
     ]
 

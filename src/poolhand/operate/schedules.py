@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Line, Order, Put, Refusal
+from poolhand.contract import Added, Batch, Entry, Lease, Line, Order, Owner, Put, Refusal, Store
 from poolhand.errors import UsageError
+from poolhand.farm.catalogue import contents_of
+from poolhand.farm.homes import is_gone
 from poolhand.farm.orders import Orders
 from poolhand.farm.scheduler import (
     CALLS,
@@ -24,8 +26,9 @@ from poolhand.farm.scheduler import (
 from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer
 from poolhand.rules import audit
+from poolhand.rules.causes import meant
 from poolhand.rules.view import View
-from poolhand.runtime import Runtime
+from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
 STALE = timedelta(hours=1)  # a schedule whose next moment is longer past is declared nowhere
@@ -37,7 +40,8 @@ class ScheduleView(View, frozen=True):
     """A schedule that a worker has seen; `last` is the moment up to which all is done with.
 
     `arguments` are those of its task, as text. One whose `next` moment is long past is declared
-    nowhere any more, or no worker runs; a paused one has no next moment.
+    nowhere any more, or no worker runs; a paused one has no next moment. `note` says why an active
+    one does not run, empty where it does.
     """
 
     id: str
@@ -49,9 +53,65 @@ class ScheduleView(View, frozen=True):
     next: datetime | None
     arguments: str = ""
     paused: bool = False
+    note: str = ""
 
 
-async def schedules_of(store: Operable) -> list[ScheduleView]:
+async def noted_schedules(store: Operable, runtime: Runtime) -> list[ScheduleView]:
+    """Return all schedules, by task, each with a note if it does not run."""
+    here, now = runtime.identity(), runtime.wall()
+    workers = live_workers(await store.leases(), here)
+    views = await schedules_of(store)
+    notes = {view.id: note for view, note in await idle_schedules(store, views, workers)}
+    return [replace(view, note=notes.get(view.id) or _stale(view, now)) for view in views]
+
+
+def live_workers(leases: Sequence[Lease], here: Identity) -> list[Owner]:
+    """Return the processes that work, as far as can be known from here."""
+    return [
+        one.owner
+        for one in leases
+        if one.owner.works and not one.buried and not is_gone(one.owner, here)
+    ]
+
+
+async def idle_schedules(
+    store: Operable | Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
+) -> list[tuple[ScheduleView, str]]:
+    """Return the active schedules whose jobs none of these workers would run, and why."""
+    active = [view for view in views if not view.paused and view.next is not None]
+    if not workers:
+        return [(view, "no worker is connected") for view in active]
+    having = await _published(store, workers)
+    found = []
+    for view in active:
+        names = meant(view.task, having)
+        if not names:
+            found.append((view, "no connected worker has the task"))
+        elif not any(one.serves(pool) for name in names for one, pool in having[name]):
+            pools = ", ".join(sorted({repr(pool) for name in names for _, pool in having[name]}))
+            found.append((view, f"no connected worker that has the task serves its pool {pools}"))
+    return found
+
+
+async def _published(
+    store: Operable | Store, workers: Sequence[Owner]
+) -> dict[str, list[tuple[Owner, str]]]:
+    """Return, for each task that these workers have, which of them have it, in which pool."""
+    contents = await contents_of(store, workers)
+    found: dict[str, list[tuple[Owner, str]]] = {}
+    for one in workers:
+        for record in contents[one.catalogue].tasks if one.catalogue is not None else ():
+            found.setdefault(record.name, []).append((one, record.pool))
+    return found
+
+
+def _stale(view: ScheduleView, now: datetime) -> str:
+    if view.next is None or view.next >= now - STALE:
+        return ""
+    return "no connected worker declares it"
+
+
+async def schedules_of(store: Operable | Store) -> list[ScheduleView]:
     """Return all schedules, by task."""
     views: list[ScheduleView] = []
     after = ""
@@ -93,14 +153,9 @@ class ScheduleActs:
         found = await self._find(name)
         if found is None:
             return None
-        order = await self._order(found, by)
+        order = replace(await self._order(found, by), triggers=found.id)
         (result,) = await self._store.add([Batch((order,))])
-        answer = _answer(found.id, result)
-        if answer.done:
-            kind, now = audit.SCHEDULE_TRIGGER, self._runtime.wall()
-            record = audit.acted_on(kind, order.job, by, found.id, now)
-            await self._store.append([Line(audit.STREAM, kind, msgspec.json.encode(record))])
-        return answer
+        return _answer(found.id, result)
 
     async def _order(self, found: ScheduleView, by: str) -> Order:
         order = None if self._declared is None else self._declared(found.id)
@@ -144,7 +199,7 @@ class ScheduleActs:
         return coming is not None and coming < self._runtime.wall() - STALE
 
 
-async def _schedule(store: Operable, id: str) -> ScheduleView | None:
+async def _schedule(store: Operable | Store, id: str) -> ScheduleView | None:
     record = await _record(store, id)
     if record is None:
         return None
@@ -154,7 +209,7 @@ async def _schedule(store: Operable, id: str) -> ScheduleView | None:
     return replace(view, paused=True, next=None) if paused else view
 
 
-async def _record(store: Operable, id: str) -> ScheduleRecord | None:
+async def _record(store: Operable | Store, id: str) -> ScheduleRecord | None:
     kept = await store.get_document(f"{DOCUMENTS}{id}")
     with suppress(msgspec.DecodeError):
         return None if kept is None else msgspec.json.decode(kept[0], type=ScheduleRecord)

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec import Struct
 
+from poolhand.rules.checks import Seconds, convert_seconds
+
+
+class FarmOptions(TypedDict, total=False):
+    """What `FarmSettings(…)` takes."""
+
+    min_workers: int
+    max_workers: int
+    prefetch_per_worker: int
+    scale_up_batch_size: int
+    scale_down_batch_size: int
+    scale_check_interval_s: Seconds
+    worker_shutdown_grace_s: Seconds
+    heartbeat_interval_s: Seconds
+    task_history_max: int
+    max_jobs_per_worker: int
+    max_memory_mb_per_worker: int
+    soft_timeout_s: Seconds | None
+    hard_timeout_s: Seconds | None
+    hard_exit_after_s: Seconds
+    loop_blocked_limit_s: Seconds
+    scale_down_cooldown_s: Seconds
+    scale_up_wait_s: Seconds
+    timezone: str
+    external: bool
+    surge: int
+
 
 class FarmSettings(Struct, frozen=True):
-    """What a supervisor and its workers go by; durations in seconds, 0 jobs or MB: no limit.
+    """What a supervisor and its workers go by; 0 jobs or MB: no limit.
 
+    Durations are seconds or a timedelta, which becomes seconds.
     `soft_timeout` and `hard_timeout` hold for jobs that were submitted without any. `surge` is how
     many processes there may be beyond `max_workers` while workers are replaced.
     """
@@ -34,6 +63,13 @@ class FarmSettings(Struct, frozen=True):
     timezone: str = "UTC"
     external: bool = False
     surge: int = 1
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Unpack[FarmOptions]) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, *(name for name in self.__struct_fields__ if name.endswith("_s")))
 
 
 class Speech(Struct, frozen=True):

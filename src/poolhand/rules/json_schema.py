@@ -1,7 +1,8 @@
 """Checks of values against the JSON Schema that a worker has published.
 
 Only what certainly does not fit is refused: the worker that runs the job checks everything again.
-So names inside of objects are not checked (a pydantic model may have aliases), nor formats.
+So unknown names inside of objects are not checked, nor formats. Required fields of objects are
+checked, except those that a schema leaves out of `NEEDED`: they may be given by an alias.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from poolhand.rules.checks import shown
 
+NEEDED = "x-needed"  # on an object: those of its `required` fields that have no other name
 DEEPEST = 32  # levels of a value that are looked at
 
 TYPES: Mapping[str, tuple[type, ...]] = {
@@ -50,10 +52,29 @@ def _fault(value: Any, schema: Any, root: Mapping[str, Any], where: str, levels:
     choices = schema.get("anyOf") or schema.get("oneOf") or ()
     faults = [_fault(value, one, root, where, levels - 1) for one in choices]
     if faults and None not in faults:
+        meant = [
+            fault for one, fault in zip(choices, faults, strict=True) if _is_meant(value, one, root)
+        ]
+        if len(meant) == 1:
+            return meant[0]
         return f"{where}={shown(value)} is not allowed; it must be {_allowed(schema)}"
     if not _fits(value, schema):
         return f"{where}={shown(value)} is not allowed; it must be {_allowed(schema)}"
-    return _bound_fault(value, schema, where) or _part_fault(value, schema, root, where, levels)
+    return (
+        _bound_fault(value, schema, where)
+        or _missing_fault(value, schema, where)
+        or _part_fault(value, schema, root, where, levels)
+    )
+
+
+def _is_meant(value: Any, schema: Any, root: Mapping[str, Any]) -> bool:
+    """Tell whether a choice takes objects, or lists, as the value is one."""
+    if isinstance(schema, Mapping) and isinstance(name := schema.get("$ref"), str):
+        schema = root.get("$defs", {}).get(name.removeprefix("#/$defs/"))
+    names = schema.get("type") if isinstance(schema, Mapping) else None
+    return isinstance(value, dict | list) and names == (
+        "object" if isinstance(value, dict) else "array"
+    )
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -77,6 +98,17 @@ def _bound_fault(value: Any, schema: Mapping[str, Any], where: str) -> str | Non
         if name in schema and isinstance(value, kinds) and not holds(measure(value), schema[name]):
             return f"{where}={shown(value)} is not allowed; it must be {words} {schema[name]}"
     return None
+
+
+def _missing_fault(value: Any, schema: Mapping[str, Any], where: str) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    needed = schema.get(NEEDED, schema.get("required", ()))
+    missing = [f"{where}.{name}" for name in needed if name not in value]
+    if not missing:
+        return None
+    be, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+    return f"{', '.join(missing)} {be} missing; {schema.get('title', 'the task')} requires {them}"
 
 
 def _part_fault(

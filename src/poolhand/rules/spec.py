@@ -7,6 +7,7 @@ from hashlib import sha256
 from msgspec import Struct
 
 from poolhand.rules.backpressure import Policy, Unbounded
+from poolhand.rules.checks import shown
 from poolhand.rules.rank import Priority, Strategy
 
 
@@ -21,6 +22,33 @@ class PoolSpec(Struct, frozen=True):
     max_per_key: int | None = None
     key_ttl: float = 86_400.0
     max_keys: int = 100_000
+
+
+SETTINGS = {
+    "max_concurrent": "slots",
+    "queue": "queue",
+    "backpressure": "backpressure",
+    "max_per_key": "max_per_key",
+    "key_ttl": "key_ttl",
+    "max_keys": "max_keys",
+}
+"""What is declared of a pool, as users name it, and the field that holds it."""
+
+
+def differences(old: PoolSpec, new: PoolSpec) -> dict[str, tuple[str, str]]:
+    """Return which settings two declarations of a pool differ in, and both values as text."""
+    found = {}
+    for name, field in SETTINGS.items():
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            found[name] = told_apart(before, after)
+    return found
+
+
+def told_apart(one: object, other: object) -> tuple[str, str]:
+    """Return two values that differ as texts that differ."""
+    short = str(one), str(other)
+    return short if short[0] != short[1] else (shown(one), shown(other))
 
 
 def pool_id(scope: str, scope_id: str, name: str) -> str:

@@ -341,7 +341,7 @@ class StoreFile:
     def _inspect(self, connection: sqlite3.Connection) -> None:
         """Refuse a file that is damaged or too new, before anything of it is changed."""
         faults.look(connection, self.path)
-        migrations.check(migrations.applied(connection), self._steps, self.path)
+        migrations.inspect(connection, self._steps, self.path)
 
     def _disconnect(self, *, shorten: bool = False) -> None:
         connection, self._connection = self._connection, None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -26,6 +26,7 @@ from msgspec import Struct
 from poolhand.errors import Corrupt, SchemaTooNew
 
 STEP = re.compile(r"(\d{4})_(\w+)\.sql")
+CREATED = re.compile(r"^CREATE (?:UNIQUE )?(?:TABLE|INDEX|SEQUENCE) (\w+)", re.MULTILINE)
 COMPATIBLE = re.compile(r"-- compatible with (\d+)$", re.MULTILINE)
 TABLE = """
 CREATE TABLE IF NOT EXISTS poolhand_schema (
@@ -33,10 +34,15 @@ CREATE TABLE IF NOT EXISTS poolhand_schema (
 )
 """
 # Files of the first schema have no such column; a step without it is for code that knows it.
+PRESENT = "SELECT lower(name) FROM sqlite_master"
 COLUMNS = "SELECT name FROM pragma_table_info('poolhand_schema')"
+OF_STEPS = {"number", "name", "checksum", "applied_at"}
 WITH_COMPATIBLE = "ALTER TABLE poolhand_schema ADD COLUMN compatible INTEGER"
 TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
 OLDEST_CODE = "SELECT max(coalesce(compatible, number)) FROM poolhand_schema"
+
+
+IN_FILE = "name another file for the store (sqlite:///jobs.db), or rename that table"
 
 
 class Step(Struct, frozen=True):
@@ -55,6 +61,11 @@ class Step(Struct, frozen=True):
         """The oldest schema whose code can go on after this step."""
         said = COMPATIBLE.match(self.text)
         return self.number if said is None else int(said[1])
+
+    @property
+    def creates(self) -> list[str]:
+        """The names of the tables, indexes and sequences that this step makes."""
+        return CREATED.findall(self.text)
 
 
 class Taken(Struct, frozen=True):
@@ -84,8 +95,8 @@ def migrate(connection: sqlite3.Connection, known: Sequence[Step], path: str, at
 
     The caller holds the lock. Raises SchemaTooNew and Corrupt before anything is changed.
     """
+    inspect(connection, known, path)
     taken = applied(connection)
-    check(taken, known, path)
     connection.execute(TABLE)
     if "compatible" not in _columns(connection):
         connection.execute(WITH_COMPATIBLE)
@@ -94,10 +105,20 @@ def migrate(connection: sqlite3.Connection, known: Sequence[Step], path: str, at
     return max(0, len(known) - len(taken))
 
 
+def inspect(connection: sqlite3.Connection, known: Sequence[Step], path: str) -> None:
+    """Refuse a file that this code cannot use; nothing is changed."""
+    present = {name for (name,) in connection.execute(PRESENT)}
+    if (columns := _columns(connection)) and not columns >= OF_STEPS:
+        raise foreign(path, "poolhand_schema", IN_FILE)
+    taken = applied(connection)
+    check(taken, known, path)
+    check_free(known[len(taken) :], present, path, IN_FILE)
+
+
 def applied(connection: sqlite3.Connection) -> dict[int, Taken]:
     """Return the steps a file has behind it, by number."""
     columns = _columns(connection)
-    if not columns:
+    if not columns >= OF_STEPS:
         return {}
     compatible = "coalesce(compatible, number)" if "compatible" in columns else "number"
     text = f"SELECT number, name, checksum, {compatible} FROM poolhand_schema ORDER BY number"  # noqa: S608
@@ -125,6 +146,24 @@ def check(taken: Mapping[int, Taken], known: Sequence[Step], where: str) -> None
                 f" one this poolhand has ({step.name}); nothing was changed. Use the version of"
                 " poolhand that wrote it, or another store"
             )
+
+
+def check_free(missing: Sequence[Step], present: Collection[str], where: str, cure: str) -> None:
+    """Refuse a database where a name that the missing steps use is taken by another program."""
+    for step in missing:
+        for name in step.creates:
+            if name in present:
+                raise foreign(where, name, cure)
+
+
+def foreign(where: str, name: str, cure: str) -> Corrupt:
+    """Say that a table of another program has the name of one of ours."""
+    return Corrupt(
+        f"{where}: there is a table or index {name!r} already which poolhand has no record of"
+        f" having made (in poolhand_schema); nothing was changed. It belongs to another program:"
+        f" {cure}."
+        " If it is poolhand's own and only that record was lost, restore a backup"
+    )
 
 
 def too_new(path: str, has: int, knows: int) -> SchemaTooNew:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from poolhand.stores import migrations
 from poolhand.stores import postgres_faults as faults
-from poolhand.stores.migrations import Step, Taken, check
+from poolhand.stores.migrations import Step, Taken, check, check_free
 from poolhand.stores.postgres_address import Address
 from poolhand.stores.postgres_link import BEGIN, Link, Raw
 from poolhand.stores.postgres_locks import SCHEMA, Locks
@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS poolhand_schema (
     compatible bigint NOT NULL  -- the oldest schema whose code can go on after this step
 )
 """
+PRESENT = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace($1)"
+IN_SCHEMA = "give the store a schema of its own (?schema=jobs in its URL), or rename that table"
 TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
 # Whoever waits for a table holds up all who come after it: rather once more, later.
 PATIENT = "SET LOCAL lock_timeout = '2s'"
@@ -84,6 +86,8 @@ async def _take(
     await connection.execute(TABLE)
     taken = await applied(connection, dialect)
     check(taken, steps, address.shown)
+    present = {name for (name,) in await connection.fetch(PRESENT, dialect.schema)}
+    check_free(steps[len(taken) :], present, address.shown, IN_SCHEMA)
     for step in steps[len(taken) :]:
         await connection.execute(step.text)
         facts = (step.number, step.name, step.checksum, at.isoformat(), step.compatible)

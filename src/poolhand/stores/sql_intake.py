@@ -200,6 +200,9 @@ class Intake:
         added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
         if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
+        if order.triggers is not None and added.entry is not Entry.REJECTED:
+            by, id, at = order.job.submitted_by, order.triggers, self._books.at
+            self._books.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
         if turn is not None and added.entry is Entry.TAKEN:
             self._books.tell(ended_for(turn.job, order.on_busy))
             self._steps.cancel(turn.job.id, order.job.submitted_by)
@@ -238,6 +241,7 @@ class Intake:
                 or order.delay is not None
                 or order.expires is not None
                 or order.revives is not None
+                or order.triggers is not None
             ):
                 return None
         return pool

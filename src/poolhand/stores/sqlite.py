@@ -68,6 +68,10 @@ class SqliteVerbs:
         self._runtime = runtime
         self._wall = runtime.wall
 
+    @property
+    def place(self) -> str:
+        return self._file.path
+
     async def open(self) -> None:
         await self._file.open()
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from poolhand.execute.code import Code
 from poolhand.execute.parcel import Parcels
+from poolhand.execute.schema import _without_notes, arguments_schema
+from poolhand.rules.json_schema import NEEDED, schema_fault
 from poolhand.wire.limits import Limits
 
 
@@ -61,6 +63,43 @@ def test_references_of_nested_models_lead_somewhere() -> None:
     schema = code(nested).arguments()
     assert schema["$defs"]["Inner"]["properties"]["number"]["type"] == "integer"
     assert "$defs" not in str(schema["properties"]).replace("#/$defs/", "")
+
+
+class Aliased(BaseModel):
+    email: str = Field(alias="e-mail")
+    name: str
+
+
+class Completed(BaseModel):
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def complete(cls, given: Any) -> Any:
+        return {"name": "", **given}
+
+
+def test_required_fields_that_may_come_under_another_name_are_noted() -> None:
+    def call(one: Aliased, other: Completed, plain: Model, both: Aliased | Model) -> None: ...
+
+    schema = code(call).arguments()
+    found = [schema["properties"][name] for name in ("one", "other", "plain")]
+    assert [one["required"] for one in found] == [["e-mail", "name"], ["name"], ["title"]]
+    assert [one.get(NEEDED) for one in found] == [["name"], [], None]
+    assert schema["$defs"]["Aliased"][NEEDED] == ["name"]
+    assert schema_fault({"email": "x", "name": "y"}, found[0], schema, "one") is None
+    assert schema_fault({"e-mail": "x", "name": "y"}, found[0], schema, "one") is None
+    assert schema_fault({"email": "x"}, found[0], schema, "one") is not None
+    assert schema_fault({}, found[1], schema, "other") is None
+
+
+def test_notes_beside_a_schema_do_not_change_the_version_of_a_task() -> None:
+    def call(one: Aliased) -> None: ...
+
+    noted = arguments_schema(code(call).signature)
+    plain = {**noted, "properties": {"one": Aliased.model_json_schema()}}
+    assert noted != plain
+    assert _without_notes(noted) == plain
 
 
 def test_a_type_without_a_schema_allows_anything() -> None:

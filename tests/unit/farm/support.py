@@ -10,6 +10,7 @@ from typing import Any
 from poolhand.app import App
 from poolhand.contract import Claim, Stored
 from poolhand.errors import Unavailable
+from poolhand.farm.kept_store import KeptStore
 from poolhand.farm.station import Station
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
@@ -150,3 +151,10 @@ class Gate:
     async def pass_through(self) -> None:
         self.entered += 1
         await self.opened.wait()
+
+
+async def connected(app: App, workers: int) -> None:
+    """Wait until so many workers are known to the store of an app, with what they publish."""
+    store = KeptStore(app)
+    while workers != sum(one.owner.catalogue is not None for one in await store.leases()):  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0)

@@ -32,6 +32,18 @@ class Report:
     pages: int
 
 
+@dataclass
+class Customer:
+    name: str
+    email: str
+
+
+@dataclass
+class Purchase:
+    customer: Customer
+    note: str = ""
+
+
 def tasks_of(app: App) -> App:
     """Register the tasks of a worker on an app."""
     app.pool("research", max_concurrent=3, queue=fair_round_robin("tenant_id"))
@@ -44,6 +56,10 @@ def tasks_of(app: App) -> App:
     @app.task(name="agents.file")
     async def file(report: Report, kind: Literal["draft", "final"], *tags: str) -> list[Any]:
         return [report.topic, kind, *tags]
+
+    @app.task(name="agents.buy")
+    async def buy(order: Purchase, gift_for: Customer | None = None) -> str:
+        return order.customer.email
 
     @app.agent(name="agents.chat", on_busy="reject")
     async def chat(session: Session, message: str) -> str:
@@ -116,6 +132,26 @@ async def test_structs_lists_and_literals_are_checked(apps: tuple[App, App]) -> 
                 await file.submit(*args)
 
 
+async def test_required_fields_of_nested_objects_are_checked(apps: tuple[App, App]) -> None:
+    here, there = apps
+    ann = {"name": "Ann", "email": "ann@example.org"}
+    async with here, there, there.worker():
+        assert await (await here.submit("agents.buy", {"customer": ann})) == "ann@example.org"
+        assert await (await here.submit("agents.buy", Purchase(Customer(**ann)))) == ann["email"]
+        for order, said in [
+            ({}, r"order\.customer is missing; Purchase requires it"),
+            (
+                {"customer": {"name": "Ann"}},
+                r"order\.customer\.email is missing; Customer requires",
+            ),
+            ({"customer": {}}, r"order\.customer\.name, order\.customer\.email are missing"),
+        ]:
+            with pytest.raises(UsageError, match=said):
+                await here.submit("agents.buy", order)
+        with pytest.raises(UsageError, match=r"gift_for\.email is missing; Customer requires it"):
+            await here.submit("agents.buy", {"customer": ann}, gift_for={"name": "Bo"})
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "said"),
     [
@@ -152,7 +188,7 @@ async def test_a_name_that_nobody_has_published_names_near_ones(apps: tuple[App,
             )
             with pytest.raises(UsageError, match=r"did you mean 'agents\.chat'\?"):
                 await here.submit("chat", "hello")
-            with pytest.raises(UsageError, match=r"known are 'agents\.chat', 'agents\.file', 'ag"):
+            with pytest.raises(UsageError, match=r"known are 'agents\.buy', 'agents\.chat', 'ag"):
                 await here.submit("xyz")
 
 

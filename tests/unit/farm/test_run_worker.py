@@ -85,7 +85,27 @@ def test_a_signal_before_the_start_ends_the_start(capsys: pytest.CaptureFixture[
     async def call() -> None: ...
 
     assert stopped(app) == ShiftReport(0, 0, 0, 0, 0.0)
-    assert capsys.readouterr().err == "stopping: the worker has not started yet\n"
+    assert capsys.readouterr().err == (
+        "starting a worker with 2 slots: store memory:// (from the code)\n"
+        "stopping: the worker has not started yet\n"
+    )
+
+
+def test_the_start_says_which_file_a_relative_url_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = App("sqlite:///jobs.db")
+
+    @app.task(name="stop")
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stop.submit_sync()
+    app.run_worker(slots=1)
+    said = capsys.readouterr().err.splitlines()[0]
+    here = tmp_path.resolve()
+    assert said == f"starting a worker with 1 slot: store sqlite:///{here}/jobs.db (from the code)"
 
 
 def test_a_pool_that_no_task_uses_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,10 @@ async def test_an_awaited_job_without_a_worker_is_logged_once_for_its_pool(
         assert logged(caplog) == []
         await asyncio.sleep(60)
         (line,) = logged(caplog, "WARNING")
-        assert " has waited 10 s in pool 'default': no worker is connected to this store; " in line
+        assert (
+            " has waited 10 s in pool 'default': no worker is connected to this store (memory://); "
+            in line
+        )
         assert "start one (`async with app.worker():` in this program or, unless " in line
         async with app.worker():
             assert await asyncio.gather(*waiting) == [1, 1]
@@ -56,7 +59,10 @@ async def test_a_pool_that_no_worker_serves_is_named(
             assert await one.run() == 1
             await asyncio.sleep(1)
         (line,) = logged(caplog, "WARNING")
-        assert "no worker that is connected serves pool 'other'; start one" in line
+        assert (
+            "no worker that is connected to this store (memory://) serves pool 'other'; start one"
+            in line
+        )
         async with app.worker(pools=["other"]):
             assert await waiting == 2
 

@@ -22,7 +22,7 @@ async def test_without_any_worker_that_is_what_a_job_waits_for(world: World) -> 
     id = await world.add()
     assert await told(world, id) == (
         "no_worker",
-        "no worker is connected to this store; start one",
+        f"no worker is connected to this store ({world.store.place}); start one",
     )
 
 
@@ -39,8 +39,8 @@ async def test_a_worker_of_other_pools_is_none(world: World) -> None:
     reason, text = await told(world, await world.add())
     assert reason == "no_worker"
     assert text == (
-        "no worker that is connected serves pool 'chat'; start one whose app has a task in it or "
-        "declares it, or give a worker pools=['chat']"
+        f"no worker that is connected to this store ({world.store.place}) serves pool 'chat'; "
+        "start one whose app has a task in it or declares it, or give a worker pools=['chat']"
     )
 
 

@@ -6,16 +6,24 @@ from typing import Any
 
 import pytest
 
-from poolhand.rules.json_schema import schema_fault
+from poolhand.rules.json_schema import NEEDED, schema_fault
 
 ROOT = {
     "$defs": {
         "Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        "Line": {
+            "title": "Line",
+            "type": "object",
+            "properties": {"start": {"$ref": "#/$defs/Point"}, "end": {"$ref": "#/$defs/Point"}},
+            "required": ["start", "end"],
+        },
         "Loop": {"$ref": "#/$defs/Loop"},
         "Tree": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Tree"}}},
     }
 }
 POINT = {"$ref": "#/$defs/Point"}
+LINE = {"$ref": "#/$defs/Line"}
+ALIASED = {"type": "object", "required": ["x", "y"], NEEDED: ["y"]}
 MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 
 
@@ -29,7 +37,9 @@ MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
         (None, MAYBE),
         ([1, 2], {"type": "array", "items": {"type": "integer"}}),
         ({"x": 1}, POINT),
-        ({"alias of x": 1}, POINT),
+        ({"x": 1, "unknown": 1}, POINT),
+        ({"alias of x": 1, "y": 1}, ALIASED),
+        ({"x": 1}, {"anyOf": [{"type": "null"}, POINT]}),
         (5, {}),
         (5, True),
         (5, None),
@@ -62,6 +72,13 @@ def test_what_may_fit_passes(value: Any, schema: Any) -> None:
         ({"x": "1"}, POINT, "it.x='1' is not allowed; it must be integer"),
         (5, {"anyOf": [POINT, {"type": "null"}]}, "it must be Point or null"),
         ({"k": "1"}, {"additionalProperties": {"type": "integer"}}, "it.k='1' is not"),
+        ({}, POINT, "it.x is missing; the task requires it"),
+        ({}, LINE, "it.start, it.end are missing; Line requires them"),
+        ({"start": {"x": 1}, "end": {}}, LINE, "it.end.x is missing; the task requires it"),
+        ([{"x": 1}, {}], {"type": "array", "items": POINT}, "it[1].x is missing"),
+        ({"x": 1}, ALIASED, "it.y is missing"),
+        ({}, {"anyOf": [{"type": "null"}, POINT]}, "it.x is missing"),
+        ({}, {"anyOf": [LINE, POINT]}, "it={} is not allowed; it must be Line or Point"),
         (4, {"type": "integer", "minimum": 5}, "it=4 is not allowed; it must be at least 5"),
         (6, {"type": "integer", "exclusiveMaximum": 6}, "it must be below 6"),
         ("ab", {"type": "string", "minLength": 3}, "it must be at least this long: 3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import msgspec
 import pytest
 
 from poolhand.errors import Corrupt, SchemaTooNew
+from poolhand.runtime import Runtime
 from poolhand.stores.migrations import Step, applied, migrate, steps
+from poolhand.stores.sqlite import SqliteStore
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 FIRST = Step(1, "first", "CREATE TABLE one (a);\nCREATE INDEX one_a ON one (a);")
@@ -134,3 +137,38 @@ def test_runs_and_receipts_from_before_the_second_step_are_kept(
     kept = dict(connection.execute("SELECT key, until FROM poolhand_documents"))
     later = 100.0 + 90 * 86_400
     assert [kept[key] for key in keys] == [later, later, 100.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE poolhand_jobs (theirs)",
+        "CREATE TABLE Poolhand_Jobs (theirs)",
+        "CREATE VIEW poolhand_jobs AS SELECT 1",
+        "CREATE TABLE poolhand_schema (theirs)",
+        "CREATE TABLE t (a); CREATE INDEX poolhand_jobs_by_id ON t (a)",
+    ],
+)
+async def test_a_table_of_another_program_is_left_alone(tmp_path: Path, made: str) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(made)
+    before = path.read_bytes()
+    store = SqliteStore(path, Runtime())
+    with pytest.raises(Corrupt) as caught:
+        await store.open()
+    assert caught.value.message.startswith(f"{path}: there is a table or index 'poolhand_")
+    assert "nothing was changed. It belongs to another program: name another file for" in str(
+        caught.value
+    )
+    assert path.read_bytes() == before
+    assert await store.schema() == (0, len(steps()))
+
+
+def test_a_later_step_meets_a_table_of_another_program(connection: sqlite3.Connection) -> None:
+    two = Step(2, "two", "CREATE TABLE two (a);")
+    migrate(connection, [FIRST], "a.db", AT)
+    connection.execute("CREATE TABLE two (theirs)")
+    with pytest.raises(Corrupt, match=r"a\.db: there is a table or index 'two' already"):
+        migrate(connection, [FIRST, two], "a.db", AT)
+    assert list(applied(connection)) == [1]

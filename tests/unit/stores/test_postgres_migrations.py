@@ -311,3 +311,19 @@ async def test_any_name_of_a_schema_will_do(database: str, name: str) -> None:
         await work(hand, "a", url)
     assert await tables(database) == []
     assert "poolhand_jobs" in await tables(database, name)
+
+
+@pytest.mark.parametrize("made", ["TABLE poolhand_jobs (a int)", "SEQUENCE poolhand_job_numbers"])
+async def test_a_table_of_another_program_is_left_alone(database: str, made: str) -> None:
+    await ask(database, f"CREATE {made}")
+    store = PostgresStore(database, Runtime())
+    with pytest.raises(Corrupt) as caught:
+        await store.open()
+    text = caught.value.message
+    assert f"there is a table or index '{made.split()[1]}' already which poolhand has no" in text
+    assert "nothing was changed. It belongs to another program: give the store a schema" in text
+    names = await ask(database, "SELECT relname FROM pg_class WHERE relname LIKE 'poolhand%'")
+    assert names == [(made.split()[1],)]
+    # In a schema of its own the same database can be used.
+    async with opened(f"{database}{'&' if '?' in database else '?'}schema=jobs"):
+        pass
