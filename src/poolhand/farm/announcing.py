@@ -18,7 +18,10 @@ MOST_CAUSES = 1000  # reported ones that are remembered; then they are forgotten
 
 
 class Announcing:
-    """Tells of each job once, when it is written; `heard` hears of those that are over."""
+    """Tells of each job once, when it is written; `heard` hears of those that are over.
+
+    `completed` and `failed` count attempts by what was written of them.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Announcing:
         clock: Clock,
     ) -> None:
         self.heard: Callable[[Job], None] | None = None
+        self.completed = self.failed = 0
         self.failures = FailureLog(loop, clock.now, all_events)
         self._clock = clock
         self.callbacks = Callbacks(loop, all_events)
@@ -41,6 +45,8 @@ class Announcing:
     def written(self, one: Done) -> None:
         """Tell what became of a job."""
         job = one.change.job
+        self.completed += job.status is Status.COMPLETED
+        self.failed += one.failed or job.status is Status.FAILED
         if job.status.waiting:
             self._waits_again(job, one)
             return

@@ -35,7 +35,10 @@ WRITE_WITHIN = 10.0  # what was done is written within that, or another process 
 
 
 class ShiftReport(View, frozen=True):
-    """What a worker did: attempts that ended, jobs given back, code that would not stop."""
+    """What a worker did: attempts that ended, jobs given back, code that would not stop.
+
+    `completed` and `failed` count what was written: a result that cannot be stored is a failure.
+    """
 
     completed: int
     failed: int
@@ -185,9 +188,9 @@ class Shift:
 
     @property
     def attempts(self) -> tuple[int, int]:
-        """How many attempts have ended here, well and otherwise."""
-        slots = self._at_work().slots
-        return sum(slot.completed for slot in slots.all), slots.failed_attempts
+        """How many attempts have ended here, well and otherwise, by what was written of them."""
+        announcing = self._at_work().announcing
+        return announcing.completed, announcing.failed
 
     def needs(self, grace: float) -> float:
         """Return how long a drain may take that has so many seconds: no longer than jobs may."""

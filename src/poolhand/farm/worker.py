@@ -191,6 +191,7 @@ class Worker:
         end = self._end(attempt, None, now)
         change = self._executor.complete(work.errand, work.claim, value, end)
         if isinstance(change, Failed):
+            self.slots.recount(attempt)
             self.failed(attempt, change, now)
         else:
             change = self._logged(change, work, value)

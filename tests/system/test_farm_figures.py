@@ -1,0 +1,60 @@
+"""What is seen of a farm from outside: how its attempts ended, and whether its supervisor lives."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from poolhand.rules.job import Status
+from tests.system.farmhouse import Farm, Yard, until
+
+pytestmark = pytest.mark.slow
+
+
+def listed(farm: Farm) -> list[dict[str, Any]]:
+    """Return what `poolhand workers list` shows of farms."""
+    found: list[dict[str, Any]] = json.loads(farm.command("workers", "list", "--json").stdout)[
+        "farms"
+    ]
+    return found
+
+
+def test_a_job_whose_result_cannot_be_stored_counts_as_failed_wherever_it_is_counted(
+    yard: Yard,
+) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        yard.submit("spill")
+        yard.submit("note", 1)
+        yard.until_done(1)
+        yard.until_done(1, Status.FAILED)
+        until(lambda: [one for one in yard.farms() if one.failed + one.completed == 2], "figures")
+        (seen,) = listed(farm)
+        assert (seen["completed"], seen["failed"]) == (1, 1)
+        (worker,) = seen["workers"]
+        assert (worker["completed"], worker["failed"]) == (1, 1)
+        assert farm.stop() == 0
+    (ended,) = farm.lines("process ended")
+    assert (ended["completed"], ended["failed"]) == ("1", "1")
+    (stopped,) = farm.lines("farm stopped")
+    assert (stopped["completed"], stopped["failed"]) == ("1", "1")
+
+
+def test_a_killed_supervisor_is_named_and_its_last_signal_grows_older(yard: Yard) -> None:
+    with yard.running("--max", "1") as farm:
+        farm.until_ready()
+        until(lambda: [one for one in yard.farms() if one.workers], "worker on record")
+        farm.signal(signal.SIGKILL)
+        farm.process.wait()
+        (before,) = yard.farms()
+        older = until(
+            lambda: [one for one in yard.farms() if one.age > before.age + 1.0], "older record"
+        )
+        assert older[0].workers[0].heard > before.workers[0].heard + 1.0
+        until(lambda: [one for one in yard.farms() if one.is_silent], "silent supervisor")
+        result = farm.command("workers", "list")
+    assert f"no sign of the supervisor (process {farm.pid} on " in result.stderr
+    assert result.stdout.splitlines()[1].split()[4] == "unknown"
