@@ -26,7 +26,7 @@ from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
-from poolhand.observe.logs import LOUD, as_text, log_events
+from poolhand.observe.logs import LOUD, as_text, is_loud, log_events
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
@@ -147,7 +147,7 @@ def _tell_events(app: App, post: Post) -> None:
     """Let the supervisor know at once what should not be; and log, if that is wanted."""
 
     def tell(event: Event) -> None:
-        if isinstance(event, LOUD):
+        if is_loud(event):
             job = getattr(event, "job", None)
             post.say(Happened(_text(event), job.id if isinstance(job, Job) else None))
 

@@ -1,4 +1,4 @@
-"""What is seen of a farm from outside: how its attempts ended, and whether its supervisor lives."""
+"""What is seen of a farm from outside: figures, signs of life, and what is worth a warning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.rules.job import Status
+from poolhand import App, Status
 from tests.system.farmhouse import Farm, Yard, until
 
 pytestmark = pytest.mark.slow
@@ -58,3 +58,28 @@ def test_a_killed_supervisor_is_named_and_its_last_signal_grows_older(yard: Yard
         result = farm.command("workers", "list")
     assert f"no sign of the supervisor (process {farm.pid} on " in result.stderr
     assert result.stdout.splitlines()[1].split()[4] == "unknown"
+
+
+def test_two_services_on_one_pool_log_no_warning_but_a_task_that_none_has_is_one(
+    yard: Yard,
+) -> None:
+    services = [f"tests.system.two_services:{name}" for name in ("first", "second")]
+    with yard.running("-c", "1", app=services[0]) as one, yard.running(app=services[1]) as two:
+        one.until_ready()
+        two.until_ready()
+
+        async def submit(app: App, _: dict[str, Any]) -> None:
+            for number in range(20):
+                for task in ("bill", "ship"):
+                    await app.submit(task, number)
+
+        yard.do(submit)
+        yard.until_done(40)
+        text = one.text + two.text
+        assert " WARNING " not in text
+        yard.submit("note", 1)
+        until(lambda: "does not have the task" in one.text + two.text, "warning")
+        for farm in (one, two):
+            assert farm.stop() == 0
+    lines = [line for farm in (one, two) for line in farm.text.splitlines()]
+    assert [line for line in lines if " WARNING " in line and "farm_app.note" not in line] == []

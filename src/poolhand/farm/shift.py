@@ -245,6 +245,7 @@ class Shift:
         with suppress(StoreError):
             await keeper.ask(lambda: worker.line.finish(WRITE_WITHIN))
         worker.receive()
+        await worker.announcing.aside.over()
         await worker.announcing.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
         if self._terms.captures:

@@ -28,6 +28,7 @@ from poolhand.farm.attention import Attention
 from poolhand.farm.guard import Guard
 from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
+from poolhand.farm.set_aside import StoreLookup
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
 from poolhand.farm.work_terms import WorkTerms
@@ -81,8 +82,9 @@ class Worker:
         runtime = station.keeper.runtime
         self._random = runtime.random
         self._clock = Clock(runtime)
+        lookup = StoreLookup(station, executor.codes.candidates, lambda: self.line.catalogue)
         self.announcing = Announcing(
-            self.loop, self.events, configs, self._tell, executor.codes.candidates, self._clock
+            self.loop, self.events, configs, self._tell, lookup, self._clock
         )
         self._context = copy_context()
         self._outbox = Outbox(self.events)

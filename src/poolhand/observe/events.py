@@ -207,11 +207,15 @@ class CallbackFailed(Event, frozen=True):
 
 
 class JobSetAside(Event, frozen=True):
-    """A worker leaves a job to others, as it lacks what the cause names; once for each cause."""
+    """A worker leaves a job to others, as it lacks what the cause names; once for each cause.
+
+    `served`: another connected worker has its task, so that nothing is wrong.
+    """
 
     job: Job
     cause: str
     hint: str = ""
+    served: bool = False
 
 
 class LeaseLost(Event, frozen=True):
