@@ -83,3 +83,27 @@ def test_two_services_on_one_pool_log_no_warning_but_a_task_that_none_has_is_one
             assert farm.stop() == 0
     lines = [line for farm in (one, two) for line in farm.text.splitlines()]
     assert [line for line in lines if " WARNING " in line and "farm_app.note" not in line] == []
+
+
+@pytest.mark.parametrize("task", ["occupy", "block"])
+def test_a_farm_that_ends_under_jobs_names_them_and_says_that_they_are_handed_back(
+    yard: Yard, task: str
+) -> None:
+    with yard.running("--max", "1", "--grace", "0.2") as farm:
+        farm.until_ready()
+        never = str(yard.folder / "never")
+        (held,) = yard.submit("hold", never)
+        yard.until_told("begin", "hold")
+        (kept,) = yard.submit(task, never)
+        yard.until_told("begin", task)
+        until(
+            lambda: [one for one in yard.farms() if [w.active for w in one.workers] == [2]], "both"
+        )
+        assert farm.stop() == 0
+    (line,) = farm.lines("farm trouble", text="still running when the worker had to end")
+    assert line["text"].startswith("2 jobs were still running when the worker had to end; handed ")
+    for id, name in ((held, "hold"), (kept, task)):
+        assert f"job {id} of task 'tests.system.farm_app.{name}" in line["text"]
+        assert id in farm.lines("farm stopped")[0]["handed_back"]
+        assert (yard.job(id).status, yard.job(id).attempts) == (Status.QUEUED, 0)
+    assert farm.lines("process ended")[0]["handed_back"] == "2"

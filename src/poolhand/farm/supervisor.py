@@ -36,6 +36,7 @@ UP_WITHIN = 15.0
 TERM_AFTER, KILL_AFTER = 0.7, 0.9
 AGAIN_AFTER = 1.0
 TELL_EVERY = 1.0  # at most, between two looks at whether the record has to be written
+MOST_NAMED = 20  # jobs that the event of a farm that has ended names
 LAST_WRITE = 0.5  # seconds for taking back the record of a farm that has ended
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -132,7 +133,8 @@ class Supervisor:
                 # What was cut short under its code is free now.
                 await station.reap()
         await self._app.close()
-        self._tell(events.FarmStopped("", self.id, *self._staff.totals))
+        handed_back = tuple(self._staff.handed_back[:MOST_NAMED])
+        self._tell(events.FarmStopped("", self.id, *self._staff.totals, handed_back))
 
     def stop(self, fast: bool = False) -> None:
         """Stop within the grace; `fast`, or asked again, at once: what runs goes back."""

@@ -337,6 +337,7 @@ class Worker:
     def _return(self, attempt: Attempt[StoredWork]) -> None:
         """Give a claim back as if it had not begun, unless what was begun must not begin again."""
         work = attempt.work
+        work.given_back = True
         change = stopped(work.claim, self._clock.wall(), attempt.entered)
         if change.job.status is Status.FAILED:
             self._finish(work, Done(self._logged(change, work), loss_of(change.job)))

@@ -279,9 +279,12 @@ class FarmStopping(Event, frozen=True):
 
 
 class FarmStopped(Event, frozen=True):
+    """A farm has ended; `handed_back` are jobs that its workers did not finish in time."""
+
     farm: str
     completed: int
     failed: int
+    handed_back: tuple[str, ...] = ()
 
 
 class ProcessStarted(Event, frozen=True):
