@@ -31,6 +31,7 @@ from poolhand.farm.line import Line
 from poolhand.farm.set_aside import StoreLookup
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
+from poolhand.farm.stuck_slots import StuckSlots
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe import events
 from poolhand.observe.stalls import warn_stuck
@@ -69,7 +70,7 @@ class Worker:
         self.stopped = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.running: dict[int, StoredWork] = {}
-        self.stuck: set[int] = set()
+        self.stuck = StuckSlots(station.keeper, station.heart, self.loop, terms.slots)
         self.handed_back = 0
         self.wedged = False
         self._terms = terms
@@ -215,7 +216,7 @@ class Worker:
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
             if not work.lost:
-                self.stuck.add(work.token)
+                self.stuck.add(work.token, work.job, work.run_in == "thread")
             self._settle(attempt, outcome, now, stuck=True)
         self.done()
 
