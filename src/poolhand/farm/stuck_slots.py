@@ -6,10 +6,12 @@ wrote it, which its lease tells.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop, Task
-from collections.abc import Iterator, Sequence
+import asyncio
+from asyncio import Task
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from typing import Protocol
 
 import msgspec
@@ -23,11 +25,13 @@ from poolhand.pool.substrate import own_task
 from poolhand.rules.job import HARD_TIMEOUT, Job
 from poolhand.rules.showing import safe
 
-PREFIX = "stuck/"  # then the id of the owner, then one of the worker
+PREFIX = "stuck/"  # then the id of the owner, then the number of the worker
 KEEP = 24 * 3600.0
 MOST = 1000
 MOST_NAMED = 3
 LONGEST_NAME = 200
+
+_NUMBERS = count(1)  # of the workers of this process
 
 
 class StuckJob(Struct, frozen=True):
@@ -54,17 +58,18 @@ class WorkerStuck(Struct, frozen=True):
 
 
 class StuckSlots:
-    """The stuck slots of one worker by their tokens; changes are written down."""
+    """The stuck slots of one worker by their tokens; changes are written down.
 
-    def __init__(
-        self, keeper: Keeper, heart: Heartbeat, loop: AbstractEventLoop, slots: int
-    ) -> None:
+    `slots` returns how many slots the worker has.
+    """
+
+    def __init__(self, keeper: Keeper, heart: Heartbeat, slots: Callable[[], int]) -> None:
         self._keeper = keeper
         self._heart = heart
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._slots = slots
         self._jobs: dict[int, StuckJob] = {}
-        self._worker = keeper.runtime.salt()
+        self._number = next(_NUMBERS)
         self._tasks: set[Task[None]] = set()
 
     def __contains__(self, token: object) -> bool:
@@ -99,10 +104,10 @@ class StuckSlots:
 
     async def _put(self) -> None:
         store = self._keeper.store
-        key = f"{PREFIX}{self._heart.owner.id}/{self._worker}"
+        key = f"{PREFIX}{self._heart.owner.id}/{self._number}"
         jobs = tuple(self._jobs.values())
         if jobs:
-            data = msgspec.json.encode(WorkerStuck(self._slots, jobs))
+            data = msgspec.json.encode(WorkerStuck(self._slots(), jobs))
             await store.put([Put(key, data, None, KEEP)])
         else:
             await store.delete(key)

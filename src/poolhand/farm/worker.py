@@ -70,7 +70,7 @@ class Worker:
         self.stopped = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.running: dict[int, StoredWork] = {}
-        self.stuck = StuckSlots(station.keeper, station.heart, self.loop, terms.slots)
+        self.stuck = StuckSlots(station.keeper, station.heart, lambda: len(self.slots.all))
         self.handed_back = 0
         self.wedged = False
         self._terms = terms
@@ -84,9 +84,8 @@ class Worker:
         self._random = runtime.random
         self._clock = Clock(runtime)
         lookup = StoreLookup(station, executor.codes.candidates, lambda: self.line.catalogue)
-        self.announcing = Announcing(
-            self.loop, self.events, configs, self._tell, lookup, self._clock
-        )
+        told = self.loop, self.events, configs, self._tell
+        self.announcing = Announcing(*told, lookup, self._clock)
         self._context = copy_context()
         self._outbox = Outbox(self.events)
         self.attention = Attention(self, self.loop, runtime, terms.rests)

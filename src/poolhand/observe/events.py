@@ -207,15 +207,12 @@ class CallbackFailed(Event, frozen=True):
 
 
 class JobSetAside(Event, frozen=True):
-    """A worker leaves a job to others, as it lacks what the cause names; once for each cause.
-
-    `served`: another connected worker has its task, so that nothing is wrong.
-    """
+    """A worker leaves a job to others, as it lacks what the cause names; once for each cause."""
 
     job: Job
     cause: str
     hint: str = ""
-    served: bool = False
+    served: bool = False  # another connected worker has its task: nothing is wrong
 
 
 class LeaseLost(Event, frozen=True):
@@ -279,12 +276,10 @@ class FarmStopping(Event, frozen=True):
 
 
 class FarmStopped(Event, frozen=True):
-    """A farm has ended; `handed_back` are jobs that its workers did not finish in time."""
-
     farm: str
     completed: int
     failed: int
-    handed_back: tuple[str, ...] = ()
+    handed_back: tuple[str, ...] = ()  # jobs that its workers did not finish in time
 
 
 class ProcessStarted(Event, frozen=True):
