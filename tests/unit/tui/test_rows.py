@@ -178,8 +178,11 @@ def test_an_age_is_exact_for_a_minute_and_then_changes_for_all_rows_at_once() ->
 async def test_a_job_that_waits_says_what_for() -> None:
     async with made() as world:
         await world.add("fetch")
-        page = await world.operator.jobs()
         (pool,) = await world.operator.pools()
+        (row,) = told(rows.job_rows(await world.operator.jobs(), {}, [pool], NOW), rows.JOBS)
+        assert row["note"] == "no worker serves pool 'chat'"
+        await world.enroll()
+        page = await world.operator.jobs()
         for slots, running, note in (
             (None, 9, "waits for a worker"),
             (4, 3, "waits for a worker"),
