@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from asyncio import AbstractEventLoop
+from collections.abc import Sequence
 from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -20,13 +21,14 @@ from poolhand.app_name import load_app
 from poolhand.errors import PoolhandError
 from poolhand.execute.attribution import attribute_output, show_log
 from poolhand.farm.history import finished
-from poolhand.farm.messages import Bye, Employ, Failed, Happened, Stop
+from poolhand.farm.messages import Bye, CutShort, Employ, Failed, Happened, Stop
 from poolhand.farm.post import Post
 from poolhand.farm.shift import Shift, ShiftReport
+from poolhand.farm.unfinished import Unfinished, cut_short_text
 from poolhand.farm.work_terms import WorkTerms
-from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost
+from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost, SlotStuck
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
-from poolhand.observe.logs import LOUD, as_text, log_events
+from poolhand.observe.logs import LOUD, as_text, is_loud, log_events
 from poolhand.pool.fault import fault_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
@@ -79,6 +81,7 @@ async def work(app: App, post: Post) -> None:
         station = await app.station()
         post.watch(loop, station.keeper.loop)
         shift = await app.shift(_terms(post.employ), partial(_remember, post)).start()
+        shift.on_overrun = partial(_cut_short, post)
         stop = Stopping(loop, shift)
         loop.add_signal_handler(signal.SIGTERM, _leave, post)
         post.ready(shift, stop.hear, station.say_farewell)
@@ -138,6 +141,13 @@ def _remember(post: Post, job: Job) -> None:
         post.history.add(told)
 
 
+def _cut_short(post: Post, jobs: Sequence[Unfinished]) -> None:
+    """Tell the supervisor which jobs are cut short, before the process ends under them."""
+    if jobs:
+        back = tuple(one.id for one in jobs if not one.fails)
+        post.say(CutShort(back, cut_short_text(jobs)))
+
+
 def _leave(post: Post) -> None:
     settings = post.employ.settings
     post.leave(settings.worker_shutdown_grace_s, "it was sent SIGTERM")
@@ -147,7 +157,8 @@ def _tell_events(app: App, post: Post) -> None:
     """Let the supervisor know at once what should not be; and log, if that is wanted."""
 
     def tell(event: Event) -> None:
-        if isinstance(event, LOUD):
+        if is_loud(event) and not (isinstance(event, SlotStuck) and post.is_leaving):
+            # What does not stop at the end of a worker is told with all that it cuts short.
             job = getattr(event, "job", None)
             post.say(Happened(_text(event), job.id if isinstance(job, Job) else None))
 

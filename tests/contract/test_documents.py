@@ -120,6 +120,18 @@ async def test_a_document_is_gone_from_the_end_of_its_time_on(hand: Hand) -> Non
     assert await hand.store.get_document("a") == (b"new", one + 1)
 
 
+async def test_how_long_a_document_is_kept_is_told_by_the_clock_of_the_store(hand: Hand) -> None:
+    await hand.store.put([Put("a", b"", ttl=10.0), Put("b", b"")])
+    hand.clock.wait(4)
+    assert await hand.store.expires_in("a") == pytest.approx(6.0, abs=0.5)
+    assert await hand.store.expires_in("b") is None
+    assert await hand.store.expires_in("c") is None
+    await hand.store.put([Put("a", b"", ttl=10.0)])
+    assert await hand.store.expires_in("a") == pytest.approx(10.0, abs=0.5)
+    hand.clock.wait(10)
+    assert await hand.store.expires_in("a") is None
+
+
 @pytest.mark.parametrize("end", ["deleted", "over", "swept"])
 async def test_no_version_of_a_key_comes_twice(hand: Hand, another: Another, end: str) -> None:
     store, other = hand.store, await another()

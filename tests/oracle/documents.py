@@ -33,6 +33,10 @@ class MemoryDocuments:
         document = self._living(key, now)
         return None if document is None else (document.value, document.version)
 
+    def expires_in(self, key: str, now: float) -> float | None:
+        document = self._living(key, now)
+        return None if document is None or document.until is None else document.until - now
+
     def put(self, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
         """Write all documents and return their versions, or write none and return None."""
         versions: dict[str, int] = {}

@@ -270,6 +270,9 @@ class OracleStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._documents.get(key, self._now())
 
+    async def expires_in(self, key: str) -> float | None:
+        return self._documents.expires_in(key, self._now())
+
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
     ) -> tuple[int, ...] | None:

@@ -102,7 +102,7 @@ def test_jobs_are_listed_newest_first_in_a_pipe(desk: Desk) -> None:
         [second, "chat", "think", "queued", "0", "-", "s", "-"],
         [first, "chat", "fetch", "queued", "0", "k", "-", "t"],
     ]
-    assert rows[0].endswith("it waits for a free slot of a worker")
+    assert rows[0].endswith("no worker serves pool 'chat'")
 
 
 def test_an_empty_list_is_fine_and_says_so_beside_the_output(desk: Desk) -> None:

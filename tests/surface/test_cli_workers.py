@@ -6,19 +6,23 @@ import asyncio
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from poolhand.contract import Owner
+from poolhand.contract import Owner, Put
 from poolhand.farm.roster import (
+    FARMS,
+    KEEP,
     FarmRecord,
     FarmState,
     FinishedJob,
@@ -28,6 +32,7 @@ from poolhand.farm.roster import (
     Wish,
     WishAnswer,
     WorkerState,
+    write,
 )
 from poolhand.operate import farms
 from poolhand.rules.job import Fault, Status
@@ -35,7 +40,7 @@ from poolhand.runtime import Runtime
 from poolhand.stores.sqlite import SqliteStore
 from tests.surface.test_cli import HOSTILE, SPELLED, Desk, run
 from tests.unit.operate.test_farms import DONE, FARM, WORKER, a_farm, a_worker, farming, write_down
-from tests.unit.operate.world import START
+from tests.unit.operate.world import START, World
 
 SECONDS = 50
 LATER = START + timedelta(hours=26, minutes=5)
@@ -138,10 +143,14 @@ def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(d
         "ID", "FARM", "HOST", "PID", "STATE", "ACTIVE", "OK", "FAILED", "UPTIME", "MEMORY",
         "SIGNAL",
     ]  # fmt: skip
-    assert [[word.strip() for word in row if word] for row in rows] == [
+    words = [[word.strip() for word in row if word] for row in rows]
+    heard = [float(row.pop().removesuffix(" s ago")) for row in words[1:3]]
+    # They are as old as the record is by now, and as the worker was silent when it was written.
+    assert heard[0] < heard[1] < SECONDS
+    assert words == [
         ["-", "ash-00000f", "ash", "100", "starting", "-", "40", "2", "1d 2h", "-", "-"],
-        [f"{FARM}.1", FARM, "box", "200", "ready", "3/10", "40", "2", "1m 5s", "-", "0.0 s ago"],
-        [WORKER, FARM, "box", "201", "leaving", "0/10", "40", "2", "1d 2h", "52 MB", "0.4 s ago"],
+        [f"{FARM}.1", FARM, "box", "200", "ready", "3/10", "40", "2", "1m 5s", "-"],
+        [WORKER, FARM, "box", "201", "leaving", "0/10", "40", "2", "1d 2h", "52 MB"],
         ["owner-1", "-", "elm", "300", "alone", "0", "-", "-", "-", "-", "-"],
     ]
     assert result.stderr.splitlines() == [
@@ -150,6 +159,30 @@ def test_workers_are_listed_with_farms_that_have_none_and_those_without_a_farm(d
         f"farm {FARM} (shop:app): running, 2 workers wanted (1 to 10); "
         "3 jobs for 10 slots, 0 of them queued",
     ]
+
+
+def test_a_supervisor_without_a_sign_of_life_is_named_and_the_last_signal_grows(desk: Desk) -> None:
+    put = Put(f"{FARMS}{FARM}", write(BUSY), ttl=KEEP)
+    empty = Put(f"{FARMS}{IDLE.id}", write(IDLE), ttl=1_000.0)
+
+    def age(world: World) -> Awaitable[object]:
+        # As if it had been written ten seconds ago.
+        return world.store.put([replace(put, ttl=KEEP - 10.0), empty])
+
+    desk.do(age)
+    result = desk.run("workers", "list")
+    rows = [line.split() for line in result.stdout.splitlines()[1:]]
+    assert [row[4] for row in rows] == ["starting", "unknown", "unknown"]
+    assert all(float(row[-3]) >= 10.0 for row in rows[1:])
+    starting, silent = result.stderr.splitlines()
+    assert starting.startswith("farm ash-00000f (shop:app): starting, ")
+    assert re.fullmatch(
+        rf"farm {FARM} \(shop:app\): no sign of the supervisor \(process 100 on box\) for 1[0-9] s"
+        ": it was killed, hangs or cannot reach the store; what is shown of its workers is older "
+        "than that. If it is gone, start it again: `poolhand work shop:app`",
+        silent,
+    )
+    assert desk.json("workers", "list")["farms"][1]["age"] >= 10.0
 
 
 def test_programs_get_all_that_farms_tell(desk: Desk) -> None:

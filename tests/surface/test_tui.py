@@ -142,7 +142,7 @@ async def test_the_newest_jobs_are_below_the_workers_and_keys_act_on_them(world:
     id = await world.add("agents.fetch")
     await write_down(world.store, a_farm(FARM, a_worker(1)))
     async with viewed(world) as screen:
-        await screen.sees(f"{FARM}.1", "Newest jobs", id, "waits for a worker")
+        await screen.sees(f"{FARM}.1", "Newest jobs", id, "no worker serves")
         assert screen.text.index(f"{FARM}.1") < screen.text.index(id)
         # Without the cursor on a job, none is meant.
         await screen.press("c")

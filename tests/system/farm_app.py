@@ -62,6 +62,11 @@ async def fail(text: str) -> None:
     raise ValueError(text)
 
 
+async def spill() -> object:
+    """Return what no store can keep."""
+    return object()
+
+
 async def nap(seconds: float) -> None:
     begin("nap")
     await pause(seconds)
@@ -191,6 +196,7 @@ def add_to(app: App) -> dict[str, Any]:
         fn.__name__: app.task(fn)
         for fn in (
             note,
+            spill,
             nap,
             hold,
             block,

@@ -14,6 +14,7 @@ from typing import Any
 from poolhand import App
 
 URL, *NAMES = sys.argv[1:]
+DRAIN_TIMEOUT = float(os.environ.get("DRAIN_TIMEOUT", "30"))
 
 app = App(URL)
 released = asyncio.Event()
@@ -38,12 +39,18 @@ async def block() -> None:
     sys.stdin.read()
 
 
+@app.task(name="think")
+def think() -> None:
+    say("begun")
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
-    tasks: dict[str, Any] = {"hold": hold, "block": block}
+    tasks: dict[str, Any] = {"hold": hold, "block": block, "think": think}
     tickets = [tasks[name].submit_sync() for name in NAMES]
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     say(f"pid {os.getpid()}")
-    report = app.run_worker(slots=5, drain_timeout=30)
+    report = app.run_worker(slots=5, drain_timeout=DRAIN_TIMEOUT)
     say(f"{report.completed} completed, {report.handed_back} handed back")
     say(" ".join(ticket.status.value for ticket in tickets))
     same = handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]

@@ -71,6 +71,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "promote": store.promote,
         "prune": lambda: store.prune(over(0.0)),
         "get_document": lambda: store.get_document("d"),
+        "expires_in": lambda: store.expires_in("d"),
         "put": lambda: store.put([Put("d", b"")]),
         "delete": lambda: store.delete("d"),
         "scan": lambda: store.scan("d"),
@@ -203,6 +204,7 @@ READS = {
     "find",
     "count",
     "get_document",
+    "expires_in",
     "scan",
     "read",
 }

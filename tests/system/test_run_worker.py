@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,11 +31,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextmanager
-def script(url: str, *names: str) -> Iterator[subprocess.Popen[str]]:
+def script(url: str, *names: str, drain_timeout: float = 30) -> Iterator[subprocess.Popen[str]]:
     """Run the script with these jobs; it is killed if it does not end by itself."""
     command = [sys.executable, "-m", "tests.system.run_worker_script", url, *names]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    pipe, set_to = subprocess.PIPE, {**os.environ, "DRAIN_TIMEOUT": f"{drain_timeout}"}
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=set_to
+    ) as process:
         try:
             assert out(process).startswith("pid ")
             assert err(process).startswith("starting a worker with ")
@@ -87,6 +91,11 @@ def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Si
         assert err(process).startswith("stopping: 1 job is still running; waiting up to 30 s")
         process.send_signal(number)
         assert err(process) == "stopping now: 1 job is handed back to the store"
+        assert re.fullmatch(
+            "stopped: 1 job was still running; handed back to the store, to run again: "
+            r"job \w+ of task 'hold'",
+            err(process),
+        )
         assert process.wait() == 0
         assert out(process) == "0 completed, 1 handed back"
         assert out(process) == "queued"
@@ -99,6 +108,54 @@ def test_the_second_signal_hands_jobs_back_uncharged(url: str, number: signal.Si
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
     assert job == (Status.COMPLETED, 1)
+
+
+def test_a_job_in_a_thread_is_named_at_the_second_signal_and_runs_again_after_the_process(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "think", "hold") as process:
+        begun(process, 2)
+        process.send_signal(signal.SIGINT)
+        assert err(process).startswith("stopping: 2 jobs are still running")
+        process.send_signal(signal.SIGINT)
+        assert re.fullmatch(
+            r"stopping now: 1 job is handed back to the store; job \w+ of task 'think' runs in a "
+            "thread, which cannot be stopped: it runs on until the code ends or this process ends, "
+            "and is handed back then",
+            err(process),
+        )
+        assert re.fullmatch(
+            "stopped: 2 jobs were still running; handed back to the store, to run again: job "
+            r"\w+ of task 'hold'; not stopped: job \w+ of task 'think'; the code runs on in a "
+            "thread, until it ends or this process ends, its result is discarded, and the job runs "
+            "again in another worker when this process has ended, at the latest after about 30 s",
+            err(process),
+        )
+        assert process.wait() == 0
+        assert out(process) == "0 completed, 1 handed back"
+        assert out(process) == "running queued"
+    with script(url) as process:
+        begun(process, 2)
+        release(process)
+        assert asyncio.run(completed(url)) == [(Status.COMPLETED, 1)] * 2
+
+
+def test_a_drain_that_takes_too_long_ends_with_the_jobs_that_were_handed_back(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "hold", "hold", drain_timeout=0.1) as process:
+        begun(process, 2)
+        process.send_signal(signal.SIGTERM)
+        assert err(process).startswith("stopping: 2 jobs are still running; waiting up to 0.1 s")
+        assert re.fullmatch(
+            "stopped: 2 jobs were still running after 0.1 s; handed back to the store, to run "
+            r"again: job \w+ of task 'hold', job \w+ of task 'hold'",
+            err(process),
+        )
+        assert process.wait() == 0
+        assert out(process) == "0 completed, 2 handed back"
 
 
 def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from poolhand.farm.roster import (
     WorkerRecord,
 )
 from poolhand.operate.actions import LAST, Operator
-from poolhand.operate.farms import LoneWorker, WorkersView, parts_of
+from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
 from poolhand.operate.finding import many
 from poolhand.rules.scaling import held_text
 
@@ -39,6 +39,7 @@ JOBS = ("job", "pool", "name", "status", "tries", "at", "ran", "worker", "note")
 SPARE_OF_JOBS = ("tries", "pool", "at", "worker")
 A_FARM = "box-1a2b3c"
 MB = 1_000_000
+UNKNOWN = "unknown"  # the state of what a supervisor that shows no sign of life has listed
 
 
 @commands.command("list", epilog=options.examples("poolhand workers list --json"))
@@ -208,7 +209,8 @@ def _rows(view: WorkersView) -> Iterator[Row]:
         if not farm.workers:
             uptime = _span((farm.written_at - farm.started_at).total_seconds())
             counts = (farm.completed, farm.failed, uptime, None, None)
-            yield (None, farm.id, _host(farm.host), farm.pid, farm.state, None, *counts)
+            state = UNKNOWN if farm.is_silent else farm.state
+            yield (None, farm.id, _host(farm.host), farm.pid, state, None, *counts)
     for lone in view.alone:
         yield _lone_row(lone)
 
@@ -231,6 +233,8 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
 
 
 def _state(farm: FarmRecord, worker: WorkerRecord) -> str:
+    if farm.is_silent:
+        return UNKNOWN
     if worker.leaving_at is None:
         return worker.state
     return f"{worker.state} {_span((farm.written_at - worker.leaving_at).total_seconds())}"
@@ -259,6 +263,8 @@ def _span(seconds: float) -> str:
 
 def _standing(farm: FarmRecord) -> str:
     """Say in one line how a farm stands."""
+    if farm.is_silent:
+        return f"{farm.id} ({farm.app}): {silence_text(farm)}"
     external = ", external" if farm.external else ""
     trouble = ""
     if farm.troubles:

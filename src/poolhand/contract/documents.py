@@ -32,6 +32,12 @@ class Documents(Protocol):
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
+    async def expires_in(self, key: str) -> float | None:
+        """Return for how many more seconds a document is kept, by the store's clock.
+
+        None: there is none, or it has no end.
+        """
+
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
     ) -> tuple[int, ...] | None:

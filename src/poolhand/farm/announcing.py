@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping
 
 from poolhand.farm.dead_letters import Callbacks
 from poolhand.farm.hand import Done
+from poolhand.farm.set_aside import SetAsideReports, TaskLookup
 from poolhand.observe import events
 from poolhand.observe.failures import FailureLog
 from poolhand.pool.clock import Clock
 from poolhand.pool.config import PoolConfig
-from poolhand.rules.causes import home_of, task_of
+from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
-
-MOST_CAUSES = 1000  # reported ones that are remembered; then they are forgotten, and begin anew
 
 
 class Announcing:
-    """Tells of each job once, when it is written; `heard` hears of those that are over."""
+    """Tells of each job once, when it is written; `heard` hears of those that are over.
+
+    `completed` and `failed` count attempts by what was written of them.
+    """
 
     def __init__(
         self,
@@ -26,21 +28,23 @@ class Announcing:
         all_events: events.Events,
         configs: Mapping[str, PoolConfig],
         tell: Callable[[events.Event], None],
-        candidates: Callable[[str], list[str]],
+        lookup: TaskLookup,
         clock: Clock,
     ) -> None:
         self.heard: Callable[[Job], None] | None = None
+        self.completed = self.failed = 0
         self.failures = FailureLog(loop, clock.now, all_events)
         self._clock = clock
         self.callbacks = Callbacks(loop, all_events)
         self._configs = configs
         self._tell = tell
-        self._candidates = candidates
-        self._causes: set[str] = set()
+        self.aside = SetAsideReports(loop, self.failures, all_events, lookup)
 
     def written(self, one: Done) -> None:
         """Tell what became of a job."""
         job = one.change.job
+        self.completed += job.status is Status.COMPLETED
+        self.failed += one.failed or job.status is Status.FAILED
         if job.status.waiting:
             self._waits_again(job, one)
             return
@@ -67,17 +71,6 @@ class Announcing:
             )
         if one.begun:
             self._tell(events.JobRetried(job.pool, job))
-        elif cause is not None and cause not in self._causes and home_of(cause) is None:
-            # Once: the next jobs under this cause say nothing new. A closure goes on at its home.
-            if len(self._causes) >= MOST_CAUSES:
-                self._causes.clear()
-            self._causes.add(cause)
-            hint = self._hint(cause)
-            self.failures.set_aside(job, cause, hint)
-            self._tell(events.JobSetAside(job.pool, job, cause, hint))
-
-    def _hint(self, cause: str) -> str:
-        task = task_of(cause) or ""
-        names = " or ".join(self._candidates(task))
-        text = f"its task {task!r} may mean {names} of this worker; submit it by its full name"
-        return f"{text}, or rename all but one" if names else ""
+        elif cause is not None and home_of(cause) is None:
+            # A closure goes on at its home.
+            self.aside.report(job, cause)

@@ -55,6 +55,7 @@ class Hired:
         self.failure: str | None = None
         self.said_bye = False
         self.handed_back = 0
+        self.cut_short: tuple[str, ...] | None = None
         self.code: int | None = None
         self.pid = 0
         self._employ = employ

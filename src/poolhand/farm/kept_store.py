@@ -86,6 +86,9 @@ class KeptStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._ask(lambda store: store.get_document(key))
 
+    async def expires_in(self, key: str) -> float | None:
+        return await self._ask(lambda store: store.expires_in(key))
+
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return await self._ask(lambda store: store.scan(prefix, after, limit))
 

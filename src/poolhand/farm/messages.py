@@ -80,6 +80,13 @@ class Happened(Word, frozen=True):
     job: str | None = None
 
 
+class CutShort(Word, frozen=True):
+    """The worker has to end while jobs run: those that are handed back, and what is said of all."""
+
+    handed_back: tuple[str, ...]
+    text: str
+
+
 class Failed(Word, frozen=True):
     """The worker cannot work, and ends."""
 
@@ -102,7 +109,7 @@ class Bye(Word, frozen=True):
 
 
 Orders = Employ | Alive | Stop | Ask
-Words = Beat | Happened | Failed | Answer | Bye
+Words = Beat | Happened | CutShort | Failed | Answer | Bye
 
 _encoder = msgspec.msgpack.Encoder()
 _orders: msgspec.msgpack.Decoder[Orders] = msgspec.msgpack.Decoder(Orders)

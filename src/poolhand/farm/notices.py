@@ -12,6 +12,7 @@ from poolhand.farm.roster import (
     KEEP_WISH,
     TOPIC,
     WISHES,
+    WRITE_EVERY,
     FarmRecord,
     Wish,
     WishAnswer,
@@ -19,8 +20,6 @@ from poolhand.farm.roster import (
     write,
 )
 from poolhand.farm.station import Station
-
-AT_LEAST_EVERY = KEEP / 3  # seconds between two writes of a record that says nothing new
 
 
 class Notices:
@@ -37,7 +36,7 @@ class Notices:
     async def tell(self, record: FarmRecord) -> None:
         """Write the record down, if it says something new or the old one would soon be gone."""
         says, now = _gist(record), self._now()
-        if says == self._written and now - self._written_at < AT_LEAST_EVERY:
+        if says == self._written and now - self._written_at < WRITE_EVERY:
             return
         put = Put(self._key, write(record), None, KEEP)
         await self._station.keeper.ask(lambda: self._station.store.put([put]))

@@ -153,6 +153,11 @@ class Post:
         """Have the worker stop, unless it does so before that; from any thread."""
         self._stop(Stop(self.employ.farm, grace, why))
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the worker was told to stop."""
+        return self._leaving is not None
+
     def end_soon(self) -> None:
         """Have the process ended soon, whatever still keeps it."""
         self._ends_at = min(self._ends_at or float("inf"), self._now() + END_SECONDS)

@@ -21,6 +21,8 @@ WISHES = "farm-wish/"  # what is wished of each, by the id of the farm, then of 
 ANSWERS = "farm-answer/"  # by the id of the wish
 TOPIC = "farm"  # the signal that something is wished, or answered
 KEEP = 15.0  # seconds that a record stays without being written again
+WRITE_EVERY = KEEP / 5  # at most that long after the last time a supervisor writes it again
+SILENT_AFTER = 2.5 * WRITE_EVERY  # a record that is older has probably lost its supervisor
 KEEP_WISH = 60.0
 MOST_JOBS = 50  # of a worker that stand in a record; the rest is only counted
 MOST_TROUBLES = 20
@@ -111,6 +113,7 @@ class FarmRecord(View, frozen=True):
     `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
     it cannot start until leaving ones have ended.
     `pools` are those it serves; None: a record of an older version, which does not say.
+    `age` is how many seconds ago the record was written, by the store's clock; its reader sets it.
     """
 
     id: str
@@ -135,6 +138,12 @@ class FarmRecord(View, frozen=True):
     surge: int = 1
     held: int = 0
     pools: tuple[str, ...] | None = None
+    age: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its supervisor has not written for so long that it is probably gone."""
+        return self.age >= SILENT_AFTER
 
 
 class WishKind(StrEnum):

@@ -16,6 +16,7 @@ from poolhand.errors import UsageError
 from poolhand.farm.opening import Opening
 from poolhand.farm.shift import Shift, ShiftReport
 from poolhand.farm.sync_ticket import has_loop
+from poolhand.farm.unfinished import stopped_text, stopping_text
 from poolhand.rules.showing import safe
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -87,7 +88,11 @@ class SignalStop:
         if not self._count:
             await self._asked.wait()
         self._draining = True
-        return await self._shift.drain(0.0 if self._count > 1 else None)
+        report = await self._shift.drain(0.0 if self._count > 1 else None)
+        if self._shift.cut_short:
+            seconds = self._drain_timeout if self._count < 2 else 0.0
+            _print_error(f"stopped: {stopped_text(self._shift.cut_short, seconds)}")
+        return report
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self._count += 1
@@ -109,14 +114,14 @@ class SignalStop:
             self._shift.hurry(0.0)
 
     def _text(self, number: signal.Signals) -> str:
-        running = self._shift.running if self._started else 0
         if not self._started:
             return "stopping: the worker has not started yet"
+        running = self._shift.unfinished()
         if not running:
             return "stopping: no jobs are running"
-        jobs = "1 job is" if running == 1 else f"{running} jobs are"
         if self._count > 1:
-            return f"stopping now: {jobs} handed back to the store"
+            return f"stopping now: {stopping_text(running)}"
+        jobs = "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
         return (
             f"stopping: {jobs} still running; waiting up to {self._drain_timeout:g} s "
             f"({AGAIN[number]} again to stop now)"

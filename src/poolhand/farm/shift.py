@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from poolhand.execute.executor import Executor
 from poolhand.farm.catalogue import Published
 from poolhand.farm.station import Station
 from poolhand.farm.ticket import Opened
+from poolhand.farm.unfinished import Unfinished, unfinished
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.farm.worker import Worker
 from poolhand.pool.attempt import IDLE
@@ -35,7 +36,10 @@ WRITE_WITHIN = 10.0  # what was done is written within that, or another process 
 
 
 class ShiftReport(View, frozen=True):
-    """What a worker did: attempts that ended, jobs given back, code that would not stop."""
+    """What a worker did: attempts that ended, jobs given back, code that would not stop.
+
+    `completed` and `failed` count what was written: a result that cannot be stored is a failure.
+    """
 
     completed: int
     failed: int
@@ -76,6 +80,9 @@ class Shift:
         self._terms = terms
         self._hooks = Hooks() if hooks is None else hooks
         self._worker: Worker | None = None
+        # Called with what still runs at the end of a drain, before it is stopped.
+        self.on_overrun: Callable[[Sequence[Unfinished]], None] | None = None
+        self.cut_short: tuple[Unfinished, ...] = ()
         self._deadline = 0.0
         self._drained: Task[ShiftReport] | None = None
 
@@ -185,13 +192,18 @@ class Shift:
 
     @property
     def attempts(self) -> tuple[int, int]:
-        """How many attempts have ended here, well and otherwise."""
-        slots = self._at_work().slots
-        return sum(slot.completed for slot in slots.all), slots.failed_attempts
+        """How many attempts have ended here, well and otherwise, by what was written of them."""
+        announcing = self._at_work().announcing
+        return announcing.completed, announcing.failed
 
     def needs(self, grace: float) -> float:
         """Return how long a drain may take that has so many seconds: no longer than jobs may."""
         return drain_within(grace, [one.terms.soft for one in self._at_work().running.values()])
+
+    def unfinished(self) -> list[Unfinished]:
+        """Return what is to be said of the jobs that run now, should they be stopped."""
+        works = list(self._at_work().running.values())
+        return [unfinished(work) for work in works if not work.lost]
 
     def jobs(self) -> list[Job]:
         """Return the jobs that run in this worker now; from any thread."""
@@ -233,20 +245,36 @@ class Shift:
             await keeper.ask(worker.line.hand.stop_claiming)
         worker.receive()
         if not await self._idle(worker, 0.0):
-            grace = self._terms.stop_grace
-            worker.stop_now(grace)
-            self._deadline = worker.now()
-            await self._idle(worker, 2 * grace)
+            await self._cut_short(worker)
         stuck = worker.slots.stuck
         worker.tray.send()
         with suppress(StoreError):
             await keeper.ask(lambda: worker.line.finish(WRITE_WITHIN))
         worker.receive()
+        await worker.announcing.aside.over()
         await worker.announcing.callbacks.over(max(0.0, self._deadline - worker.now()))
         worker.close()
         if self._terms.captures:
             end_capture()
         return ShiftReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
+
+    async def _cut_short(self, worker: Worker) -> None:
+        """Stop what still runs, and note which jobs that were and which did not stop."""
+        cut = {token: work for token, work in worker.running.items() if not work.lost}
+        self.cut_short = tuple(map(unfinished, cut.values()))
+        if self.on_overrun is not None:
+            self.on_overrun(self.cut_short)
+        grace = self._terms.stop_grace
+        worker.stop_now(grace)
+        self._deadline = worker.now()
+        await self._idle(worker, 2 * grace)
+        stuck = worker.running.keys()
+        # What has ended meanwhile was not cut short.
+        self.cut_short = tuple(
+            unfinished(work, token in stuck)
+            for token, work in cut.items()
+            if work.returned and (work.given_back or token in stuck)
+        )
 
     async def _idle(self, worker: Worker, grace: float) -> bool:
         """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""

@@ -13,9 +13,19 @@ from msgspec.structs import replace
 
 from poolhand.farm.hired import Hired
 from poolhand.farm.history import History
-from poolhand.farm.messages import Answer, Beat, Bye, Employ, Failed, Happened, Words
+from poolhand.farm.messages import (
+    Answer,
+    Beat,
+    Bye,
+    CutShort,
+    Employ,
+    Failed,
+    Happened,
+    Words,
+)
 from poolhand.farm.relay import Relay
 from poolhand.farm.roster import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
+from poolhand.farm.unfinished import Unfinished, cut_short_text
 from poolhand.observe import events
 from poolhand.observe.failures import warn
 from poolhand.pool.processes import ending
@@ -61,6 +71,7 @@ class Staff:
         self._deaths = Deaths()
         self._closed = False
         self._gone = [0, 0]
+        self.handed_back: list[str] = []
         self._tasks: set[Task[None]] = set()
         self._asked: dict[int, asyncio.Future[Snapshot]] = {}
         self._looked_at = runtime.monotonic()
@@ -266,7 +277,13 @@ class Staff:
         beat = hired.beat
         if hired.leaving is not None and (hired.said_bye or hired.code == 0):
             if not hired.said_bye:
-                # It may have been ended under running code.
+                # It may have been ended under running code, which held its loop.
+                if hired.cut_short is None and beat is not None and beat.jobs:
+                    jobs = [Unfinished(job.id, job.name) for job in beat.jobs]
+                    ids = tuple(job.id for job in beat.jobs)
+                    text = f"{cut_short_text(jobs)} (those with on_crash='fail' fail instead)"
+                    self._cut_short(hired, ids, text)
+                hired.handed_back = len(hired.cut_short or ())
                 self._on_death()
             done = (0, 0) if beat is None else (beat.completed, beat.failed)
             self._tell(events.ProcessEnded("", hired.id, *done, hired.handed_back))
@@ -282,6 +299,12 @@ class Staff:
         text = f"worker {hired.id} (process {hired.pid}) {ending(hired.code)}"
         self.trouble(f"{text}: {why}" if why else text, hired.id)
         self._on_death()
+
+    def _cut_short(self, hired: Hired, handed_back: tuple[str, ...], text: str) -> None:
+        """Report jobs that a worker could not finish before it had to end."""
+        hired.cut_short = handed_back
+        self.handed_back += handed_back
+        self.trouble(text, hired.id)
 
     def _hear(self, hired: Hired, word: Words) -> None:
         match word:
@@ -299,6 +322,8 @@ class Staff:
                     self.history.add(job)
             case Happened(text, job):
                 self.trouble(text, hired.id, job)
+            case CutShort(handed_back, text):
+                self._cut_short(hired, handed_back, text)
             case Failed(text):
                 hired.failure = text
             case Answer(number, snapshot):

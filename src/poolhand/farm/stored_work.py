@@ -41,8 +41,8 @@ class StoredWork:
     """What a slot runs for a claim.
 
     `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
-    somebody, not by us. `returned`: we stop it, and give it back when it has stopped. `swept`:
-    another job has ended it along with all tasks of the loop.
+    somebody, not by us. `returned`: we stop it, and give it back when it has stopped. `given_back`:
+    that was done. `swept`: another job has ended it along with all tasks of the loop.
     """
 
     __slots__ = (
@@ -50,6 +50,7 @@ class StoredWork:
         "call",
         "context",
         "errand",
+        "given_back",
         "host",
         "job",
         "lost",
@@ -78,7 +79,7 @@ class StoredWork:
         self.context = (errand.context or context).copy()
         if errand.brought:
             self.context.run(restore, errand.brought)
-        self.lost = self.wished = self.returned = self.swept = False
+        self.lost = self.wished = self.returned = self.given_back = self.swept = False
 
     @property
     def id(self) -> str:

@@ -21,7 +21,7 @@ from poolhand.contract import PoolRow
 from poolhand.errors import StoreError
 from poolhand.farm.hired import Hired
 from poolhand.farm.messages import Employ
-from poolhand.farm.notices import AT_LEAST_EVERY, Notices
+from poolhand.farm.notices import Notices
 from poolhand.farm.roster import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
 from poolhand.farm.staff import Staff
 from poolhand.farm.station import Station
@@ -35,6 +35,8 @@ UP_WITHIN = 15.0
 # behind the moment at which they end by themselves, within the second that a stop may take.
 TERM_AFTER, KILL_AFTER = 0.7, 0.9
 AGAIN_AFTER = 1.0
+TELL_EVERY = 1.0  # at most, between two looks at whether the record has to be written
+MOST_NAMED = 20  # jobs that the event of a farm that has ended names
 LAST_WRITE = 0.5  # seconds for taking back the record of a farm that has ended
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -131,7 +133,8 @@ class Supervisor:
                 # What was cut short under its code is free now.
                 await station.reap()
         await self._app.close()
-        self._tell(events.FarmStopped("", self.id, *self._staff.totals))
+        handed_back = tuple(self._staff.handed_back[:MOST_NAMED])
+        self._tell(events.FarmStopped("", self.id, *self._staff.totals, handed_back))
 
     def stop(self, fast: bool = False) -> None:
         """Stop within the grace; `fast`, or asked again, at once: what runs goes back."""
@@ -209,8 +212,8 @@ class Supervisor:
         while True:
             with suppress(StoreError):
                 await self._notices.tell(self.record())
-            # However rarely life is shown: a record is gone that nobody writes again.
-            await asyncio.sleep(min(AT_LEAST_EVERY, self.settings.heartbeat_interval_s))
+            # However rarely life is shown: a record that is not written again looks abandoned.
+            await asyncio.sleep(min(TELL_EVERY, self.settings.heartbeat_interval_s))
 
     async def _scale(self) -> None:
         """Look at the load and want as many workers as it asks for."""

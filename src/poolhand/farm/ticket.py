@@ -101,8 +101,9 @@ class StoredTicket(Ticket[T]):
 
     async def explain(self) -> Explanation:
         station = await self._opened.station()
+        runtime = station.keeper.runtime
         return await station.keeper.ask(
-            lambda: explain_stored(station.store, self.id, station.keeper.runtime.wall())
+            lambda: explain_stored(station.store, self.id, runtime.wall(), runtime.identity())
         )
 
     async def cancel(self) -> bool:

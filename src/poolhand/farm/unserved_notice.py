@@ -56,7 +56,10 @@ class UnservedNotice:
             if one.seen_at - one.since < AFTER:
                 continue
             del self._candidates[pool]
-            why = await explain_stored(self._keeper.store, one.id, self._keeper.runtime.wall())
+            runtime = self._keeper.runtime
+            why = await explain_stored(
+                self._keeper.store, one.id, runtime.wall(), runtime.identity()
+            )
             if why.reason == "no_worker":
                 self._logged.add(pool)
                 warn(f"job {one.id} has waited {AFTER:.0f} s in pool {pool!r}: {why} {HOW}")

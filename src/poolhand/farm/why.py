@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from poolhand.contract import Filter, Lease, Page, PoolRow, Stored
+from poolhand.contract import Filter, Lease, Owner, Page, PoolRow, Stored
 from poolhand.farm.catalogue import Readable, workers_with
+from poolhand.farm.homes import is_gone
 from poolhand.farm.nested import held_by_waits, holds_session
+from poolhand.farm.stuck_slots import MOST_NAMED, StuckProcess, stuck_processes
 from poolhand.rules.causes import task_of
 from poolhand.rules.explain import Explanation, Standing, explain
 from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.rank import Fifo, Lifo, Priority, Strategy
+from poolhand.runtime import Identity
 
 MOST_RIVALS = 1000
 SAMPLE = 20
+UNSTICK = "a stuck slot is free when its code ends, or when its worker is restarted"
 
 
 class Viewable(Readable, Protocol):
@@ -36,8 +40,13 @@ async def pool_named(store: Viewable, name: str) -> PoolRow | None:
     return next(iter(await store.pools([name])), None)
 
 
-def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanation | None:
-    """Say what a job waits for, from its own record and its pool alone; None if it does not."""
+def at_a_glance(
+    stored: Stored, pool: PoolRow | None, now: datetime, workers: Sequence[Owner] | None = None
+) -> Explanation | None:
+    """Say what a job waits for, from its own record and its pool alone; None if it does not.
+
+    `workers` are all that live, where they are known.
+    """
     job = stored.job
     if stored.parked:
         return Explanation("pool_full", "its submitter waits: the pool is full")
@@ -50,6 +59,8 @@ def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanat
             return Explanation("key_cap", f"key {job.key!r} has all of its places in use")
         case Status.QUEUED if pool is not None and pool.paused:
             return explain(Standing(job, pool.slots, paused=True))
+        case Status.QUEUED if workers is not None and not _serve(workers, job.pool):
+            return Explanation("no_worker", f"no worker serves pool {job.pool!r}")
         case Status.QUEUED:
             return Explanation("queued", "it waits for a free slot of a worker")
         case Status.RUNNING if stored.cancel_wished:
@@ -58,10 +69,45 @@ def at_a_glance(stored: Stored, pool: PoolRow | None, now: datetime) -> Explanat
             return None
 
 
+async def glances(
+    store: Viewable, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
+) -> list[Explanation | None]:
+    """Say of each job what it waits for, from a few looks at the store for all of them."""
+    names = sorted({one.job.pool for one in jobs})
+    pools = {row.spec.name: row for row in await store.pools(names)}
+    workers = None
+    if any(one.job.status is Status.QUEUED for one in jobs):
+        workers = [one.owner for one in living(await store.leases(), here)]
+    return [at_a_glance(one, pools.get(one.job.pool), now, workers) for one in jobs]
+
+
+def living(leases: Sequence[Lease], here: Identity | None) -> list[Lease]:
+    """Return the leases of workers that live; processes of this host that are gone are known."""
+    working = [one for one in leases if one.owner.works and not one.buried]
+    return [one for one in working if here is None or not _is_gone(one.owner, here)]
+
+
+def _is_gone(owner: Owner, here: Identity) -> bool:
+    # This process lives, whatever a runtime of a test calls it.
+    mine = (owner.host, owner.boot, owner.pid, owner.started) == here
+    return not mine and is_gone(owner, here)
+
+
+def _serve(workers: Sequence[Owner], pool: str) -> bool:
+    return any(one.serves(pool) for one in workers)
+
+
 async def explained(
-    store: Viewable, stored: Stored, pool: PoolRow | None, now: datetime
+    store: Viewable,
+    stored: Stored,
+    pool: PoolRow | None,
+    now: datetime,
+    here: Identity | None = None,
 ) -> Explanation:
-    """Say why a job is where it is and, where that can be known, for about how long."""
+    """Say why a job is where it is and, where that can be known, for about how long.
+
+    `here` is the identity of this process, by which others of its host are known to be gone.
+    """
     job = stored.job
     glance = at_a_glance(stored, pool, now)
     if stored.parked or pool is None:
@@ -72,7 +118,7 @@ async def explained(
         case Status.BLOCKED:
             return await _behind_key(store, job, pool)
         case Status.QUEUED if not pool.paused:
-            return await _in_queue(store, job, pool)
+            return await _in_queue(store, job, pool, here)
         case Status.SCHEDULED if (task := task_of(job.waits_for)) and not pool.paused:
             known = await known_task(store, task, await store.leases(), job.pool)
             return known or glance or explain(Standing(job, None))
@@ -102,15 +148,35 @@ async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
-async def _in_queue(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
-    workers = [one.owner for one in await store.leases() if one.owner.works and not one.buried]
-    if not any(one.serves(job.pool) for one in workers):
-        return Explanation("no_worker", unserved(job.pool, bool(workers), store.place))
+async def _in_queue(store: Viewable, job: Job, pool: PoolRow, here: Identity | None) -> Explanation:
+    leases = living(await store.leases(), here)
+    if not _serve([one.owner for one in leases], job.pool):
+        return Explanation("no_worker", unserved(job.pool, bool(leases), store.place))
     if (waits := await held_by_waits(store, job)) is not None:
         text = f"it waits for a slot; all are held by jobs that wait ({waits})"
         return Explanation("held_by_waits", text)
+    serving = [one for one in leases if one.owner.serves(job.pool)]
+    stuck = await stuck_processes(store, serving)
     if pool.slots is None or pool.running < pool.slots:
-        return Explanation("queued", f"it waits for a free slot of a worker{_others(pool)}")
+        text = f"it waits for a free slot of a worker{_others(pool)}"
+        full = [str(one) for one in stuck if one.is_full]
+        if full:
+            return Explanation("stuck_slots", f"{text}; {'; '.join(full)}; {UNSTICK}")
+        return Explanation("queued", text)
+    return await _behind_cap(store, job, pool, stuck)
+
+
+async def _behind_cap(
+    store: Viewable, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
+) -> Explanation:
+    stuck = [one for process in processes for one in process.jobs if one.pool == job.pool]
+    if stuck:
+        named = ", ".join(map(str, stuck[:MOST_NAMED]))
+        return Explanation(
+            "stuck_slots",
+            f"all {pool.slots} slots of the pool are taken{_others(pool)}; {len(stuck)} of them by "
+            f"code that runs on after its attempt is over: {named}; {UNSTICK}",
+        )
     which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
     rivals = await _rivals(store, which, job) if _is_ranked(pool.spec.queue) else None
     if rivals is None:
@@ -200,10 +266,12 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-async def explain_stored(store: Viewable, id: str, now: datetime) -> Explanation:
+async def explain_stored(
+    store: Viewable, id: str, now: datetime, here: Identity | None = None
+) -> Explanation:
     """Say why the job of that id is where it is."""
     (stored,) = await store.get([id])
     if stored is None:
         return Explanation("gone", "it is not kept any more")
     pool = await pool_named(store, stored.job.pool)
-    return await explained(store, stored, pool, now)
+    return await explained(store, stored, pool, now, here)

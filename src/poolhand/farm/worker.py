@@ -28,8 +28,10 @@ from poolhand.farm.attention import Attention
 from poolhand.farm.guard import Guard
 from poolhand.farm.hand import Done
 from poolhand.farm.line import Line
+from poolhand.farm.set_aside import StoreLookup
 from poolhand.farm.station import Station
 from poolhand.farm.stored_work import StoredWork
+from poolhand.farm.stuck_slots import StuckSlots
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.observe import events
 from poolhand.observe.stalls import warn_stuck
@@ -68,7 +70,7 @@ class Worker:
         self.stopped = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.running: dict[int, StoredWork] = {}
-        self.stuck: set[int] = set()
+        self.stuck = StuckSlots(station.keeper, station.heart, lambda: len(self.slots.all))
         self.handed_back = 0
         self.wedged = False
         self._terms = terms
@@ -81,9 +83,9 @@ class Worker:
         runtime = station.keeper.runtime
         self._random = runtime.random
         self._clock = Clock(runtime)
-        self.announcing = Announcing(
-            self.loop, self.events, configs, self._tell, executor.codes.candidates, self._clock
-        )
+        lookup = StoreLookup(station, executor.codes.candidates, lambda: self.line.catalogue)
+        told = self.loop, self.events, configs, self._tell
+        self.announcing = Announcing(*told, lookup, self._clock)
         self._context = copy_context()
         self._outbox = Outbox(self.events)
         self.attention = Attention(self, self.loop, runtime, terms.rests)
@@ -191,6 +193,7 @@ class Worker:
         end = self._end(attempt, None, now)
         change = self._executor.complete(work.errand, work.claim, value, end)
         if isinstance(change, Failed):
+            self.slots.recount(attempt)
             self.failed(attempt, change, now)
         else:
             change = self._logged(change, work, value)
@@ -212,7 +215,7 @@ class Worker:
         # To be given back it must have ended: nobody else may run it while its code does.
         if not self._gives_back(attempt, outcome):
             if not work.lost:
-                self.stuck.add(work.token)
+                self.stuck.add(work.token, work.job, work.run_in == "thread")
             self._settle(attempt, outcome, now, stuck=True)
         self.done()
 
@@ -334,6 +337,7 @@ class Worker:
     def _return(self, attempt: Attempt[StoredWork]) -> None:
         """Give a claim back as if it had not begun, unless what was begun must not begin again."""
         work = attempt.work
+        work.given_back = True
         change = stopped(work.claim, self._clock.wall(), attempt.entered)
         if change.job.status is Status.FAILED:
             self._finish(work, Done(self._logged(change, work), loss_of(change.job)))

@@ -212,6 +212,7 @@ class JobSetAside(Event, frozen=True):
     job: Job
     cause: str
     hint: str = ""
+    served: bool = False  # another connected worker has its task: nothing is wrong
 
 
 class LeaseLost(Event, frozen=True):
@@ -278,6 +279,7 @@ class FarmStopped(Event, frozen=True):
     farm: str
     completed: int
     failed: int
+    handed_back: tuple[str, ...] = ()  # jobs that its workers did not finish in time
 
 
 class ProcessStarted(Event, frozen=True):

@@ -96,9 +96,15 @@ class FailureLog:
         """Log a job whose result here does not count any more."""
         self._write(LeaseLost, logging.WARNING, job, lease_lost_line(job))
 
-    def set_aside(self, job: Job, cause: str, hint: str = "") -> None:
-        """Log a job that this worker cannot run; the caller does so once for each cause."""
-        self._write(JobSetAside, logging.WARNING, job, set_aside_line(job, cause, hint))
+    def set_aside(self, job: Job, cause: str, hint: str = "", served: bool = False) -> None:
+        """Log a job that this worker cannot run; the caller does so once for each cause.
+
+        One that is `served` by another worker is worth no warning.
+        """
+        if not served:
+            self._write(JobSetAside, logging.WARNING, job, set_aside_line(job, cause, hint))
+        elif not is_reported(self._events, JobSetAside):
+            LOG.info("%s", served_line(job, cause))
 
     def close(self) -> None:
         """Log what is held back."""
@@ -187,6 +193,14 @@ def set_aside_line(job: Job, cause: str, hint: str = "") -> str:
             "come later are not logged)"
         )
     return f"{what} for {safe(cause)}: this worker cannot run it"
+
+
+def served_line(job: Job, cause: str) -> str:
+    """Return that a job is left to another worker which has its task."""
+    return (
+        f"job {job.id} in pool {job.pool!r} is left to another worker, which has the task "
+        f"{safe(task_of(cause) or cause)!r} (jobs of this task that come later are not logged)"
+    )
 
 
 def error_line(job: Job) -> str:

@@ -98,8 +98,13 @@ def _is_ours(target: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
     return logger is LOG or logger is LOG.root
 
 
+def is_loud(event: Event) -> bool:
+    """Tell whether an event says that something is wrong."""
+    return isinstance(event, LOUD) and not (isinstance(event, JobSetAside) and event.served)
+
+
 def _level(event: Event) -> int:
-    if isinstance(event, LOUD):
+    if is_loud(event):
         return logging.WARNING
     if isinstance(event, JobRetried) and event.job.error is not None:
         return logging.WARNING

@@ -15,7 +15,7 @@ from poolhand.execute.execution import Execution
 from poolhand.farm.listening import look
 from poolhand.farm.numbers import last_number
 from poolhand.farm.roster import FarmRecord, WishAnswer
-from poolhand.farm.why import at_a_glance, explained, pool_named
+from poolhand.farm.why import explained, glances, pool_named
 from poolhand.operate import bulk, dead
 from poolhand.operate.dead import ExportPage
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
@@ -79,11 +79,9 @@ class Operator:
         _check_filter(which)
         _check_page(0 if after is None else after, limit)
         page = await self._store.find(which, after, limit)
-        names = sorted({one.job.pool for one in page.jobs})
-        pools = {row.spec.name: row for row in await self._store.pools(names)}
-        now = self._runtime.wall()
-        views = (job_view(one, at_a_glance(one, pools.get(one.job.pool), now)) for one in page.jobs)
-        return JobsView(tuple(views), page.after)
+        now, here = self._runtime.wall(), self._runtime.identity()
+        why = await glances(self._store, page.jobs, now, here)
+        return JobsView(tuple(map(job_view, page.jobs, why)), page.after)
 
     async def dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -98,7 +96,8 @@ class Operator:
         if stored is None:
             return None
         pool = await pool_named(self._store, stored.job.pool)
-        return job_view(stored, await explained(self._store, stored, pool, self._runtime.wall()))
+        now, here = self._runtime.wall(), self._runtime.identity()
+        return job_view(stored, await explained(self._store, stored, pool, now, here))
 
     async def count(self, which: Filter = ALL) -> dict[Status, int]:
         """Count jobs by status."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from poolhand.contract import Lease, Line, Put
 from poolhand.errors import Unavailable, UsageError
@@ -15,6 +16,7 @@ from poolhand.farm.homes import is_gone
 from poolhand.farm.roster import (
     ANSWERS,
     FARMS,
+    KEEP,
     KEEP_WISH,
     TOPIC,
     WISHES,
@@ -94,6 +96,16 @@ async def workers_of(store: Operable, here: Identity) -> WorkersView:
         if _works(one, here) and (one.owner.host, one.owner.pid) not in hired
     ]
     return WorkersView(tuple(farms), tuple(sorted(lone, key=lambda one: one.id)))
+
+
+def silence_text(farm: FarmRecord) -> str:
+    """Say that a supervisor shows no sign of life, and what to do."""
+    host = farm.host.partition("/")[0]
+    return (
+        f"no sign of the supervisor (process {farm.pid} on {host}) for {farm.age:.0f} s: it was "
+        "killed, hangs or cannot reach the store; what is shown of its workers is older than that. "
+        f"If it is gone, start it again: `poolhand work {farm.app}`"
+    )
 
 
 def parts_of(id: object) -> tuple[str, str | None] | None:
@@ -193,7 +205,14 @@ class Wishes:
 
 async def _record(store: Operable, key: str) -> FarmRecord | None:
     kept = await store.get_document(key)
-    return None if kept is None else read(kept[0], FarmRecord)
+    record = None if kept is None else read(kept[0], FarmRecord)
+    if record is None:
+        return None
+    # By the clock of the store: those of the two machines may differ.
+    left = await store.expires_in(key)
+    age = 0.0 if left is None else max(0.0, KEEP - left)
+    workers = tuple(replace(one, heard=one.heard + age) for one in record.workers)
+    return replace(record, age=age, workers=workers)
 
 
 def _pids(farm: FarmRecord) -> Sequence[int]:

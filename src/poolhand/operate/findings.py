@@ -9,6 +9,7 @@ from datetime import datetime
 from poolhand.contract import Filter, Lease, Owner, PoolRow, Store
 from poolhand.errors import StoreError
 from poolhand.farm.homes import is_gone
+from poolhand.farm.stuck_slots import StuckProcess, stuck_processes
 from poolhand.farm.why import known_task
 from poolhand.operate import file_findings, server_findings, worker_findings
 from poolhand.operate.file_findings import InFile
@@ -115,6 +116,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
         *_unserved(pools, workers),
         *await worker_findings.pool_conflicts(store, pools, workers),
         *await _causes(store, leases),
+        *[_stuck(one) for one in await stuck_processes(store, leases) if one.lease not in dead],
         await _due(store, now),
         *await worker_findings.schedule_faults(store, workers, now),
         _sessions(await store.unheld()),
@@ -181,6 +183,14 @@ def _without_worker(pool: PoolRow) -> Finding:
         f"pools=[{name!r}]"
     )
     return Finding("jobs", Level.WRONG, text, fix)
+
+
+def _stuck(process: StuckProcess) -> Finding:
+    fix = (
+        "they are free when the code ends, or when that worker is restarted; ask stop_requested() "
+        'in threads, or use run_in="process", which can be killed'
+    )
+    return Finding("slots", Level.WARN, str(process), fix)
 
 
 async def _causes(store: Store, leases: Sequence[Lease]) -> list[Finding]:

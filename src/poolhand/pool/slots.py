@@ -209,6 +209,12 @@ class Slots(Generic[W]):
                 self._count_failure(attempt, outcome)
             self._owner.failed(attempt, outcome, now)
 
+    def recount(self, attempt: Attempt[W]) -> None:
+        """Count an attempt that has completed as failed: its owner cannot keep its result."""
+        attempt.slot.completed -= 1
+        attempt.slot.failed += 1
+        self.failed_attempts += 1
+
     def _count_failure(self, attempt: Attempt[W], outcome: Failed) -> None:
         attempt.slot.failed += 1
         self.failed_attempts += 1

@@ -438,6 +438,11 @@ class PostgresStore:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
 
+    async def expires_in(self, key: str) -> float | None:
+        return await self._change(
+            lambda tables, now, at: sql_documents.expires_in(tables, key, now), True
+        )
+
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
     ) -> tuple[int, ...] | None:

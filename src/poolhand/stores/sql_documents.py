@@ -14,6 +14,7 @@ from poolhand.stores.sql_rows import sought
 from poolhand.stores.sql_tables import Insert, Tables
 
 GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
+UNTIL = "SELECT until FROM poolhand_documents WHERE key = ? AND until > ?"
 VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
 # New documents begin behind the highest version of those that are gone: none of a key comes twice.
 GONE = "SELECT documents FROM poolhand_counters"
@@ -40,6 +41,12 @@ def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
     row = tables.execute(GET, (sought(key), now)).fetchone()
     # A plain one: it may be sent to a process that knows nothing of databases.
     return None if row is None else (row[0], row[1])
+
+
+def expires_in(tables: Tables, key: str, now: float) -> float | None:
+    """Return for how many more seconds a document is kept; None: it is not, or has no end."""
+    row = tables.execute(UNTIL, (sought(key), now)).fetchone()
+    return None if row is None else row[0] - now
 
 
 def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:

@@ -225,6 +225,9 @@ class SqliteVerbs:
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         return self._read(lambda db: sql_documents.get(db, key, self._file.now()))
 
+    async def expires_in(self, key: str) -> float | None:
+        return self._read(lambda db: sql_documents.expires_in(db, key, self._file.now()))
+
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
     ) -> tuple[int, ...] | None:

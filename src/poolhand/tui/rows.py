@@ -7,7 +7,14 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from poolhand.farm.roster import FarmRecord, FarmState, RunningJob, WorkerRecord, WorkerState
+from poolhand.farm.roster import (
+    WRITE_EVERY,
+    FarmRecord,
+    FarmState,
+    RunningJob,
+    WorkerRecord,
+    WorkerState,
+)
 from poolhand.operate.farms import LoneWorker
 from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView, PoolView
@@ -15,6 +22,7 @@ from poolhand.rules.job import Status
 from poolhand.tui.words import MINUTE, NOTHING, brief, lasting, size
 
 SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
+LATE = WRITE_EVERY + 1.0  # a record that is older is overdue
 LEAST_OF_LAST = 22
 ID_END = 3
 STEP = 10  # seconds
@@ -120,16 +128,17 @@ def worker_rows(
     rows = []
     for farm in farms:
         rows.append(_farm_row(farm, len(farms) > 1, now))
-        rows += [_worker_row(worker, now) for worker in farm.workers]
+        rows += [_worker_row(farm, worker, now) for worker in farm.workers]
     return rows + [_lone_row(worker) for worker in alone]
 
 
 def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
     active = sum(worker.active for worker in farm.workers)
+    # The bounds of a single farm stand in the head.
+    bounds = f", {farm.minimum} to {farm.maximum}" if is_one_of_many else ""
     cells = (
         safe(farm.id),
-        # Those of a single farm stand in the head.
-        f"{farm.state}, {farm.minimum} to {farm.maximum}" if is_one_of_many else str(farm.state),
+        no_sign(farm) if farm.is_silent else f"{farm.state}{bounds}",
         str(farm.pid),
         f"{active}/{slots_of(farm)}",
         f"{farm.completed + farm.failed:,}",
@@ -138,7 +147,12 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
         age(farm.started_at, now),
         NOTHING,
     )
-    return Row(farm.id, cells, FARM_STYLES[farm.state])
+    return Row(farm.id, cells, "red" if farm.is_silent else FARM_STYLES[farm.state])
+
+
+def no_sign(farm: FarmRecord) -> str:
+    """Return that a supervisor shows no sign of life, and since when."""
+    return f"NO SIGN for {brief(farm.age)}"
 
 
 def slots_of(farm: FarmRecord) -> int:
@@ -150,8 +164,8 @@ def slots_of(farm: FarmRecord) -> int:
     return farm.capacity + sum(worker.active for worker in leaving)
 
 
-def _worker_row(worker: WorkerRecord, now: datetime) -> Row:
-    state, style = state_of(worker, now)
+def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> Row:
+    state, style = ("unknown", "red") if farm.is_silent else state_of(worker, now, farm.age)
     cells = (
         f"  {safe(worker.id)}",
         state,
@@ -161,9 +175,17 @@ def _worker_row(worker: WorkerRecord, now: datetime) -> Row:
         f"{worker.failed:,}",
         size(worker.memory),
         age(worker.started_at, now),
-        f"{brief(worker.heard)} ago",
+        f"{brief(_signal(farm, worker))} ago",
     )
     return Row(worker.id, cells, style)
+
+
+def _signal(farm: FarmRecord, worker: WorkerRecord) -> float:
+    """Return how long ago a worker last showed life, as far as its supervisor keeps up.
+
+    A record that is not overdue counts as of now: else each row would be drawn anew each second.
+    """
+    return worker.heard if farm.age > LATE else worker.heard - farm.age
 
 
 def _lone_row(worker: LoneWorker) -> Row:
@@ -172,10 +194,11 @@ def _lone_row(worker: LoneWorker) -> Row:
     return Row(worker.id, (safe(worker.id), state, str(worker.pid), str(worker.holds), *unknown))
 
 
-def state_of(worker: WorkerRecord, now: datetime) -> tuple[str, str]:
+def state_of(worker: WorkerRecord, now: datetime, age_of_record: float = 0.0) -> tuple[str, str]:
     """Return how a worker is, in words, and the style that goes with them."""
     marks = [
-        *(["SILENT"] if worker.heard >= SILENT else []),
+        # As its supervisor saw it: the age of the record says nothing about the worker.
+        *(["SILENT"] if worker.heard - age_of_record >= SILENT else []),
         *([f"BLOCKED {lasting(worker.blocked)}"] if worker.blocked > 0 else []),
         *([f"{worker.stuck} stuck"] if worker.stuck else []),
     ]

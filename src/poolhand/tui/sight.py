@@ -136,7 +136,7 @@ class Sight:
             return [(f"STORE SLOW: no answer for {lasting(late)}", "bold red")]
         if not self.farms and self._looked and (self._farm_id is None or self._last is not None):
             return [(summary.NO_FARM, "yellow")]
-        return summary.held(self.farms)
+        return summary.silent(self.farms) or summary.held(self.farms)
 
     def hint(self) -> str:
         """Return what may be worth knowing, if there is nothing else to say."""

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from poolhand.farm.roster import FarmRecord, FarmState
+from poolhand.operate.farms import silence_text
 from poolhand.operate.showing import safe
 from poolhand.operate.views import PoolView
 from poolhand.rules.job import Status
 from poolhand.rules.scaling import held_text
-from poolhand.tui.rows import FARM_STYLES, slots_of
+from poolhand.tui.rows import FARM_STYLES, no_sign, slots_of
 from poolhand.tui.throughput import Throughput
 from poolhand.tui.words import bars, lasting
 
@@ -45,13 +46,17 @@ def who(farms: Sequence[FarmRecord]) -> list[Part]:
 def state(farms: Sequence[FarmRecord], now: datetime) -> list[Part]:
     """Return how these farms are."""
     if len(farms) > 1:
-        states = [farm.state for farm in farms]
+        states = [farm.state for farm in farms if not farm.is_silent]
         counts = [(one, states.count(one)) for one in FarmState]
         found = [[(f"{count} {one}", FARM_STYLES[one])] for one, count in counts if count]
+        silent = len(farms) - len(states)
+        found += [[(f"{silent} without a sign", "bold red")]] if silent else []
         return _separated(found, ", ")
     if not farms:
         return []
     (farm,) = farms
+    if farm.is_silent:
+        return [(f"● {no_sign(farm)}", "bold red")]
     up = lasting((now - farm.started_at).total_seconds())
     return [(f"● {_state(farm)}", FARM_STYLES[farm.state]), (f" · up {up}", "")]
 
@@ -147,6 +152,14 @@ def held(farms: Sequence[FarmRecord]) -> list[Part]:
     return []
 
 
+def silent(farms: Sequence[FarmRecord]) -> list[Part]:
+    """Return which supervisor shows no sign of life."""
+    for farm in farms:
+        if farm.is_silent:
+            return [(f"{safe(farm.id)}: {safe(silence_text(farm))}", "bold red")]
+    return []
+
+
 def limits(farms: Sequence[FarmRecord], pools: Sequence[PoolView]) -> str:
     """Say what keeps jobs waiting though workers have slots free: caps of pools, and pauses."""
     paused = [pool for pool in pools if pool.queued and pool.paused]
@@ -170,7 +183,8 @@ def _is_full(pool: PoolView) -> bool:
 def picture(farms: Sequence[FarmRecord], counts: Counts, now: datetime) -> list[str]:
     """Return all of this in plain lines, for one picture."""
     title = [*who(farms), ("  ", ""), *state(farms, now)]
-    parts = [title, load(farms, counts), _separated(done(farms, counts)), held(farms)]
+    parts = [title, load(farms, counts), _separated(done(farms, counts))]
+    parts += [silent(farms), held(farms)]
     return [*(plain(line) for line in parts if line), trouble(farms)]
 
 

@@ -106,7 +106,7 @@ def _verb(name: str) -> Callable[..., Any]:
 VERBS = (
     "open", "check", "declare", "pools", "add", "unpark", "claim", "replace", "release", "cancel",
     "enroll", "extend", "leases", "bury", "get", "brief", "find", "count", "promote", "prune",
-    "get_document", "put", "delete", "scan", "append", "read", "trim",
+    "get_document", "expires_in", "put", "delete", "scan", "append", "read", "trim",
 )  # fmt: skip
 for _name in VERBS:
     setattr(SharedStore, _name, _verb(_name))

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from poolhand.contract import Put
-from poolhand.farm.notices import AT_LEAST_EVERY, Notices
+from poolhand.farm.notices import Notices
 from poolhand.farm.roster import (
     ANSWERS,
     FARMS,
     KEEP,
     WISHES,
+    WRITE_EVERY,
     FarmRecord,
     FarmState,
     Wish,
@@ -73,7 +74,7 @@ async def test_a_record_that_says_nothing_new_is_written_only_to_be_kept(
         older = replace(RECORD, workers=(replace(RECORD.workers[0], heard=1.5, memory=1),))
         await board.notices.tell(older)
         assert await board.version() == first
-        await asyncio.sleep(AT_LEAST_EVERY)
+        await asyncio.sleep(WRITE_EVERY)
         await board.notices.tell(older)
         assert await board.version() > first
         assert await board.record() == older

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
-from poolhand import App, Retry
+from poolhand import App, Limits, PoolhandError, Retry
 from poolhand.contract import Filter
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.rules.job import Status
+from tests.unit.farm.support import Gate, bury_all
 from tests.unit.pool.support import until
 
 
@@ -31,7 +34,7 @@ async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int
             assert not shift.spent, "nothing has run yet"
             tickets = await nothing.submit_many([()] * (quota + 3))
             await until(lambda: shift.spent)
-            assert shift.attempts == (quota, 0)
+            await until(lambda: shift.attempts == (quota, 0))
         assert [ticket.snapshot().status for ticket in tickets].count(Status.COMPLETED) == quota
         assert await counts(app) == {Status.COMPLETED: quota, Status.QUEUED: 3}
 
@@ -50,7 +53,51 @@ async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() ->
         assert not shift.spent
         await fail.submit()
         await until(lambda: shift.spent)
-        assert shift.attempts == (0, 3)
+        await until(lambda: shift.attempts == (0, 3))
+
+
+@pytest.mark.parametrize("value", [object(), "x" * 5_000], ids=["no JSON", "too large"])
+async def test_a_job_whose_result_cannot_be_stored_counts_as_failed(value: Any) -> None:
+    app = App("memory://", limits=Limits(payload=1_000))
+
+    @app.task(name="give")
+    async def give() -> Any:
+        return value
+
+    @app.task(name="nothing")
+    async def nothing() -> None:
+        return
+
+    async with app:
+        shift = app.shift(WorkTerms(1))
+        async with shift:
+            await (await nothing.submit())
+            with pytest.raises(PoolhandError):
+                await (await give.submit())
+            (slot,) = shift.examined(1, 60.0).slots
+            assert (slot.completed, slot.failed) == (1, 1)
+        report = await shift.drain()
+        assert (report.completed, report.failed) == (1, 1)
+        assert await counts(app) == {Status.COMPLETED: 1, Status.FAILED: 1}
+
+
+async def test_a_result_that_comes_too_late_for_its_lease_is_not_counted() -> None:
+    app = App("memory://")
+    gate = Gate()
+
+    @app.task(name="hold")
+    async def hold() -> None:
+        with suppress(asyncio.CancelledError):
+            await gate.pass_through()
+
+    async with app, app.shift(WorkTerms(1)) as shift:
+        await hold.submit()
+        await until(lambda: gate.entered == 1)
+        await bury_all(app)
+        gate.opened.set()
+        await until(lambda: shift.running == 0)
+        report = await shift.drain()
+        assert (report.completed, report.failed) == (0, 0)
 
 
 @pytest.mark.slow

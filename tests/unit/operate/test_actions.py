@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poolhand import UsageError
-from poolhand.contract import Filter, Line
+from poolhand.contract import Filter, Line, Owner
 from poolhand.operate.actions import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
@@ -47,6 +47,32 @@ async def test_a_filter_chooses_by_everything_it_names(world: World) -> None:
     which = Filter(pool="a", name="fetch", key="k", session="s", tenant="t")
     assert [job.id for job in (await world.operator.jobs(which)).jobs] == [wanted]
     assert await world.operator.count(Filter(pool="b")) == {Status.QUEUED: 1}
+
+
+async def test_a_listed_job_says_that_no_worker_serves_its_pool(world: World) -> None:
+    await world.add(pool="one")
+
+    async def note() -> tuple[str | None, str]:
+        (job,) = (await world.operator.jobs(Filter(pool="one"))).jobs
+        return job.reason, job.note
+
+    unserved = ("no_worker", "no worker serves pool 'one'")
+    assert await note() == unserved
+    host, boot, *_ = world.runtime.identity()
+    for owner in (
+        Owner("submits", "elm/9", "b", 300, "1"),
+        Owner("other", "elm/9", "b", 300, "1", works=True, pools=("two",)),
+        # A process of this machine that was killed, and whose lease is not yet taken back.
+        Owner("gone", host, boot, 2**22 + 1, "1", works=True),
+    ):
+        await world.enroll(owner)
+        assert await note() == unserved
+        (job,) = (await world.operator.jobs(Filter(pool="one"))).jobs
+        shown = await world.operator.job(job.id)
+        assert shown is not None
+        assert shown.reason == "no_worker"
+    await world.enroll(Owner("serves", "elm/9", "b", 301, "1", works=True, pools=("one",)))
+    assert await note() == ("queued", "it waits for a free slot of a worker")
 
 
 async def test_a_listed_job_says_at_a_glance_what_it_waits_for(world: World) -> None:

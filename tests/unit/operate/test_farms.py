@@ -127,6 +127,25 @@ async def test_farms_are_seen_by_their_ids_without_those_that_cannot_be_read(wor
     assert await world.operator.farm(FARM) is None
 
 
+async def test_signals_of_workers_age_with_the_record_and_a_supervisor_falls_silent(
+    world: World,
+) -> None:
+    record = write(a_farm(FARM, a_worker(1, heard=0.5)))
+    for age, silent in ((0.0, False), (3.0, False), (9.0, True), (12.0, True)):
+        # As if it had been written so long ago.
+        await world.store.put([Put(f"{FARMS}{FARM}", record, ttl=KEEP - age)])
+        farm = await seen(world)
+        assert farm.age == pytest.approx(age, abs=1.0)
+        assert farm.workers[0].heard == pytest.approx(farm.age + 0.5)
+        assert farm.is_silent is silent
+
+
+async def seen(world: World) -> FarmRecord:
+    farm = await world.operator.farm(FARM)
+    assert farm is not None
+    return farm
+
+
 async def test_more_farms_are_seen_than_are_read_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

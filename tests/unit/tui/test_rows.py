@@ -60,6 +60,25 @@ def test_workers_stand_below_their_farm_and_those_of_none_at_the_end() -> None:
     assert (last["state"], last["running"]) == ("of no farm, on elm", "3")
 
 
+def test_a_supervisor_without_a_sign_of_life_leaves_workers_in_an_unknown_state() -> None:
+    worker = a_worker(1, heard=12.4)
+    found = told(rows.worker_rows([a_farm(FARM, worker, age=12.0)], [], NOW), rows.WORKERS)
+    assert [row["state"] for row in found] == ["NO SIGN for 12s", "unknown"]
+    assert found[1]["last signal"] == "12s ago"
+    both = [a_farm("ash-000001"), a_farm(FARM, worker, age=12.0)]
+    assert summary.plain(summary.state(both, NOW)) == "1 running, 1 without a sign"
+    assert summary.plain(summary.state(both[1:], NOW)) == "● NO SIGN for 12s"
+    assert "no sign of the supervisor" in summary.plain(summary.silent(both))
+    assert any("for 12 s: it was killed" in line for line in summary.picture(both, {}, NOW))
+
+
+def test_a_record_that_is_not_overdue_counts_as_of_now() -> None:
+    for age, signal in ((2.0, "0.4s ago"), (5.0, "5.4s ago")):
+        farm = a_farm(FARM, a_worker(1, heard=0.4 + age), age=age)
+        row = told(rows.worker_rows([farm], [], NOW), rows.WORKERS)[1]
+        assert (row["state"], row["last signal"]) == ("ready", signal)
+
+
 def test_of_several_farms_each_shows_its_bounds() -> None:
     found = rows.worker_rows([a_farm(FARM), a_farm("ash-000001", maximum=4)], [], NOW)
     assert [row["state"] for row in told(found, rows.WORKERS)] == [
@@ -159,8 +178,11 @@ def test_an_age_is_exact_for_a_minute_and_then_changes_for_all_rows_at_once() ->
 async def test_a_job_that_waits_says_what_for() -> None:
     async with made() as world:
         await world.add("fetch")
-        page = await world.operator.jobs()
         (pool,) = await world.operator.pools()
+        (row,) = told(rows.job_rows(await world.operator.jobs(), {}, [pool], NOW), rows.JOBS)
+        assert row["note"] == "no worker serves pool 'chat'"
+        await world.enroll()
+        page = await world.operator.jobs()
         for slots, running, note in (
             (None, 9, "waits for a worker"),
             (4, 3, "waits for a worker"),
