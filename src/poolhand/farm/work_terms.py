@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from poolhand.errors import UsageError
 from poolhand.execute.executor import Errand
 from poolhand.pool.drain import STOP_GRACE
-from poolhand.rules.checks import Seconds, is_name, is_seconds, shown, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_name, is_seconds, shown, to_seconds
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 
 DRAIN_TIMEOUT = 30.0
@@ -55,7 +55,7 @@ def checked_terms(
     if not are_slots(slots):
         faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
     if not is_seconds(within):
-        faults.append(f"drain_timeout={shown(within)} is not allowed; give seconds, 0 or more")
+        faults.append(f"drain_timeout={shown(within)} is not allowed; give {SECONDS_ALLOWED}")
     names = _names(pools)
     if names is not None and not all(map(is_name, names)):
         faults.append(_not_names(pools))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import (
     EVENTS,
     CallbackFailed,
@@ -60,6 +61,7 @@ LOUD = (
 )
 
 
+@explain_misuse
 def log_events(
     logger: logging.Logger | None = None, *, json: bool = False, events: Events | None = None
 ) -> Callable[[], None]:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS, Events
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 
+@explain_misuse
 def trace_events(
     tracer_provider: TracerProvider | None = None, *, events: Events | None = None
 ) -> Callable[[], None]:

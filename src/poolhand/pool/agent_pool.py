@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from poolhand.errors import PoolhandError, UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
 from poolhand.pool.config import is_kept
@@ -60,6 +61,7 @@ SCALE_WORDS = {
 }
 
 
+@explain_misuse
 class AgentPool:
     """A pool of `num_workers` slots that makes an agent for each job, runs it and closes it.
 

@@ -6,6 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 
 if TYPE_CHECKING:
     from poolhand.pool.pool import Pool
@@ -14,6 +15,7 @@ _live: dict[str, Pool] = {}
 _serials = count(1)
 
 
+@explain_misuse
 def get_pool(name_or_id: str) -> Pool | None:
     """Return the live pool of that name or id, None when there is none.
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from poolhand.misuse import OptionsStruct
 
-class FarmSettings(Struct, frozen=True):
+
+class FarmSettings(OptionsStruct, frozen=True):
     """What a supervisor and its workers go by; durations in seconds, 0 jobs or MB: no limit.
 
     `soft_timeout` and `hard_timeout` hold for jobs that were submitted without any. `surge` is how

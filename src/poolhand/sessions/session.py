@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from poolhand.context import Running, running
 from poolhand.errors import SessionForbidden, UsageError
-from poolhand.rules.checks import convert_seconds, is_amount, is_count, shown
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import AMOUNT_ALLOWED, convert_seconds, is_amount, is_count, shown
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
@@ -44,11 +45,16 @@ class SessionTerms(Struct, frozen=True):
     def __post_init__(self) -> None:
         convert_seconds(self, "ttl")
         if not is_count(self.schema):
-            raise UsageError(f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 …")
+            raise UsageError(
+                f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 … (at most 10**18)"
+            )
         if self.ttl is not None and not is_amount(self.ttl):
-            raise UsageError(f"ttl={shown(self.ttl)} is not allowed; give seconds above 0, or None")
+            raise UsageError(
+                f"ttl={shown(self.ttl)} is not allowed; give {AMOUNT_ALLOWED}, or None"
+            )
 
 
+@explain_misuse
 class Session:
     """One turn's view of its session; `state` is yours to change, in place or as a whole.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from poolhand.errors import BadSignature, UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.rules.checks import is_text, shown
 
 SIGNATURE_BYTES = 32
@@ -16,6 +17,7 @@ LENGTH_BYTES = 4
 BOUND = "run, task, pool, tenant, session, user, timeouts, retry, run_in or on_crash"
 
 
+@explain_misuse
 class KeyRing:
     """Signs with the current key and verifies with any of its keys.
 

@@ -10,7 +10,7 @@ import pytest
 
 from poolhand import UsageError
 from poolhand.contract import Filter, Line
-from poolhand.operate.actions import LAST
+from poolhand.operate.arguments import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
