@@ -28,7 +28,7 @@ def explain_misuse(target: T) -> T:
     """Have wrong calls of a function, or of the public methods of a class, raise a UsageError.
 
     The types stay as they are. Methods that pass all their arguments on, as `submit` does, and
-    those without any are left alone.
+    those without any are left alone. A class for `async with` refuses a plain `with`.
     """
     if not isinstance(target, type):
         function: Any = target
@@ -38,7 +38,21 @@ def explain_misuse(target: T) -> T:
         if isinstance(method, FunctionType) and _has_own_arguments(name, method):
             label = target.__name__ if name == "__init__" else name
             setattr(target, name, _explained(method, label))
+    if "__aenter__" in vars(target):
+        _refuse_plain_with(target)
     return target
+
+
+def _refuse_plain_with(kind: type) -> None:
+    """Have `with` raise what to write; set here, so that type checkers go on refusing it."""
+
+    def enter(_: object) -> None:
+        raise UsageError(f"{kind.__name__} is entered by `async with`, not by `with`")
+
+    def leave(*_: object) -> None:
+        """Python looks for it before it enters."""
+
+    kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[attr-defined]
 
 
 def _has_own_arguments(name: str, method: FunctionType) -> bool:

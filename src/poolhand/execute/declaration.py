@@ -46,7 +46,7 @@ def _other(value: object, decorator: str) -> str:
     if decorator in NAMED and is_text(value):
         pool = f", or to choose its pool {decorator}(pool={given})" if "app" in decorator else ""
         return f"{given} is a text: to name it write {decorator}(name={given}){pool}"
-    return f"{given} is none: write {decorator} above a function, and options by name in brackets"
+    return f"{given} cannot be called; write {decorator} above `def` or `async def`"
 
 
 NAMED = ("@app.task", "@app.agent", "@tool")

@@ -66,6 +66,12 @@ class Agent(Generic[P, T]):
 
     async def __call__(self, session: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take a turn here and now, as if it were no agent; nothing is kept."""
+        given: object = session
+        if isinstance(given, str | int | None):
+            raise UsageError(
+                f"agent {self.name!r} takes a Session first: await agent(Session('s-1'), …); to "
+                "submit a turn write agent.session('s-1').submit(…)"
+            )
         return await self._call(session, *args, **kwargs)
 
     def __repr__(self) -> str:

@@ -37,6 +37,15 @@ def _check_app(registry: object, verb: str) -> None:
         )
 
 
+def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
+    if isinstance(fn, Agent):
+        raise UsageError(
+            f"{decorator}: {fn.name!r} is an agent already; submit a turn with "
+            "agent.session('s-1').submit(…)"
+        )
+    return checked_function(fn, decorator)
+
+
 class TaskMaker:
     """Makes a task of a function, under options."""
 
@@ -55,7 +64,7 @@ class TaskMaker:
     def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        fn = checked_function(fn, "@app.task")
+        fn = _function_of(fn, "@app.task")
         return self._registry.register(fn, self._pool, dict(self._options))
 
 
@@ -71,7 +80,7 @@ class AgentMaker:
     def __call__(
         self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
     ) -> Agent[P, T]:
-        turn = checked_function(fn, "@app.agent")
+        turn = _function_of(fn, "@app.agent")
         agent: Agent[P, T] = self._registry.enlist(turn, self._pool, dict(self._options))
         return agent
 
@@ -121,7 +130,7 @@ class ScheduleMaker:
             )
         task: Any = fn
         if not isinstance(fn, Task):
-            plain = checked_function(fn, self._decorator)
+            plain = _function_of(fn, self._decorator)
             task = self._scheduler.home.register(plain, "default", {})
         self._scheduler.add(task, self._when, self._missed, *self._call)
         return task

@@ -35,7 +35,6 @@ _log = logging.getLogger("poolhand")
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
-@explain_misuse
 class ShiftReport(View, frozen=True):
     """What a worker did: attempts that ended, jobs given back, code that would not stop."""
 
@@ -58,6 +57,7 @@ class Hooks(Struct, frozen=True):
     catalogue: Callable[[], Published] | None = None
 
 
+@explain_misuse
 class Shift:
     """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
 

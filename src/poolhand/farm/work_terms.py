@@ -56,12 +56,14 @@ def checked_terms(
         faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
     if not is_seconds(within):
         faults.append(f"drain_timeout={shown(within)} is not allowed; give {SECONDS_ALLOWED}")
+    if not isinstance(captures, bool):
+        faults.append(f"capture={shown(captures)} is not allowed; give True or False")
     names = _names(pools)
     if names is not None and not all(map(is_name, names)):
         faults.append(_not_names(pools))
     if faults:
         raise UsageError("worker: " + "; ".join(faults))
-    return WorkTerms(slots, names, within, bool(captures))
+    return WorkTerms(slots, names, within, captures)
 
 
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
@@ -82,4 +84,7 @@ def _names(pools: object) -> tuple[Any, ...] | None:
 
 
 def _not_names(pools: object) -> str:
-    return f"pools={shown(pools)} is not allowed; give a list of names of pools, or None for all"
+    cure = f": pools=[{shown(pools)}]" if is_name(pools) else ""
+    return (
+        f"pools={shown(pools)} is not allowed; give a list of names of pools{cure}, or None for all"
+    )

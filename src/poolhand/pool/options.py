@@ -100,7 +100,8 @@ def with_changes(
     for name, value in values.items():
         if name not in checks:
             known = (one for one in checks if durable or one not in DURABLE_ONLY)
-            faults.append(no_option(name, (*origin.further, *known), " of a submit"))
+            of = "" if origin.further else " of a submit"
+            faults.append(no_option(name, (*origin.further, *known), of))
         elif not checks[name][0](value):
             faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import shown
 
 if TYPE_CHECKING:
     from poolhand.pool.pool import Pool
@@ -21,6 +22,8 @@ def get_pool(name_or_id: str) -> Pool | None:
 
     Pools of several tenants may have one name here; each has another one in its store.
     """
+    if not isinstance(name_or_id, str):
+        raise UsageError(f"get_pool({shown(name_or_id)}) is not allowed; give a name or an id")
     pools = list_pools()
     found = [one for one in pools if name_or_id in (one.known_as, one.id)]
     found = found or [one for one in pools if one.name == name_or_id]
