@@ -1,4 +1,4 @@
-"""Wrong calls of the public API say what to write instead, and never raise Python's own TypeError."""
+"""Wrong calls of the public API say what to write instead."""
 
 from __future__ import annotations
 
@@ -62,11 +62,14 @@ def called(fn: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
     return lambda: fn(*args, **kwargs)
 
 
+async def outcome_of(call: Callable[[], Any]) -> Any:
+    found = call()
+    return await found if inspect.isawaitable(found) else found
+
+
 async def message_of(call: Callable[[], Any]) -> str:
     with pytest.raises(UsageError) as caught:
-        found = call()
-        if inspect.isawaitable(found):
-            await found
+        await outcome_of(call)
     assert caught.value.__suppress_context__
     return caught.value.message
 
@@ -156,7 +159,7 @@ def test_all_wrong_names_are_reported_at_once() -> None:
 @pytest.mark.parametrize("name", ["x" * 5_000, "a\0b", "🐝", ""])
 def test_a_strange_name_is_refused_in_a_short_text(name: str) -> None:
     with pytest.raises(UsageError, match="is no option; there are attempts, first") as caught:
-        Retry(**{name: 1})
+        called(Retry, **{name: 1})()
     assert len(caught.value.message) < 350
 
 
@@ -266,17 +269,14 @@ def test_every_method_with_options_explains_them(kind: type) -> None:
 
 
 @pytest.mark.parametrize("name", [one for one in poolhand.__all__ if one[0].islower()])
-def test_every_public_function_refuses_an_unknown_option(name: str) -> None:
+async def test_every_public_function_refuses_an_unknown_option(name: str) -> None:
     fn = getattr(poolhand, name)
     takes = inspect.signature(fn).parameters if inspect.isfunction(fn) else {}
     if not takes or any(one.kind is one.VAR_KEYWORD for one in takes.values()):
         return
     if name in ("emit", "subscribe"):  # one argument, given by its place
         return
-    with pytest.raises(UsageError, match="'surely_unknown' is no option"):
-        found = fn(surely_unknown=1)
-        if inspect.iscoroutine(found):
-            found.send(None)
+    assert "'surely_unknown' is no option" in await message_of(called(fn, surely_unknown=1))
 
 
 # Ranges
@@ -327,3 +327,20 @@ def test_a_value_out_of_range_names_both_ends(call: Callable[[Any], Any], value:
     allowed = caught.value.message.partition("not allowed; ")[2]
     assert any(word in allowed for word in ("at least", "above", "or more", "from"))
     assert any(word in allowed for word in ("at most", "to 1", "to 31,622,400"))
+
+
+@pytest.mark.parametrize("capture", ["yes", 1, None])
+def test_whether_output_is_captured_is_yes_or_no(capture: Any) -> None:
+    with pytest.raises(UsageError, match=f"capture={capture!r} is not allowed; give True or False"):
+        APP.worker(capture=capture)
+
+
+def test_one_pool_is_a_list_of_one() -> None:
+    with pytest.raises(UsageError, match=r"names of pools: pools=\['research'\], or None for all"):
+        APP.worker(pools="research")
+
+
+def test_a_pool_is_looked_up_by_a_text() -> None:
+    number: Any = 5
+    with pytest.raises(UsageError, match=r"get_pool\(5\) is not allowed; give a name or an id"):
+        poolhand.get_pool(number)

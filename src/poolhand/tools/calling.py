@@ -285,7 +285,8 @@ async def settle(
 
     One that has not happened may be made again. Raises Conflict where there is nothing to decide.
     """
-    if not isinstance(key, str) or not isinstance(happened, bool):
+    given: tuple[object, object] = key, happened
+    if not isinstance(given[0], str) or not isinstance(given[1], bool):
         raise UsageError(
             f"settle_tool({shown(key)}, happened={shown(happened)}) is not allowed; give the key "
             "of the call, a text, and whether it happened, True or False"
