@@ -32,12 +32,11 @@ def explain_misuse(target: T) -> T:
     """
     if not isinstance(target, type):
         function: Any = target
-        explained: T = _explained(function, function.__name__)
+        explained: T = _explained(function, _label_of(function.__name__, function.__qualname__))
         return explained
     for name, method in list(vars(target).items()):
         if isinstance(method, FunctionType) and _has_own_arguments(name, method):
-            label = target.__name__ if name == "__init__" else name
-            setattr(target, name, _explained(method, label))
+            setattr(target, name, _explained(method, _label_of(name, method.__qualname__)))
     if "__aenter__" in vars(target):
         _refuse_plain_with(target)
     return target
@@ -53,6 +52,11 @@ def _refuse_plain_with(kind: type) -> None:
         """Python looks for it before it enters."""
 
     kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[attr-defined]
+
+
+def _label_of(name: str, path: str) -> str:
+    """Return what people call: a function or a method by its name, or the class they make."""
+    return path.split(".")[-2] if name == "__init__" else name
 
 
 def _has_own_arguments(name: str, method: FunctionType) -> bool:

@@ -344,3 +344,46 @@ def test_a_pool_is_looked_up_by_a_text() -> None:
     number: Any = 5
     with pytest.raises(UsageError, match=r"get_pool\(5\) is not allowed; give a name or an id"):
         poolhand.get_pool(number)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("session", "write agent.session('s-1')"),
+        ("send_task", "write await app.submit('name of the task', …)"),
+        ("run", "or app.run_worker() in a script"),
+    ],
+)
+def test_what_an_app_does_not_have_says_where_it_is(name: str, hint: str) -> None:
+    assert not hasattr(APP, name)
+    with pytest.raises(AttributeError) as caught:
+        getattr(APP, name)
+    text = str(caught.value)
+    assert text.startswith(f"'App' object has no attribute {name!r}; ")
+    assert text.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (called(KeyRing, {"a": b"x" * 32}, current="a", accept_unsigned="yes"), "True or False"),
+        (called(KeyRing, {"a": b"x" * 32}, current="a", accept_unbound=1), "accept_unbound=1"),
+        (called(log_events, json="yes"), "json='yes' is not allowed; give True or False"),
+        (called(log_events, events=5), "events=5 is not allowed; give Events(), or None"),
+        (called(poolhand.trace_events, events=5), "events=5 is not allowed; give Events()"),
+        (called(Pool, nmae="x"), "'nmae' is no option of a pool; did you mean 'name'?"),
+        (
+            called(poolhand.AgentPool, 2, 5, object, num_worker=3),
+            "AgentPool: 'num_worker' is no option of an agent pool; did you mean 'num_workers'?",
+        ),
+    ],
+    ids=str,
+)
+async def test_a_wrong_option_says_what_is_allowed(call: Callable[[], Any], text: str) -> None:
+    assert text in await message_of_value(call)
+
+
+async def message_of_value(call: Callable[[], Any]) -> str:
+    with pytest.raises(UsageError) as caught:
+        await outcome_of(call)
+    return caught.value.message

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from poolhand.errors import UsageError
 from poolhand.execute.declaration import checked_function
 from poolhand.farm.agent import Agent
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
-from poolhand.misuse import explain_misuse
+from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.rules import schedule
 from poolhand.rules.checks import Seconds
 from poolhand.sessions.session import Session
@@ -136,11 +136,28 @@ class ScheduleMaker:
         return task
 
 
+# What an app is asked for by people who know other task queues.
+_WORK = "write `async with app.worker():`, or app.run_worker() in a script"
+OTHER_NAMES = {
+    "periodic_task": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "run": _WORK,
+    "schedule": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "send_task": "write await app.submit('name of the task', …)",
+    "session": "a session is one of an agent: write agent.session('s-1')",
+    "start": _WORK,
+}
+
+
 @explain_misuse
 class Schedules:
     """What an app offers to run tasks by the clock."""
 
     _scheduler: Scheduler
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_NAMES.get(name))
 
     def cron(
         self,

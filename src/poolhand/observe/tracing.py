@@ -32,6 +32,8 @@ def trace_events(
         raise UsageError(
             f"trace_events({tracer_provider!r}) is not allowed; give a TracerProvider, or None"
         )
+    if not isinstance(events, Events | None):
+        raise UsageError(f"trace_events: events={events!r} is not allowed; give Events(), or None")
     bus = events or EVENTS
     spans = Spans(tracer_provider)
     # Listening first: a job that begins in between must be heard to end.

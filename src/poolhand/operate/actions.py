@@ -20,6 +20,7 @@ from poolhand.operate.arguments import (
     check_actor,
     check_filter,
     check_page,
+    check_progress,
     check_tenant,
     check_texts,
     listed_ids,
@@ -126,6 +127,7 @@ class Operator:
         """
         check_actor(by)
         check_filter(which)
+        check_progress(tell)
         return await bulk.cancel_all(self._store, which, by, tell)
 
     async def count_live(self, which: Filter = ALL) -> dict[Status, int]:
@@ -167,6 +169,7 @@ class Operator:
         """Run all dead jobs again that are meant; `tell` hears how far it is."""
         check_actor(by)
         check_filter(which)
+        check_progress(tell)
         return await self._reruns.all(which, by, tell)
 
     async def drop(self, ids: Iterable[str], by: str) -> list[Answer]:
@@ -178,6 +181,7 @@ class Operator:
         """Forget all dead letters that are meant; `tell` hears how far it is."""
         check_actor(by)
         check_filter(which)
+        check_progress(tell)
         return await dead.drop_all(self._store, which, by, tell)
 
     async def export_dead(
@@ -339,16 +343,19 @@ class Operator:
 
     async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> WishAnswer | None:
         """Return what a farm, or one worker, runs, and a page of what it has lately finished."""
+        check_texts(id=id)
         check_page(after, limit)
         return await self._wishes.snapshot(id, after, limit)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""
+        check_texts(kind=kind)
         check_page(after, limit)
         return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
 
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the newest audit lines, oldest of them first."""
+        check_texts(kind=kind)
         check_page(0, limit)
         end = await last_number(self._store, STREAM)
         window = limit

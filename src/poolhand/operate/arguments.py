@@ -24,6 +24,12 @@ def check_texts(**given: object) -> None:
         raise UsageError(f"{name}={shown(value)} is not allowed; give {allowed}")
 
 
+def check_progress(tell: object) -> None:
+    """Raise before anything is done, not after the first batch."""
+    if tell is not None and not callable(tell):
+        raise UsageError(f"tell={shown(tell)} is not allowed; give a function, or None")
+
+
 def check_tenant(tenant: object) -> None:
     """Raise unless one tenant is named: None would mean the sessions of all."""
     if not isinstance(tenant, str):

@@ -212,7 +212,7 @@ _DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()
 
 
 def _known() -> Iterable[str]:
-    return PoolOptions.__annotations__
+    return ("name", *PoolOptions.__annotations__)
 
 
 def _named(key: str, value: object) -> object:

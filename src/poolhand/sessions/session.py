@@ -72,7 +72,6 @@ def _are_upcasters(value: object) -> bool:
     )
 
 
-@explain_misuse
 class Session:
     """One turn's view of its session; `state` is yours to change, in place or as a whole.
 
@@ -80,6 +79,7 @@ class Session:
     grows with every write of the state; it is 0 before the first, which may be above 1.
     """
 
+    @explain_misuse
     def __init__(
         self,
         id: str,

@@ -532,7 +532,9 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
 
 async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
     app = App("memory://")
-    with pytest.raises(UsageError, match="@app.task: 'tiemout' is no option; did you mean 'timeout'"):
+    with pytest.raises(
+        UsageError, match=r"@app.task: 'tiemout' is no option; did you mean 'timeout'"
+    ):
 
         @app.task(name="call", tiemout=5)  # type: ignore[call-overload, untyped-decorator]
         async def call() -> None: ...

@@ -342,3 +342,9 @@ async def test_dead_or_not_is_yes_or_no(world: World) -> None:
     word: Any = "yes"
     with pytest.raises(UsageError, match="dead='yes' is not allowed; give True, False or None"):
         await world.operator.jobs(Filter(dead=word))
+
+
+@pytest.mark.parametrize("verb", ["cancel_all", "retry_all", "drop_all"])
+async def test_progress_is_told_to_a_function(world: World, verb: str) -> None:
+    with pytest.raises(UsageError, match="tell=5 is not allowed; give a function, or None"):
+        await getattr(world.operator, verb)(Filter(), "me", 5)
