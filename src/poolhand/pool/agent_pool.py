@@ -99,11 +99,6 @@ class AgentPool:
         faults = _faults(
             num_workers=num_workers, max_queue_size=max_queue_size, agent_factory=agent_factory
         )
-        faults += [
-            f"{word!r} is no option of an agent pool; use {other}"
-            for word, other in OTHERWISE.items()
-            if word in options
-        ]
         faults += _take_unknown(options)
         options = {"drain_timeout": DRAIN_SECONDS, **options, "timeout": timeout}
         if not faults:
@@ -312,4 +307,8 @@ def _take_unknown(options: dict[str, Any]) -> list[str]:
     unknown = [word for word in options if word not in PoolOptions.__annotations__]
     for word in unknown:
         del options[word]
-    return [no_option(word, KNOWN, " of an agent pool") for word in unknown]
+    return [
+        f"{word!r} is no option of an agent pool; use {other}"
+        for word, other in OTHERWISE.items()
+        if word in options
+    ] + [no_option(word, KNOWN, " of an agent pool") for word in unknown]
