@@ -40,6 +40,7 @@ from poolhand.farm.ticket import StoredTicket
 from poolhand.farm.transaction import Transaction, transaction
 from poolhand.farm.warm_ups import WarmUps
 from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions
@@ -68,6 +69,7 @@ SCOPE = "app"
 READY_WITHIN = 4.5
 
 
+@explain_misuse
 class App(Schedules, ByName):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 

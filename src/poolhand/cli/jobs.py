@@ -16,7 +16,8 @@ from poolhand.cli import exits, options, screen
 from poolhand.cli.door import fail, operate
 from poolhand.cli.pools import of_pool
 from poolhand.contract import Filter
-from poolhand.operate.actions import LAST, Operator
+from poolhand.operate.actions import Operator
+from poolhand.operate.arguments import LAST
 from poolhand.operate.finding import many
 from poolhand.operate.payload import PayloadView, payload_lines
 from poolhand.operate.views import Answer, JobsView, JobView, Summary

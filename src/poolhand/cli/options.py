@@ -11,7 +11,7 @@ import typer
 from poolhand import config
 from poolhand.cli import screen
 from poolhand.contract import Filter
-from poolhand.operate.actions import LAST
+from poolhand.operate.arguments import LAST
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
 

@@ -14,7 +14,8 @@ from poolhand import config
 from poolhand.cli import exits, options, screen
 from poolhand.cli.door import existing, fail, named, opened, operate, outside, told
 from poolhand.errors import Unavailable
-from poolhand.operate.actions import LAST, Operator
+from poolhand.operate.actions import Operator
+from poolhand.operate.arguments import LAST
 from poolhand.operate.file_findings import InFile
 from poolhand.operate.finding import Finding, Level
 from poolhand.operate.findings import examine

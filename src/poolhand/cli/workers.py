@@ -18,7 +18,8 @@ from poolhand.farm.roster import (
     WishAnswer,
     WorkerRecord,
 )
-from poolhand.operate.actions import LAST, Operator
+from poolhand.operate.actions import Operator
+from poolhand.operate.arguments import LAST
 from poolhand.operate.farms import LoneWorker, WorkersView, parts_of, silence_text
 from poolhand.operate.finding import many
 from poolhand.rules.scaling import held_text

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.contract.documents import Put
 from poolhand.contract.log import Line
+from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import SESSION_ERASED, Job, Status
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.spec import PoolSpec
@@ -179,7 +180,7 @@ class Stored(Struct, frozen=True, gc=False):
     dead: bool = False
 
 
-class Filter(Struct, frozen=True):
+class Filter(OptionsStruct, frozen=True):
     """Which jobs are meant: those for which everything given holds.
 
     `since` and `until` are about when a job was submitted: from the first moment on, and before the

@@ -33,7 +33,7 @@ class Parcels(Struct, frozen=True):
         # Whatever is wrong with these four is told now, not by the first job.
         faults = [
             # Without the value: it may be a secret that was meant for a ring.
-            f"{option} is a {type(value).__name__}; it must be {allowed}"
+            f"{option} is {_kind_of(value)}; it must be {allowed}"
             for option, (kind, allowed) in PARTS.items()
             if not isinstance(value := getattr(self, option), kind)
         ]
@@ -85,3 +85,7 @@ def read_without_keys(data: bytes) -> tuple[Any, str | None]:
         return Parcels(limits=Limits(payload=LARGEST)).read(data, Any, "it"), None
     except PoolhandError as error:
         return None, f"{kind[:40]}, {len(data):,} bytes, cannot be read: {error}"
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

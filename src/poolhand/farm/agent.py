@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from poolhand.errors import UsageError
 from poolhand.execute.brief import CALL, bound, bound_to, read_brief
@@ -13,7 +13,9 @@ from poolhand.farm.numbers import bodies_of
 from poolhand.farm.refusal import forbidden
 from poolhand.farm.station import Station
 from poolhand.farm.task import Door, Submits
-from poolhand.pool.options import Options
+from poolhand.misuse import explain_misuse, no_attribute
+from poolhand.pool.options import Options, Origin
+from poolhand.rules.checks import shown
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import OnBusy, may_use
 from poolhand.rules.showing import safe
@@ -25,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@explain_misuse
 class Agent(Generic[P, T]):
     """A registered agent. Called with a session it just runs; in a session it is submitted."""
 
@@ -48,8 +51,14 @@ class Agent(Generic[P, T]):
         self.__qualname__ = getattr(call, "__qualname__", code.name)
         self.__module__ = call.__module__
         self.__wrapped__ = call
-        # Told where the agent is made, not by its first session.
-        self.usual_options()
+        # Checked where the agent is made, not by its first session.
+        self._door_of("any", None, None, None, BY_DECORATOR).check()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"a turn belongs to a session: write agent.session('s-1').{name}(…)"
+            raise no_attribute(self, name, hint if name in OF_SESSIONS else None)
 
     @property
     def name(self) -> str:
@@ -57,6 +66,12 @@ class Agent(Generic[P, T]):
 
     async def __call__(self, session: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take a turn here and now, as if it were no agent; nothing is kept."""
+        given: object = session
+        if isinstance(given, str | int | None):
+            raise UsageError(
+                f"agent {self.name!r} takes a Session first: await agent(Session('s-1'), …); to "
+                "submit a turn write agent.session('s-1').submit(…)"
+            )
         return await self._call(session, *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -85,7 +100,16 @@ class Agent(Generic[P, T]):
         session. `on_busy` says what a turn does that finds another one there.
         """
         if not isinstance(id, str):
-            raise UsageError(f"session({id!r}) is not allowed; give the name of a session, a text")
+            raise UsageError(
+                f"session({shown(id)}) is not allowed; give the name of a session, a text"
+            )
+        door = self._door_of(id, tenant, user, on_busy, Origin(f"{self.name}.session"))
+        door.check()
+        return door
+
+    def _door_of(
+        self, id: str, tenant: str | None, user: str | None, on_busy: str | None, origin: Origin
+    ) -> SessionDoor[P, T]:
         changes = {
             **self._changes,
             "session": id,
@@ -93,9 +117,11 @@ class Agent(Generic[P, T]):
             "user": user,
             "on_busy": self._on_busy if on_busy is None else on_busy,
         }
-        door: SessionDoor[P, T] = SessionDoor(self.code, self._pool, self._door, changes)
-        door.check()
-        return door
+        return SessionDoor(self.code, self._pool, self._door, changes, origin)
+
+
+BY_DECORATOR = Origin("@app.agent", ("pool", "name", "schema", "upcasters", "ttl"))
+OF_SESSIONS = ("map", "run", "submit", "submit_in", "submit_many", "submit_sync", "with_options")
 
 
 class SessionDoor(Submits[P, T]):

@@ -33,6 +33,7 @@ from poolhand.farm.station import Station
 from poolhand.farm.submit import How, Submissions
 from poolhand.farm.task import Task
 from poolhand.farm.work_terms import WorkTerms
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import registry
 from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
@@ -43,7 +44,7 @@ from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import name_of, where_to_run
 from poolhand.rules import audit
-from poolhand.rules.checks import Seconds, is_seconds, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.keep import KEEP
 from poolhand.rules.sizing import Autoscale
@@ -51,6 +52,7 @@ from poolhand.rules.spec import pool_id
 from poolhand.runtime import Runtime
 
 
+@explain_misuse
 class DurablePool(DurableSubmitter, DurableSight):
     """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
 
@@ -211,7 +213,9 @@ class DurablePool(DurableSubmitter, DurableSight):
         """Stop within `timeout` seconds: finish what can be finished, keep the rest."""
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
-            raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+            raise UsageError(
+                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
+            )
         if self._draining is None or _has_failed(self._draining):
             self._begin_drain(seconds)
         elif timeout is not None and self._leaving is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from poolhand.errors import UsageError
+from poolhand.execute.declaration import checked_function
 from poolhand.farm.agent import Agent
 from poolhand.farm.scheduler import Scheduler
 from poolhand.farm.task import Task
+from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.rules import schedule
 from poolhand.rules.checks import Seconds
 from poolhand.sessions.session import Session
@@ -27,10 +29,28 @@ class Registry(Protocol):
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
 
 
+def _check_app(registry: object, verb: str) -> None:
+    """Raise if a decorator was taken of the class: then it has the function for its app."""
+    if not hasattr(registry, "register"):
+        raise UsageError(
+            f"App.{verb} was called on the class; make an app first: app = App(…), then @app.{verb}"
+        )
+
+
+def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
+    if isinstance(fn, Agent):
+        raise UsageError(
+            f"{decorator}: {fn.name!r} is an agent already; submit a turn with "
+            "agent.session('s-1').submit(…)"
+        )
+    return checked_function(fn, decorator)
+
+
 class TaskMaker:
     """Makes a task of a function, under options."""
 
     def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+        _check_app(registry, "task")
         self._registry = registry
         self._pool = pool
         self._options = options
@@ -44,6 +64,7 @@ class TaskMaker:
     def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
+        fn = _function_of(fn, "@app.task")
         return self._registry.register(fn, self._pool, dict(self._options))
 
 
@@ -51,6 +72,7 @@ class AgentMaker:
     """Makes an agent of a function, under options."""
 
     def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+        _check_app(registry, "agent")
         self._registry = registry
         self._pool = pool
         self._options = options
@@ -58,7 +80,8 @@ class AgentMaker:
     def __call__(
         self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
     ) -> Agent[P, T]:
-        agent: Agent[P, T] = self._registry.enlist(fn, self._pool, dict(self._options))
+        turn = _function_of(fn, "@app.agent")
+        agent: Agent[P, T] = self._registry.enlist(turn, self._pool, dict(self._options))
         return agent
 
 
@@ -77,12 +100,14 @@ class ScheduleMaker:
     def __init__(
         self,
         scheduler: Scheduler,
+        decorator: str,
         when: schedule.When,
         missed: schedule.Missed,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
     ) -> None:
         self._scheduler = scheduler
+        self._decorator = decorator
         self._when = when
         self._missed = missed
         self._call = schedule.arguments(args, kwargs)
@@ -103,15 +128,36 @@ class ScheduleMaker:
             raise UsageError(
                 f"agent {fn.name!r} takes turns of sessions; schedule a task that submits a turn"
             )
-        task = fn if isinstance(fn, Task) else self._scheduler.home.register(fn, "default", {})
+        task: Any = fn
+        if not isinstance(fn, Task):
+            plain = _function_of(fn, self._decorator)
+            task = self._scheduler.home.register(plain, "default", {})
         self._scheduler.add(task, self._when, self._missed, *self._call)
         return task
 
 
+# What an app is asked for by people who know other task queues.
+_WORK = "write `async with app.worker():`, or app.run_worker() in a script"
+OTHER_NAMES = {
+    "periodic_task": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "run": _WORK,
+    "schedule": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "send_task": "write await app.submit('name of the task', …)",
+    "session": "a session is one of an agent: write agent.session('s-1')",
+    "start": _WORK,
+}
+
+
+@explain_misuse
 class Schedules:
     """What an app offers to run tasks by the clock."""
 
     _scheduler: Scheduler
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_NAMES.get(name))
 
     def cron(
         self,
@@ -130,9 +176,11 @@ class Schedules:
         newest, "skip" only if it is not more than 60 s old, "all" each of them. The task is called
         with `args` and `kwargs`.
         """
+        if callable(expression):
+            raise UsageError("@app.cron takes the moments first: @app.cron('0 2 * * *')")
         zone = self._scheduler.zone() if tz is None else tz
-        when = schedule.cron(expression, zone)
-        return ScheduleMaker(self._scheduler, when, schedule.policy(missed), args, kwargs)
+        when, policy = schedule.cron(expression, zone), schedule.policy(missed)
+        return ScheduleMaker(self._scheduler, "@app.cron(…)", when, policy, args, kwargs)
 
     def every(
         self,
@@ -147,5 +195,7 @@ class Schedules:
         Once over all processes, at multiples of the interval since 1970; `missed`, `args` and
         `kwargs` as for `cron`.
         """
-        when = schedule.every(seconds)
-        return ScheduleMaker(self._scheduler, when, schedule.policy(missed), args, kwargs)
+        if callable(seconds):
+            raise UsageError("@app.every takes the seconds first: @app.every(30)")
+        when, policy = schedule.every(seconds), schedule.policy(missed)
+        return ScheduleMaker(self._scheduler, "@app.every(…)", when, policy, args, kwargs)

@@ -22,6 +22,7 @@ from poolhand.farm.station import Station
 from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.task import Door, Submits
 from poolhand.farm.why import pool_named
+from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.causes import meant
@@ -221,6 +222,7 @@ class NamedTasks:
         )
 
 
+@explain_misuse
 class ByName:
     """What an app offers to processes that do not import the code of its tasks."""
 

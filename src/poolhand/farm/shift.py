@@ -21,11 +21,12 @@ from poolhand.farm.ticket import Opened
 from poolhand.farm.unfinished import Unfinished, unfinished
 from poolhand.farm.work_terms import WorkTerms
 from poolhand.farm.worker import Worker
+from poolhand.misuse import explain_misuse
 from poolhand.pool.attempt import IDLE
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.substrate import own_task
 from poolhand.pool.vitals import Examined
-from poolhand.rules.checks import Seconds, is_seconds, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.farm import drain_within
 from poolhand.rules.job import Job
 from poolhand.rules.view import View
@@ -60,6 +61,7 @@ class Hooks(Struct, frozen=True):
     catalogue: Callable[[], Published] | None = None
 
 
+@explain_misuse
 class Shift:
     """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
 
@@ -149,7 +151,9 @@ class Shift:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
         seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
-            raise UsageError(f"drain(timeout={timeout!r}) is not allowed; give seconds, 0 or more")
+            raise UsageError(
+                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
+            )
         worker = self._at_work()
         if asyncio.get_running_loop() is not worker.loop:
             raise UsageError("a worker is drained on the event loop that it was started on")

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from poolhand.errors import UsageError
 from poolhand.farm.ticket import StoredTicket, stored_job_here
+from poolhand.misuse import explain_misuse
 from poolhand.pool.ticket import checked_timeout
 from poolhand.rules.checks import Seconds
 from poolhand.rules.explain import Explanation
@@ -20,6 +21,7 @@ Ask = Callable[[Callable[[], Awaitable[Any]]], Any]
 """Runs a coroutine where the store is, while the calling thread waits for its result."""
 
 
+@explain_misuse
 class SyncTicket(Generic[T]):
     """The handle on one job for code without an event loop; any thread may use it.
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    overload,
+)
 
 from poolhand.contract import Order
 from poolhand.errors import UsageError
@@ -16,9 +26,10 @@ from poolhand.farm.stored_map import map_stored, map_window
 from poolhand.farm.submit import How
 from poolhand.farm.sync_ticket import SyncTicket, has_loop
 from poolhand.farm.transaction import Connection, Transaction
+from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.mapping import key_faults, map_faults
-from poolhand.pool.options import Options, Terms, terms, with_changes
+from poolhand.pool.options import Options, Origin, Terms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.pool.work import where_to_run
@@ -62,11 +73,20 @@ class Door(Protocol):
     async def station(self) -> Station: ...
 
 
+@explain_misuse
 class Submits(Generic[P, T]):
     """A task under one set of options; a task is one, and so is what `with_options` returns."""
 
-    def __init__(self, code: Code, pool: str, door: Door, changes: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        code: Code,
+        pool: str,
+        door: Door,
+        changes: dict[str, Any],
+        origin: Origin | None = None,
+    ) -> None:
         self._code = code
+        self._origin = origin or Origin(f"{code.name}.with_options")
         self._pool = pool
         self._door = door
         self._changes = changes
@@ -223,6 +243,11 @@ class Submits(Generic[P, T]):
         if on_busy != "enqueue":
             raise UsageError(f"{verb}: on_busy={on_busy!r} goes with submit, one turn at a time")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_VERBS.get(name))
+
     def check(self) -> None:
         """Raise what is wrong with the options, as far as it can be known now."""
         self._terms()
@@ -244,7 +269,9 @@ class Submits(Generic[P, T]):
         """Return the terms under the rules of the pool, which may be declared after the task."""
         config = self._config()
         if self._made is None or self._made[0] is not config:
-            options = with_changes(_defaults(config), config, self._changes, durable=True)
+            options = with_changes(
+                _defaults(config), config, self._changes, durable=True, origin=self._origin
+            )
             self._check_code(config, options.run_in)
             made = terms(options, self._pool, self._door.pool_id(self._pool))
             self._made = config, made
@@ -271,7 +298,7 @@ class Task(Submits[P, T], Generic[P, R, T]):
     def __init__(
         self, fn: Callable[P, R], code: Code, pool: str, door: Door, changes: dict[str, Any]
     ) -> None:
-        super().__init__(code, pool, door, changes)
+        super().__init__(code, pool, door, changes, BY_DECORATOR)
         self.fn = fn
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", code.name)
@@ -287,6 +314,8 @@ class Task(Submits[P, T], Generic[P, R, T]):
         return f"<Task {safe(self.name)} in pool {self._pool!r}>"
 
 
+BY_DECORATOR = Origin("@app.task", ("pool", "name"))
+
 # A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.
 USUAL_RETRY = Retry()
 
@@ -299,6 +328,15 @@ def _defaults(config: PoolConfig) -> Options:
         run_in=config.run_in,
     )
 
+
+# How other task queues call it.
+OTHER_VERBS = {
+    "apply_async": "write task.submit(…), or task.with_options(…).submit(…)",
+    "apply": "write task.run(…)",
+    "delay": "write task.submit(…), and to run it later task.with_options(delay=seconds).submit(…)",
+    "enqueue": "write task.submit(…)",
+    "send": "write task.submit(…)",
+}
 
 # All of them are one commit, and nobody else can write to the file until it is done.
 MOST_CALLS = 50_000

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
-from inspect import isawaitable
+from inspect import Parameter, isawaitable, signature
 from typing import Any, NamedTuple
 
 from poolhand.errors import UsageError
@@ -36,6 +36,25 @@ class Name(NamedTuple):
 _registered: dict[tuple[str, str], list[Call]] = {}
 
 
+def _check_parameters(call: Call) -> None:
+    """Raise if a warm-up needs arguments: a worker has none to give."""
+    try:
+        parameters = signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        one.name
+        for one in parameters
+        if one.default is Parameter.empty
+        and one.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise UsageError(
+            f"warm_up({shown(call)}) is not allowed; it is called without arguments, and needs "
+            f"{', '.join(needed)}: give {'it a default' if len(needed) == 1 else 'them defaults'}"
+        )
+
+
 class WarmUps:
     """The warm-ups of an app, in the order in which they were registered."""
 
@@ -46,6 +65,7 @@ class WarmUps:
     def add(self, call: Call) -> None:
         if not callable(call):
             raise UsageError(f"warm_up({shown(call)}) is not allowed; give a function")
+        _check_parameters(call)
         module = getattr(call, "__module__", None) or ""
         module = MAIN[0] if module in MAIN else module
         path = getattr(call, "__qualname__", None) or type(call).__qualname__

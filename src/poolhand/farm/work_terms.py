@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from poolhand.errors import UsageError
 from poolhand.execute.executor import Errand
 from poolhand.pool.drain import STOP_GRACE
-from poolhand.rules.checks import Seconds, is_name, is_seconds, shown, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_name, is_seconds, shown, to_seconds
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 
 DRAIN_TIMEOUT = 30.0
@@ -55,13 +55,15 @@ def checked_terms(
     if not are_slots(slots):
         faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
     if not is_seconds(within):
-        faults.append(f"drain_timeout={shown(within)} is not allowed; give seconds, 0 or more")
+        faults.append(f"drain_timeout={shown(within)} is not allowed; give {SECONDS_ALLOWED}")
+    if not isinstance(captures, bool):
+        faults.append(f"capture={shown(captures)} is not allowed; give True or False")
     names = _names(pools)
     if names is not None and not all(map(is_name, names)):
         faults.append(_not_names(pools))
     if faults:
         raise UsageError("worker: " + "; ".join(faults))
-    return WorkTerms(slots, names, within, bool(captures))
+    return WorkTerms(slots, names, within, captures)
 
 
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
@@ -82,4 +84,7 @@ def _names(pools: object) -> tuple[Any, ...] | None:
 
 
 def _not_names(pools: object) -> str:
-    return f"pools={shown(pools)} is not allowed; give a list of names of pools, or None for all"
+    cure = f": pools=[{shown(pools)}]" if is_name(pools) else ""
+    return (
+        f"pools={shown(pools)} is not allowed; give a list of names of pools{cure}, or None for all"
+    )

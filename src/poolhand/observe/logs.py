@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import (
     EVENTS,
     CallbackFailed,
@@ -36,6 +37,7 @@ from poolhand.observe.events import (
     WorkerVanished,
 )
 from poolhand.observe.failures import LOG, report, traceback_lines
+from poolhand.rules.checks import shown
 from poolhand.rules.job import Job, Status
 
 # What should not be.
@@ -60,6 +62,7 @@ LOUD = (
 )
 
 
+@explain_misuse
 def log_events(
     logger: logging.Logger | None = None, *, json: bool = False, events: Events | None = None
 ) -> Callable[[], None]:
@@ -72,6 +75,12 @@ def log_events(
     """
     if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
         raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
+    if not isinstance(json, bool):
+        raise UsageError(f"log_events: json={shown(json)} is not allowed; give True or False")
+    if not isinstance(events, Events | None):
+        raise UsageError(
+            f"log_events: events={shown(events)} is not allowed; give Events(), or None"
+        )
     target = logger or LOG
     form = _as_json if json else _as_lines
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS, Events
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 
+@explain_misuse
 def trace_events(
     tracer_provider: TracerProvider | None = None, *, events: Events | None = None
 ) -> Callable[[], None]:
@@ -30,6 +32,8 @@ def trace_events(
         raise UsageError(
             f"trace_events({tracer_provider!r}) is not allowed; give a TracerProvider, or None"
         )
+    if not isinstance(events, Events | None):
+        raise UsageError(f"trace_events: events={events!r} is not allowed; give Events(), or None")
     bus = events or EVENTS
     spans = Spans(tracer_provider)
     # Listening first: a job that begins in between must be heard to end.

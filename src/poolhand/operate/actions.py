@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
-from datetime import datetime
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
 
 from msgspec.structs import replace
 
@@ -16,7 +14,17 @@ from poolhand.farm.listening import look
 from poolhand.farm.numbers import last_number
 from poolhand.farm.roster import FarmRecord, WishAnswer
 from poolhand.farm.why import explained, glances, pool_named
+from poolhand.misuse import explain_misuse
 from poolhand.operate import bulk, dead
+from poolhand.operate.arguments import (
+    check_actor,
+    check_filter,
+    check_page,
+    check_progress,
+    check_tenant,
+    check_texts,
+    listed_ids,
+)
 from poolhand.operate.dead import ExportPage
 from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
@@ -45,19 +53,19 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, nearest, shown
+from poolhand.rules.checks import nearest, shown
 from poolhand.rules.job import Status
 from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
 from poolhand.rules.streams import JobEvent
 from poolhand.runtime import Runtime
 
 ALL = Filter()
-LAST = 2**63 - 1
 LOOK_AGAIN = 0.2
 SHORTEST_ID = 4  # characters by which a job may be named
 MOST_NAMED = 5  # ids that an error lists
 
 
+@explain_misuse
 class Operator:
     """Sees and acts on a store that is open; what is done ends in its audit log, with who did it.
 
@@ -76,8 +84,8 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of jobs, newest first."""
-        _check_filter(which)
-        _check_page(0 if after is None else after, limit)
+        check_filter(which)
+        check_page(0 if after is None else after, limit)
         page = await self._store.find(which, after, limit)
         now, here = self._runtime.wall(), self._runtime.identity()
         why = await glances(self._store, page.jobs, now, here)
@@ -87,11 +95,12 @@ class Operator:
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
         """Return a page of dead letters: jobs that failed and that nobody ran again."""
-        _check_filter(which)
+        check_filter(which)
         return await self.jobs(replace(which, dead=True), after, limit)
 
     async def job(self, id: str) -> JobView | None:
         """Return one job with why it is where it is."""
+        check_texts(id=id)
         (stored,) = await self._store.get([id])
         if stored is None:
             return None
@@ -101,13 +110,13 @@ class Operator:
 
     async def count(self, which: Filter = ALL) -> dict[Status, int]:
         """Count jobs by status."""
-        _check_filter(which)
+        check_filter(which)
         return dict(await self._store.count(which))
 
     async def cancel(self, ids: Iterable[str], by: str) -> list[Answer]:
         """End jobs that wait, ask those that run to stop."""
-        _check_who(by)
-        return await bulk.cancel(self._store, _listed(ids), by)
+        check_actor(by)
+        return await bulk.cancel(self._store, listed_ids(ids), by)
 
     async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Cancel all jobs that are meant and not over; `tell` hears how far it is.
@@ -115,13 +124,14 @@ class Operator:
         It works in batches, each in a transaction of its own. Jobs that are submitted meanwhile are
         left alone.
         """
-        _check_who(by)
-        _check_filter(which)
+        check_actor(by)
+        check_filter(which)
+        check_progress(tell)
         return await bulk.cancel_all(self._store, which, by, tell)
 
     async def count_live(self, which: Filter = ALL) -> dict[Status, int]:
         """Count by status the jobs that `cancel_all` would cancel."""
-        _check_filter(which)
+        check_filter(which)
         return dict(await self._store.count(bulk.live(which)))
 
     async def resolve(self, id: str) -> str:
@@ -130,6 +140,7 @@ class Operator:
         At least four characters are needed. Without any such job the id is returned as it is;
         several are a UsageError that names them.
         """
+        check_texts(id=id)
         (exact,) = await self._store.get([id])
         if exact is not None or len(id) < SHORTEST_ID:
             return id
@@ -145,36 +156,39 @@ class Operator:
 
     async def payload(self, id: str) -> PayloadView | None:
         """Return the arguments and the result of a job, as far as they can be read here."""
+        check_texts(id=id)
         return await payload_of(self._store, id)
 
     async def retry(self, ids: Iterable[str], by: str) -> list[Answer]:
         """Run dead jobs again, each as a new job that takes its place."""
-        _check_who(by)
-        return await self._reruns.some(_listed(ids), by)
+        check_actor(by)
+        return await self._reruns.some(listed_ids(ids), by)
 
     async def retry_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Run all dead jobs again that are meant; `tell` hears how far it is."""
-        _check_who(by)
-        _check_filter(which)
+        check_actor(by)
+        check_filter(which)
+        check_progress(tell)
         return await self._reruns.all(which, by, tell)
 
     async def drop(self, ids: Iterable[str], by: str) -> list[Answer]:
         """Forget dead letters that are not to run again."""
-        _check_who(by)
-        return await dead.drop(self._store, _listed(ids), by)
+        check_actor(by)
+        return await dead.drop(self._store, listed_ids(ids), by)
 
     async def drop_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Forget all dead letters that are meant; `tell` hears how far it is."""
-        _check_who(by)
-        _check_filter(which)
+        check_actor(by)
+        check_filter(which)
+        check_progress(tell)
         return await dead.drop_all(self._store, which, by, tell)
 
     async def export_dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> ExportPage:
         """Return a page of dead letters with the calls they were to make."""
-        _check_filter(which)
-        _check_page(0 if after is None else after, limit)
+        check_filter(which)
+        check_page(0 if after is None else after, limit)
         return await dead.export(self._store, which, after, limit)
 
     async def pools(self) -> list[PoolView]:
@@ -191,7 +205,8 @@ class Operator:
 
     async def resize(self, pool: str, slots: int | None, by: str) -> PoolView | None:
         """Give a pool another cap, which wins over its declaration until None gives that back."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(pool=pool)
         if slots is not None and not are_slots(slots):
             raise UsageError(
                 f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED} "
@@ -209,6 +224,7 @@ class Operator:
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what a job tells, from behind that number on, until it is over."""
+        check_texts(id=id)
         over = False
         while not over:
             told = await look(self._store, id, after)
@@ -224,29 +240,35 @@ class Operator:
         self, tenant: str | None = None, after: str = "", limit: int = 100
     ) -> SessionsView:
         """Return a page of the sessions of a tenant, or, without one, of all."""
-        _check_page(0, limit)
+        check_page(0, limit)
+        check_texts(tenant=tenant, after=after)
         return await sessions_of(self._store, tenant, after, limit)
 
     async def session(self, id: str, tenant: str | None = None) -> SessionView | None:
         """Return a session with its state."""
+        check_texts(id=id, tenant=tenant)
         return await session_of(self._store, tenant, id)
 
     async def session_tenants(self, id: str) -> list[str | None]:
         """Return the tenants that have a session of this name, None for one of no tenant."""
+        check_texts(id=id)
         return await tenants_of(self._store, id)
 
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
         """Return the attempts at the turns of a session, oldest first."""
+        check_texts(id=id, tenant=tenant)
         return await history_of(self._store, tenant, id)
 
     async def erase_session(self, id: str, by: str, tenant: str | None = None) -> ErasedView | None:
         """End the turns of a session, then forget it and all that they said and told."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(id=id, tenant=tenant)
         return await erase_session(self._store, tenant, id, by)
 
     async def erase_sessions(self, tenant: str, by: str) -> list[ErasedView]:
         """Erase all sessions of a tenant."""
-        _check_who(by)
+        check_actor(by)
+        check_tenant(tenant)
         erased: list[ErasedView] = []
         while views := (await sessions_of(self._store, tenant, "", 100)).sessions:
             for one in views:
@@ -263,17 +285,20 @@ class Operator:
 
         The name is that of its task, or, where that has several, the id of the schedule.
         """
-        _check_who(by)
+        check_actor(by)
+        check_texts(name=name)
         return await self._schedule_acts.set_paused(name, True, by)
 
     async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
         """Let a schedule run again, from its next moment on: those of the pause are left out."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(name=name)
         return await self._schedule_acts.set_paused(name, False, by)
 
     async def trigger_schedule(self, name: str, by: str) -> Answer | None:
         """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(name=name)
         return await self._schedule_acts.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
@@ -282,6 +307,7 @@ class Operator:
 
     async def farm(self, id: str) -> FarmRecord | None:
         """Return one farm."""
+        check_texts(id=id)
         return await farm_of(self._store, id)
 
     async def workers(self) -> WorkersView:
@@ -290,39 +316,46 @@ class Operator:
 
     async def drain_farm(self, farm_id: str, by: str) -> WishAnswer | None:
         """Let a farm finish what it runs, then end."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(farm_id=farm_id)
         return await self._wishes.drain(farm_id, by) if _is_farm(farm_id) else None
 
     async def drain_worker(self, worker_id: str, by: str) -> WishAnswer | None:
         """Let a worker finish what it runs, then end; another takes its place."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(worker_id=worker_id)
         return None if _is_farm(worker_id) else await self._wishes.drain(worker_id, by)
 
     async def restart_farm(self, farm_id: str, by: str) -> WishAnswer | None:
         """Put a new worker in the place of each, one after the other; no job is cut short."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(farm_id=farm_id)
         return await self._wishes.restart(farm_id, by) if _is_farm(farm_id) else None
 
     async def set_bounds(
         self, farm_id: str, minimum: int | None, maximum: int | None, by: str
     ) -> WishAnswer | None:
         """Give a farm other numbers of workers, at least and at most; None leaves one as it is."""
-        _check_who(by)
+        check_actor(by)
+        check_texts(farm_id=farm_id)
         return await self._wishes.bounds(farm_id, minimum, maximum, by)
 
     async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> WishAnswer | None:
         """Return what a farm, or one worker, runs, and a page of what it has lately finished."""
-        _check_page(after, limit)
+        check_texts(id=id)
+        check_page(after, limit)
         return await self._wishes.snapshot(id, after, limit)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return audit lines from behind a number on, those whose kind begins so."""
-        _check_page(after, limit)
+        check_texts(kind=kind)
+        check_page(after, limit)
         return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
 
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
         """Return the newest audit lines, oldest of them first."""
-        _check_page(0, limit)
+        check_texts(kind=kind)
+        check_page(0, limit)
         end = await last_number(self._store, STREAM)
         window = limit
         while True:
@@ -332,7 +365,8 @@ class Operator:
             window *= 4
 
     async def _set_paused(self, pool: str, paused: bool, by: str) -> PoolView | None:
-        _check_who(by)
+        check_actor(by)
+        check_texts(pool=pool)
         if await pool_named(self._store, pool) is None:
             return None
         await self._store.pause(pool, paused, by)
@@ -345,53 +379,3 @@ class Operator:
 
 def _is_farm(id: str) -> bool:
     return parts_of(id) == (id, None)
-
-
-def _check_who(by: object) -> None:
-    if not is_name(by):
-        raise UsageError(f"by={shown(by)} is not allowed; say who does it, as {NAME_ALLOWED}")
-
-
-def _check_filter(which: object) -> None:
-    if not isinstance(which, Filter):
-        raise UsageError(f"which={shown(which)} is not allowed; give a Filter of poolhand.contract")
-    if not _are_statuses(which.statuses):
-        raise UsageError(
-            f"statuses={shown(which.statuses)} is not allowed; give a tuple of {', '.join(Status)}"
-        )
-    for name in ("since", "until"):
-        moment = getattr(which, name)
-        if moment is not None and not (isinstance(moment, datetime) and moment.tzinfo):
-            raise UsageError(
-                f"{name}={shown(moment)} is not allowed; give a datetime with a time zone"
-            )
-    if which.since is not None and which.until is not None and which.since >= which.until:
-        raise UsageError(
-            f"since={which.since.isoformat()} is not before until={which.until.isoformat()}: "
-            "no job is meant; give an earlier `since`"
-        )
-    for name in ("pool", "name", "key", "session", "tenant", "user", "id_prefix"):
-        text = getattr(which, name)
-        if text is not None and not isinstance(text, str):
-            raise UsageError(f"{name}={shown(text)} is not allowed; give a str")
-
-
-def _are_statuses(value: object) -> bool:
-    # A single status is a text: taken for several it would mean its letters, and no job at all.
-    return isinstance(value, Collection) and all(one in list(Status) for one in value)
-
-
-def _check_page(after: Any, limit: Any) -> None:
-    if not is_count(limit):
-        raise UsageError(f"limit={shown(limit)} is not allowed; it must be an int from 1 to 10**18")
-    if not is_int(after) or not 0 <= after <= LAST:
-        raise UsageError(f"after={shown(after)} is not allowed; it must be an int from 0 to {LAST}")
-
-
-def _listed(ids: object) -> list[str]:
-    """Return ids as a list; a text is one id, not an iterable of letters."""
-    if isinstance(ids, Iterable) and not isinstance(ids, str):
-        listed = list(ids)
-        if all(isinstance(id, str) for id in listed):
-            return listed
-    raise UsageError(f"ids={shown(ids)} is not allowed; give a list of ids")

@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from poolhand.errors import PoolhandError, UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe.events import Events
 from poolhand.pool.config import CHECKS as POOL_CHECKS
-from poolhand.pool.config import is_kept
+from poolhand.pool.config import PoolOptions, is_kept
 from poolhand.pool.drain import DrainReport
 from poolhand.pool.fanout import label_of
 from poolhand.pool.fault import ending_of
@@ -26,7 +27,7 @@ from poolhand.pool.ticket import Ticket, wait
 from poolhand.pool.turn import Turn, is_factory, steps
 from poolhand.pool.work import Work
 from poolhand.rules.backpressure import bounded, fail_fast
-from poolhand.rules.checks import Seconds, is_text, shown
+from poolhand.rules.checks import Seconds, is_text, no_option, shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime
@@ -50,6 +51,13 @@ OTHERWISE = {
     "autoscale": "`await pool.auto_scale(…)`",
     "run_in": "a plain or an async `run` of the agent, which tells where it runs",
 }
+KNOWN = (
+    "num_workers",
+    "max_queue_size",
+    "agent_factory",
+    "name",
+    *(one for one in PoolOptions.__annotations__ if one not in OTHERWISE),
+)
 # The settings of an Autoscale, as `auto_scale` calls them.
 SCALE_WORDS = {
     "min": "min_workers",
@@ -60,6 +68,7 @@ SCALE_WORDS = {
 }
 
 
+@explain_misuse
 class AgentPool:
     """A pool of `num_workers` slots that makes an agent for each job, runs it and closes it.
 
@@ -90,11 +99,7 @@ class AgentPool:
         faults = _faults(
             num_workers=num_workers, max_queue_size=max_queue_size, agent_factory=agent_factory
         )
-        faults += [
-            f"{word!r} is no option of an agent pool; use {other}"
-            for word, other in OTHERWISE.items()
-            if word in options
-        ]
+        faults += _take_unknown(options)
         options = {"drain_timeout": DRAIN_SECONDS, **options, "timeout": timeout}
         if not faults:
             options["max_concurrent"] = num_workers
@@ -295,3 +300,15 @@ def _in_scale_words(text: str) -> str:
     words = rf"\b({'|'.join(SCALE_WORDS)})(?==)"
     text = re.sub(words, lambda found: SCALE_WORDS[found[0]], text)
     return text.replace("Autoscale", "auto_scale", 1)
+
+
+def _take_unknown(options: dict[str, Any]) -> list[str]:
+    """Take options out that there are not, and return what is wrong with them."""
+    unknown = [word for word in options if word not in PoolOptions.__annotations__]
+    for word in unknown:
+        del options[word]
+    return [
+        f"{word!r} is no option of an agent pool; use {other}"
+        for word, other in OTHERWISE.items()
+        if word in options
+    ] + [no_option(word, KNOWN, " of an agent pool") for word in unknown]

@@ -11,16 +11,19 @@ from poolhand.pool.scope import SESSION, Scope, take_scope
 from poolhand.rules.backoff import Retry
 from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
 from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
     LONGEST_NAME,
     NAME_ALLOWED,
+    SECONDS_ALLOWED,
     Seconds,
-    did_you_mean,
     is_amount,
     is_count,
     is_name,
     is_seconds,
     is_short,
     is_whole,
+    no_option,
     optional,
     shown,
     to_seconds,
@@ -109,21 +112,21 @@ CHECKS: dict[str, Check] = {
         lambda value: isinstance(value, Unbounded | Bounded | FailFast | RingBuffer),
         "unbounded(), bounded(n), fail_fast(), ring_buffer(n), 'unbounded', 'fail_fast' or None",
     ),
-    "timeout": (optional(is_amount), "seconds above 0, or None"),
-    "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
+    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
+    "soft_timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
     "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
     "history": (is_kept, "an int of 0 or more and at most 100,000,000"),
     "max_keys": (is_kept, "an int of 0 or more and at most 100,000,000"),
-    "key_ttl": (is_seconds, "seconds, 0 or more"),
-    "max_per_key": (optional(is_count), "an int of at least 1, or None"),
+    "key_ttl": (is_seconds, SECONDS_ALLOWED),
+    "max_per_key": (optional(is_count), f"{COUNT_ALLOWED}, or None"),
     "autoscale": (
         optional(lambda value: isinstance(value, Autoscale)),
         "an Autoscale(…), or None",
     ),
-    "stale_after": (is_amount, "seconds above 0"),
-    "drain_timeout": (is_seconds, "seconds, 0 or more"),
-    "cancel_grace": (is_seconds, "seconds, 0 or more"),
+    "stale_after": (is_amount, AMOUNT_ALLOWED),
+    "drain_timeout": (is_seconds, SECONDS_ALLOWED),
+    "cancel_grace": (is_seconds, SECONDS_ALLOWED),
     "on_dead": (optional(callable), "a callable that takes the Job, or None"),
 }
 
@@ -153,7 +156,7 @@ def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
     given = dict(options)
     scope, faults = take_scope(given)
     unknown = sorted(given.keys() - CHECKS.keys())
-    faults += [f"{key!r} is no option of a pool; {did_you_mean(key, _known())}" for key in unknown]
+    faults += [no_option(key, _known(), " of a pool") for key in unknown]
     values: dict[str, Any] = {
         key: _named(key, to_seconds(value)) for key, value in given.items() if key not in unknown
     }
@@ -209,7 +212,7 @@ _DEFAULTS: dict[str, object] = {"queue": Priority(), "backpressure": Unbounded()
 
 
 def _known() -> Iterable[str]:
-    return PoolOptions.__annotations__
+    return ("name", *PoolOptions.__annotations__)
 
 
 def _named(key: str, value: object) -> object:

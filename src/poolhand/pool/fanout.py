@@ -8,16 +8,17 @@ from functools import partial
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from poolhand.errors import UsageError
+from poolhand.misuse import OptionsStruct, explain_misuse
 from poolhand.pool import config
 from poolhand.pool.fault import ending_of
 from poolhand.pool.mapping import ask_to_stop, call_faults, map_faults
 from poolhand.pool.pool import Pool
 from poolhand.pool.work import Work, name_of
 from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
     Seconds,
     convert_seconds,
     is_amount,
@@ -77,6 +78,7 @@ async def bounded_map(
 ) -> list[T | BaseException]: ...
 
 
+@explain_misuse
 async def bounded_map(
     fn: Callable[[Any], Any],
     items: Iterable[Any] | AsyncIterable[Any],
@@ -93,7 +95,7 @@ async def bounded_map(
         return await pool.map(fn, items, return_exceptions=return_exceptions)
 
 
-class AgentRequest(Struct, frozen=True):
+class AgentRequest(OptionsStruct, frozen=True):
     """One call of an `agent_fanout`, for at most `timeout` seconds.
 
     `label` names it in the results; without one it is called what its function or agent is called.
@@ -137,6 +139,7 @@ class FanoutResult(TypedDict):
 Request = Callable[[], Any] | AgentRequest | Mapping[str, Any]
 
 
+@explain_misuse
 async def agent_fanout(
     requests: Iterable[Request], max_parallel: int = 8, *, runtime: Runtime | None = None
 ) -> list[FanoutResult]:
@@ -253,7 +256,7 @@ CHECKS: dict[str, config.Check] = {
     "args": (lambda value: isinstance(value, tuple | list), "a tuple or a list"),
     "kwargs": (_has_names, "a mapping of names to values"),
     "label": (optional(is_text), "a non-blank text, or None"),
-    "timeout": (optional(is_amount), "seconds above 0, or None"),
+    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
 }
 
 

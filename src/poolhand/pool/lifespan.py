@@ -7,15 +7,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.pool.agent_pool import MAX_WORKERS, MIN_WORKERS, AgentPool
 from poolhand.pool.pool import Pool
 from poolhand.pool.submitter import UNSET
-from poolhand.rules.checks import Seconds, is_seconds, shown, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.sizing import Autoscale
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
+@explain_misuse
 def pool_lifespan(
     pool: Pool | AgentPool, *, drain_timeout: Seconds = 30.0, autoscale: Autoscale | None = UNSET
 ) -> Lifespan:
@@ -54,7 +56,7 @@ def _check(pool: Any, drain_timeout: Any, autoscale: Any) -> None:
         faults.append(f"pool={shown(pool)} is not allowed; it must be a Pool or an AgentPool")
     if not is_seconds(drain_timeout):
         faults.append(
-            f"drain_timeout={shown(drain_timeout)} is not allowed; give seconds, 0 or more"
+            f"drain_timeout={shown(drain_timeout)} is not allowed; give {SECONDS_ALLOWED}"
         )
     if not (autoscale is UNSET or autoscale is None or isinstance(autoscale, Autoscale)):
         faults.append(

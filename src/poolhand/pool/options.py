@@ -13,14 +13,15 @@ from poolhand.errors import UsageError
 from poolhand.pool.config import RUN_IN, PoolConfig
 from poolhand.rules.backoff import Retry
 from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
     LONGEST_NAME,
-    did_you_mean,
     is_amount,
     is_int,
     is_seconds,
     is_short,
     is_text,
     is_writable,
+    no_option,
     optional,
     shown,
     to_seconds,
@@ -29,6 +30,13 @@ from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
 from poolhand.rules.meeting import OnBusy
 from poolhand.rules.rank import FairRoundRobin
+
+
+class Origin(Struct, frozen=True):
+    """The call that gave options, as errors name it, and further options that it takes."""
+
+    text: str
+    further: tuple[str, ...] = ()
 
 
 class Options(Struct, frozen=True):
@@ -72,9 +80,17 @@ def defaults(config: PoolConfig) -> Options:
 
 
 def with_changes(
-    options: Options, config: PoolConfig, changes: Mapping[str, Any], durable: bool = False
+    options: Options,
+    config: PoolConfig,
+    changes: Mapping[str, Any],
+    durable: bool = False,
+    origin: Origin | None = None,
 ) -> Options:
-    """Check changes to the options and return the new ones; `durable`: a store keeps the jobs."""
+    """Check changes to the options and return the new ones; `durable`: a store keeps the jobs.
+
+    Errors begin with the text of the `origin`; the usual one is `with_options` of the pool.
+    """
+    origin = origin or Origin(f"Pool {config.name!r}, with_options")
     values = {
         name: to_seconds(value) if name in DURATIONS else value for name, value in changes.items()
     }
@@ -84,7 +100,8 @@ def with_changes(
     for name, value in values.items():
         if name not in checks:
             known = (one for one in checks if durable or one not in DURABLE_ONLY)
-            faults.append(f"{name!r} is no option of a submit; {did_you_mean(name, known)}")
+            of = "" if origin.further else " of a submit"
+            faults.append(no_option(name, (*origin.further, *known), of))
         elif not checks[name][0](value):
             faults.append(f"{name}={shown(value)} is not allowed; it must be {checks[name][1]}")
     if not faults:
@@ -92,7 +109,7 @@ def with_changes(
         faults = _faults_together(changed)
         if not faults:
             return changed
-    raise UsageError(f"Pool {config.name!r}, with_options: " + "; ".join(faults))
+    raise UsageError(f"{origin.text}: " + "; ".join(faults))
 
 
 def _faults_together(options: Options) -> list[str]:
@@ -204,21 +221,21 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "session": _LABEL,
     "tenant": _LABEL,
     "user": _LABEL,
-    "timeout": (optional(is_amount), "seconds above 0, or None"),
-    "soft_timeout": (optional(is_amount), "seconds above 0, or None"),
+    "timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
+    "soft_timeout": (optional(is_amount), f"{AMOUNT_ALLOWED}, or None"),
     "retry": (optional(lambda value: isinstance(value, Retry)), "a Retry(…), or None"),
     "run_in": (optional(lambda value: value in RUN_IN), "'loop', 'thread', 'process' or None"),
     "delay": (
-        optional(lambda value: is_seconds(value) and value < LONGEST),
-        "seconds, 0 or more and at most a hundred years, or None",
+        optional(lambda value: is_seconds(value) and value <= LONGEST),
+        f"seconds, 0 or more and at most {LONGEST:,.0f} (a hundred years), or None",
     ),
     "run_at": (
         optional(lambda value: isinstance(value, datetime) and _is_moment(value)),
         "a datetime with a time zone between the years 1970 and 9000, or None",
     ),
     "expires": (
-        optional(lambda value: is_amount(value) and value < LONGEST),
-        "seconds above 0 and at most a hundred years, or None",
+        optional(lambda value: is_amount(value) and value <= LONGEST),
+        f"seconds above 0 and at most {LONGEST:,.0f} (a hundred years), or None",
     ),
     "cancel_with_caller": (lambda value: isinstance(value, bool), "True or False"),
     "on_crash": (lambda value: value in ON_CRASH, "'rerun' or 'fail'"),

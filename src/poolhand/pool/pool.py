@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
 from poolhand.pool import durable, registry, snapshot
@@ -26,7 +27,7 @@ from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.audit import AuditLine
-from poolhand.rules.checks import Seconds, is_seconds, is_whole, shown, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, is_whole, shown, to_seconds
 from poolhand.rules.job import Job, Status
 from poolhand.rules.sizing import Autoscale
 from poolhand.runtime import Runtime, check_script
@@ -34,6 +35,7 @@ from poolhand.runtime import Runtime, check_script
 _RUNTIME: list[Runtime] = []
 
 
+@explain_misuse
 class Pool(Submitter):
     """A named set of `max_concurrent` slots, with a queue and a policy for when it is full.
 
@@ -41,7 +43,7 @@ class Pool(Submitter):
     `await pool.drain(…)`. All options are listed under PoolOptions and in the documentation.
     """
 
-    def __new__(cls, name: str | None = None, **options: Any) -> Self:
+    def __new__(cls, *_: Any, **options: Any) -> Self:
         """Make a pool of the class that its scope asks for."""
         durable_one = cls is Pool and options.get("scope", SESSION) in DURABLE
         made: Self = object.__new__(durable.kind() if durable_one else cls)
@@ -132,7 +134,7 @@ class Pool(Submitter):
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(
-                f"drain(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more"
+                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
             )
         engine = self._here()
         if self._drain is None or self._drained is None:

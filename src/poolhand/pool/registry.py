@@ -6,6 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import shown
 
 if TYPE_CHECKING:
     from poolhand.pool.pool import Pool
@@ -14,11 +16,14 @@ _live: dict[str, Pool] = {}
 _serials = count(1)
 
 
+@explain_misuse
 def get_pool(name_or_id: str) -> Pool | None:
     """Return the live pool of that name or id, None when there is none.
 
     Pools of several tenants may have one name here; each has another one in its store.
     """
+    if not isinstance(name_or_id, str):
+        raise UsageError(f"get_pool({shown(name_or_id)}) is not allowed; give a name or an id")
     pools = list_pools()
     found = [one for one in pools if name_or_id in (one.known_as, one.id)]
     found = found or [one for one in pools if one.name == name_or_id]

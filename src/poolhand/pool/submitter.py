@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine import Engine
 from poolhand.pool.mapping import map_items
@@ -40,6 +41,7 @@ def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+@explain_misuse
 class Submitter:
     """Takes work under one set of options; a pool is one, and so is what `with_options` returns."""
 

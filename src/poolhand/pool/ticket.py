@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
 from poolhand.errors import StoreError, UsageError
-from poolhand.rules.checks import Seconds, is_seconds, shown, to_seconds
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
@@ -20,6 +21,7 @@ EXPLAIN_WITHIN = 1.0  # how much longer a wait whose time is over may take, to s
 LEARN_WITHIN = 3.0  # and to learn how the job ended, if the store says that it is over
 
 
+@explain_misuse
 class Ticket(Generic[T]):
     """The handle on one job: await it for its value, or for the exception the job raised.
 
@@ -133,7 +135,7 @@ def checked_timeout(verb: str, timeout: Any) -> float | None:
     if seconds is None or is_seconds(seconds):
         found: float | None = seconds
         return found
-    raise UsageError(f"{verb}(timeout={shown(timeout)}) is not allowed; give seconds, 0 or more")
+    raise UsageError(f"{verb}(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}")
 
 
 @overload
@@ -144,6 +146,7 @@ async def wait(tickets: Ticket[Any], timeout: Seconds | None = None) -> Job: ...
 async def wait(tickets: Iterable[Ticket[Any]], timeout: Seconds | None = None) -> list[Job]: ...
 
 
+@explain_misuse
 async def wait(
     tickets: Ticket[Any] | Iterable[Ticket[Any]], timeout: Seconds | None = None
 ) -> Job | list[Job]:

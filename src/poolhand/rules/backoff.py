@@ -8,7 +8,10 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from poolhand.errors import UsageError
+from poolhand.misuse import OptionsStruct
 from poolhand.rules.checks import (
+    COUNT_ALLOWED,
+    SECONDS_ALLOWED,
     Predicate,
     Seconds,
     convert_seconds,
@@ -32,16 +35,19 @@ def _are_errors(value: Any) -> bool:
 RAISED_AS = "_poolhand_raised_as"  # on an error: the names of its classes in another process
 
 CHECKS: dict[str, tuple[Predicate, str]] = {
-    "attempts": (is_count, "an int of at least 1"),
-    "first": (is_seconds, "seconds, 0 or more"),
-    "factor": (lambda value: is_number(value) and value >= 1, "a number of at least 1"),
-    "cap": (is_seconds, "seconds, 0 or more"),
+    "attempts": (is_count, COUNT_ALLOWED),
+    "first": (is_seconds, SECONDS_ALLOWED),
+    "factor": (
+        lambda value: is_number(value) and value >= 1,
+        "a number of at least 1 and at most 10**18",
+    ),
+    "cap": (is_seconds, SECONDS_ALLOWED),
     "jitter": (lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
     "give_up_on": (_are_errors, "a tuple of exception classes, or of their full names"),
 }
 
 
-class Retry(Struct, frozen=True):
+class Retry(OptionsStruct, frozen=True):
     """Exponential backoff: `first × factor^n` seconds up to `cap`, shortened by up to `jitter`.
 
     `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry. A

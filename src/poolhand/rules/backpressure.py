@@ -7,7 +7,16 @@ from enum import Enum, StrEnum, auto
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Seconds, is_count, is_seconds, shown, to_seconds
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import (
+    COUNT_ALLOWED,
+    SECONDS_ALLOWED,
+    Seconds,
+    is_count,
+    is_seconds,
+    shown,
+    to_seconds,
+)
 
 
 class OnFull(StrEnum):
@@ -146,6 +155,7 @@ def unbounded() -> Policy:
     return Unbounded()
 
 
+@explain_misuse
 def bounded(
     max_depth: int,
     on_full: str = OnFull.BLOCK_SUBMITTER,
@@ -162,12 +172,13 @@ def bounded(
     elif seconds is not None and on_full != OnFull.BLOCK_SUBMITTER:
         faults.append(f"wait_timeout={seconds!r} only goes with on_full='block_submitter'")
     if seconds is not None and not is_seconds(seconds):
-        faults.append(f"wait_timeout={shown(seconds)} is not allowed; give seconds, 0 or more")
+        faults.append(f"wait_timeout={shown(seconds)} is not allowed; give {SECONDS_ALLOWED}")
     if faults:
-        raise UsageError(f"bounded({max_depth!r}): " + "; ".join(faults))
+        raise UsageError(f"bounded({shown(max_depth)}): " + "; ".join(faults))
     return Bounded(max_depth, OnFull(on_full), seconds)
 
 
+@explain_misuse
 def queue(
     max_depth: int | None = None,
     on_full: str | None = None,
@@ -190,11 +201,12 @@ def fail_fast() -> Policy:
     return FailFast()
 
 
+@explain_misuse
 def ring_buffer(max_depth: int) -> Policy:
     """Keep the newest `max_depth` waiting jobs and drop the oldest."""
     faults = _depth_faults(max_depth)
     if faults:
-        raise UsageError(f"ring_buffer({max_depth!r}): " + "; ".join(faults))
+        raise UsageError(f"ring_buffer({shown(max_depth)}): " + "; ".join(faults))
     return RingBuffer(max_depth)
 
 
@@ -216,6 +228,6 @@ def _depth_faults(value: int) -> list[str]:
     if is_count(value):
         return []
     return [
-        f"max_depth={shown(value)} is not allowed; it must be an int of at least 1 "
+        f"max_depth={shown(value)} is not allowed; it must be {COUNT_ALLOWED} "
         "(use fail_fast() for a pool that keeps no queue)"
     ]

@@ -16,7 +16,31 @@ Seconds = float | timedelta
 LARGEST = 1e18
 LONGEST_NAME = 1_000  # bytes: room for any id or path; two of them fit into any index
 LONGEST_SHOWN = 200
+COUNT_ALLOWED = "an int of at least 1 and at most 10**18"
+WHOLE_ALLOWED = "an int of 0 or more and at most 10**18"
+SECONDS_ALLOWED = "seconds, 0 or more and at most 10**18"
+AMOUNT_ALLOWED = "seconds above 0 and at most 10**18"
 NAME_ALLOWED = f"a non-blank text of at most {LONGEST_NAME:,} bytes in UTF-8, without NUL"
+
+# Words of other task queues, and shorter or longer ones, for which no option looks alike.
+SYNONYMS = {
+    "backoff": ("factor", "first", "retry"),
+    "concurrency": ("slots", "max_concurrent", "prefetch_per_worker"),
+    "countdown": ("delay",),
+    "eta": ("run_at",),
+    "max_attempts": ("attempts", "retry"),
+    "max_delay": ("cap",),
+    "max_retries": ("attempts", "retry"),
+    "queue": ("pool",),
+    "queues": ("pools",),
+    "retries": ("attempts", "retry"),
+    "size": ("max_concurrent", "slots"),
+    "soft_time_limit": ("soft_timeout",),
+    "time_limit": ("timeout",),
+    "timezone": ("tz",),
+    "workers": ("max_concurrent", "slots", "max_workers"),
+    "zone": ("tz",),
+}
 
 
 def shown(value: object) -> str:
@@ -49,6 +73,14 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     names = list(known)
     near = nearest(name, names)
     return f"there are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
+
+
+def no_option(name: object, known: Iterable[str], of: str = "") -> str:
+    """Return the error about an option that there is not, with the one that is probably meant."""
+    names = list(known)
+    near = next((one for one in SYNONYMS.get(str(name), ()) if one in names), None)
+    hint = did_you_mean(name if near is None else near, names) if names else "there are none"
+    return f"{shown(name)} is no option{of}; {hint}"
 
 
 def optional(check: Predicate) -> Predicate:

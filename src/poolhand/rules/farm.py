@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec import Struct
 
+from poolhand.misuse import OptionsStruct
 from poolhand.rules.checks import Seconds, convert_seconds
 
 
@@ -35,7 +36,7 @@ class FarmOptions(TypedDict, total=False):
     surge: int
 
 
-class FarmSettings(Struct, frozen=True):
+class FarmSettings(OptionsStruct, frozen=True):
     """What a supervisor and its workers go by; 0 jobs or MB: no limit.
 
     Durations are seconds or a timedelta, which becomes seconds.

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Seconds, convert_seconds, is_amount, is_count, shown
+from poolhand.misuse import OptionsStruct
+from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
+    Seconds,
+    convert_seconds,
+    is_amount,
+    is_count,
+    shown,
+)
 
 DAY = 86_400.0
 
 
-class Keep(Struct, frozen=True, kw_only=True):
+class Keep(OptionsStruct, frozen=True, kw_only=True):
     """How long a store keeps what is over, in seconds, and how many at most (None: any number).
 
     Results are jobs that are over and no dead letters; those are kept by bounds of their own.
@@ -57,8 +64,8 @@ def check_keep(keep: object) -> None:
 def _faults(keep: Keep) -> Iterator[str]:
     for name in ("results", "dead", "audit"):
         if not is_amount(value := getattr(keep, name)):
-            yield f"{name}={shown(value)} is not allowed; give seconds above 0"
+            yield f"{name}={shown(value)} is not allowed; give {AMOUNT_ALLOWED}"
     for name in ("max_results", "max_dead", "max_audit"):
         value = getattr(keep, name)
         if value is not None and not is_count(value):
-            yield f"{name}={shown(value)} is not allowed; give a number above 0, or None"
+            yield f"{name}={shown(value)} is not allowed; give {COUNT_ALLOWED}, or None"

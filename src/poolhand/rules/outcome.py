@@ -21,7 +21,7 @@ from poolhand.errors import (
     ToolOutcomeUnknown,
     UsageError,
 )
-from poolhand.rules.checks import is_seconds, to_seconds
+from poolhand.rules.checks import SECONDS_ALLOWED, is_seconds, to_seconds
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 
 
@@ -84,12 +84,14 @@ def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
             until = to_seconds(until)
             if is_seconds(until) or (isinstance(until, datetime) and until.tzinfo is not None):
                 return Snoozed(until)
-            return _unreadable(error, "seconds from now, 0 or more, or a datetime with a time zone")
+            return _unreadable(
+                error, f"{SECONDS_ALLOWED}, from now, or a datetime with a time zone"
+            )
         case RetryLater(retry_after=after):
             after = to_seconds(after)
             if is_seconds(after):
                 return Failed(error, on_purpose=True, retry_after=after)
-            return _unreadable(error, "seconds, 0 or more")
+            return _unreadable(error, SECONDS_ALLOWED)
         case (
             GiveUp()
             | SessionErased()

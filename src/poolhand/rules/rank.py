@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.rules.checks import Seconds, is_amount, is_text, shown, to_seconds
 from poolhand.rules.entry import Entry
 
@@ -67,17 +68,20 @@ def lifo() -> Strategy:
     return Lifo()
 
 
+@explain_misuse
 def priority(aging: Seconds | None = None) -> Strategy:
     """Serve the highest priority first; a job gains one level per `aging` seconds of waiting."""
     seconds = to_seconds(aging)
     if seconds is not None and not is_amount(seconds):
         raise UsageError(
             f"priority(aging={shown(seconds)}) is not allowed; give the seconds after which a "
-            "waiting job gains one level (a number above 0), or None for strict priorities"
+            "waiting job gains one level (a number above 0 and at most 10**18), or None for strict "
+            "priorities"
         )
     return Priority(seconds)
 
 
+@explain_misuse
 def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = None) -> Strategy:
     """Serve one job per key and round; `key` names the submit option that holds the key."""
     faults = []
@@ -95,7 +99,8 @@ def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = Non
         ]
     else:
         faults.append(
-            f"weights={shown(weights)} is not allowed; it must map keys to numbers above 0"
+            f"weights={shown(weights)} is not allowed; it must map keys to numbers above 0, such "
+            'as {"acme": 3}'
         )
     if faults:
         raise UsageError("fair_round_robin: " + "; ".join(faults))

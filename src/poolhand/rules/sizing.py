@@ -10,7 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
+from poolhand.misuse import OptionsStruct, explain_misuse
 from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
+    SECONDS_ALLOWED,
     Predicate,
     Seconds,
     convert_seconds,
@@ -44,10 +48,10 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
     "up_at": (_is_share, SHARE_ALLOWED),
     "down_at": (_is_share, SHARE_ALLOWED),
     "queue_up_at": (_is_share, SHARE_ALLOWED),
-    "interval": (is_amount, "seconds above 0"),
+    "interval": (is_amount, AMOUNT_ALLOWED),
     "step": (_is_share, SHARE_ALLOWED),
-    "cooldown": (is_seconds, "seconds, 0 or more"),
-    "idle_after": (is_count, "an int of at least 1"),
+    "cooldown": (is_seconds, SECONDS_ALLOWED),
+    "idle_after": (is_count, COUNT_ALLOWED),
 }
 
 
@@ -63,7 +67,7 @@ class AutoscaleOptions(TypedDict, total=False):
     idle_after: int
 
 
-class Autoscale(Struct, frozen=True):
+class Autoscale(OptionsStruct, frozen=True):
     """When a pool grows and shrinks by itself, and how far.
 
     Every `interval` seconds a sample is taken. Two samples in a row above `up_at` (utilisation) or
@@ -160,6 +164,7 @@ def decide(settings: Autoscale, load: Load, trend: Trend, now: float) -> Decisio
     return Decision(target, trend, pressure or f"utilisation {load.utilisation:.2f}")
 
 
+@explain_misuse
 def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()) -> int:
     """Return how many workers keep up with `rate` jobs a second that take `seconds` each.
 
@@ -168,7 +173,7 @@ def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()
     """
     each: float = to_seconds(seconds)
     faults = [
-        f"{name}={shown(value)} is not allowed; it must be a number of 0 or more"
+        f"{name}={shown(value)} is not allowed; it must be a number of 0 or more and at most 10**18"
         for name, value in (("rate", rate), ("seconds", each))
         if not is_seconds(value)
     ]
@@ -188,7 +193,7 @@ def _bounds(limits: Any) -> tuple[list[int], list[str]]:
     given = list(limits) if isinstance(limits, Iterable) else limits
     if isinstance(given, list) and all(map(is_count, given)):
         return given, []
-    return [], [f"limits={shown(given)} is not allowed; it must be a list of ints of at least 1"]
+    return [], [f"limits={shown(given)} is not allowed; it must be a list, each {COUNT_ALLOWED}"]
 
 
 def _utilisation(busy: int, size: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -11,7 +11,15 @@ from msgspec import Struct
 
 from poolhand.context import Running, running
 from poolhand.errors import SessionForbidden, UsageError
-from poolhand.rules.checks import convert_seconds, is_amount, is_count, shown
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
+    convert_seconds,
+    is_amount,
+    is_count,
+    shown,
+)
 from poolhand.rules.job import Job
 from poolhand.rules.meeting import may_use
 from poolhand.rules.streams import rollbacks_of, session_of, streams_of_session
@@ -44,9 +52,24 @@ class SessionTerms(Struct, frozen=True):
     def __post_init__(self) -> None:
         convert_seconds(self, "ttl")
         if not is_count(self.schema):
-            raise UsageError(f"schema={shown(self.schema)} is not allowed; give 1, 2, 3 …")
+            raise UsageError(
+                f"@app.agent: schema={shown(self.schema)} is not allowed; give {COUNT_ALLOWED}"
+            )
         if self.ttl is not None and not is_amount(self.ttl):
-            raise UsageError(f"ttl={shown(self.ttl)} is not allowed; give seconds above 0, or None")
+            raise UsageError(
+                f"@app.agent: ttl={shown(self.ttl)} is not allowed; give {AMOUNT_ALLOWED}, or None"
+            )
+        if not _are_upcasters(self.upcasters):
+            raise UsageError(
+                f"@app.agent: upcasters={shown(self.upcasters)} is not allowed; map each old "
+                "schema to a function that takes the state and returns the next one: {1: from_1}"
+            )
+
+
+def _are_upcasters(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        is_count(one) and callable(value[one]) for one in value
+    )
 
 
 class Session:
@@ -56,6 +79,7 @@ class Session:
     grows with every write of the state; it is 0 before the first, which may be above 1.
     """
 
+    @explain_misuse
     def __init__(
         self,
         id: str,
@@ -63,6 +87,8 @@ class Session:
         tenant: str | None = None,
         user: str | None = None,
     ) -> None:
+        if not isinstance(id, str):
+            raise UsageError(f"Session({shown(id)}) is not allowed; give its name, a text")
         self.id = id
         self.tenant = tenant
         self.user = user

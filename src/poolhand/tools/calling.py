@@ -25,6 +25,7 @@ from poolhand.errors import (
     WireError,
 )
 from poolhand.execute.code import Code
+from poolhand.rules.checks import shown
 from poolhand.rules.job import Job, Status
 from poolhand.rules.receipts import (
     RECEIPTS,
@@ -284,6 +285,12 @@ async def settle(
 
     One that has not happened may be made again. Raises Conflict where there is nothing to decide.
     """
+    given: tuple[object, object] = key, happened
+    if not isinstance(given[0], str) or not isinstance(given[1], bool):
+        raise UsageError(
+            f"settle_tool({shown(key)}, happened={shown(happened)}) is not allowed; give the key "
+            "of the call, a text, and whether it happened, True or False"
+        )
     path = RECEIPTS + key.removeprefix(RECEIPTS)
     found = await store.get_document(path)
     if found is None:

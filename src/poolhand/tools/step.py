@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from asyncio import Future
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar, overload
@@ -14,7 +15,9 @@ from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
 from poolhand.execute.former import former_digests
 from poolhand.execute.parcel import Parcels
+from poolhand.misuse import explain_misuse
 from poolhand.rules.canonical import digest
+from poolhand.rules.checks import NAME_ALLOWED, is_name, shown
 from poolhand.rules.streams import Kind
 from poolhand.tools.calling import made
 from poolhand.tools.journal import Journal, Path, Step, under, write
@@ -35,6 +38,7 @@ async def step(
 async def step(name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
+@explain_misuse
 async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Do a part of the job once: `page = await step("fetch", fetch, url)`.
 
@@ -43,6 +47,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     recorded. Arguments and result are data, as those of a task; steps may be within steps, and
     side by side. Outside of a stored job `fn` is just called.
     """
+    _check_shape(name, fn)
     inside = running.get()
     if inside is None or inside.token is None:
         return await made(fn, args, kwargs)
@@ -65,6 +70,30 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     await inside.ask("record", write(Step(path, name, call, result)))
     # As the next attempt will see it.
     return code.unpack_result(result)
+
+
+def _check_shape(name: Any, fn: Any) -> None:
+    """Raise unless this is the name of a step and its function, and show how a step is written."""
+    if callable(name):
+        word = getattr(name, "__name__", "fetch")
+        raise UsageError(f'step takes a name first: step("{word}", {word}, …)')
+    if not is_name(name):
+        raise UsageError(
+            f'step({shown(name)}, …) is not allowed; a step has a name: step("fetch", fetch, url), '
+            f"{NAME_ALLOWED}"
+        )
+    if inspect.iscoroutine(fn):
+        fn.close()
+        word = fn.__name__
+        raise UsageError(
+            f"step takes a function and its arguments, not a coroutine: write "
+            f'step("{name}", {word}, …), not step("{name}", {word}(…))'
+        )
+    if not callable(fn):
+        raise UsageError(
+            f"step({shown(name)}, {shown(fn)}) is not allowed; the function comes second, then "
+            f'its arguments: step("{name}", fetch, url)'
+        )
 
 
 async def _within(path: Path, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -10,7 +10,17 @@ from msgspec import Struct
 
 from poolhand.errors import UsageError
 from poolhand.execute.task_name import name_of_task
-from poolhand.rules.checks import convert_seconds, did_you_mean, is_amount, shown
+from poolhand.rules.checks import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
+    NAME_ALLOWED,
+    convert_seconds,
+    did_you_mean,
+    is_amount,
+    is_count,
+    is_name,
+    shown,
+)
 from poolhand.rules.receipts import Effect
 
 DEDUPE = 86_400.0
@@ -37,18 +47,22 @@ class ToolTerms(Struct, frozen=True):
         convert_seconds(self, "dedupe_ttl", "timeout")
 
 
+TOOL_OPTIONS = tuple(name for name in ToolTerms.__struct_fields__ if name != "call_id")
+
+
 def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
     """Return the terms of a tool, or say all that is wrong with them."""
     fields = options.get("key_fields")
     faults = [] if fields is None else list(_field_faults(fn, fields))
     usable = {
-        "name": options.get("name") or name_of_task(fn),
+        "name": name_of_task(fn) if options.get("name") is None else options["name"],
         "key_fields": tuple(fields) if fields and not faults else (),
     }
-    try:
-        terms = ToolTerms(**{**options, **usable})
-    except TypeError as error:
-        raise UsageError(f"tool: {error}") from None
+    terms = ToolTerms(**{**options, **usable})
+    if not is_name(terms.name):
+        raise UsageError(f"tool name={shown(terms.name)} is not allowed; it must be {NAME_ALLOWED}")
+    if not is_count(terms.version):
+        faults.append(f"version={shown(terms.version)} is not allowed; it must be {COUNT_ALLOWED}")
     if terms.scope not in SCOPES:
         faults.append(f"scope={shown(terms.scope)} is not allowed; give one of {SCOPES}")
     if fields and terms.scope == "run":
@@ -64,7 +78,7 @@ def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
     elif terms.shared and terms.scope != "global":
         faults.append("shared=True goes with scope='global': other scopes have one tenant")
     faults += [
-        f"{name}={shown(value)} is not allowed; give seconds above 0"
+        f"{name}={shown(value)} is not allowed; give {AMOUNT_ALLOWED}"
         for name in ("dedupe_ttl", "timeout")
         if not is_amount(value := getattr(terms, name))
     ]

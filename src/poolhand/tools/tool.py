@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from poolhand.context import running
 from poolhand.errors import UsageError
 from poolhand.execute.code import PARCELS, Code
+from poolhand.execute.declaration import checked_function
 from poolhand.execute.parcel import Parcels
-from poolhand.rules.checks import Seconds, is_name, shown
+from poolhand.misuse import explain_misuse
+from poolhand.rules.checks import NAME_ALLOWED, Seconds, is_name, no_option, shown
 from poolhand.rules.receipts import Effect
 from poolhand.tools.calling import Calling, ToolContext, made
 from poolhand.tools.keys import Keys
-from poolhand.tools.terms import DEDUPE, READ_CACHE, ToolTerms, checked
+from poolhand.tools.terms import DEDUPE, READ_CACHE, TOOL_OPTIONS, ToolTerms, checked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +34,7 @@ def tool_context() -> ToolContext:
     return inside
 
 
+@explain_misuse
 class Tool(Generic[P, T]):
     """A function whose calls have receipts: what is done is not done again.
 
@@ -56,9 +59,7 @@ class Tool(Generic[P, T]):
     def with_options(self, *, call_id: str) -> Tool[P, T]:
         """Return the tool with a name for its next call, instead of that call's position."""
         if not is_name(call_id):
-            raise UsageError(
-                f"call_id={shown(call_id)} is not allowed; give a text that is no path"
-            )
+            raise UsageError(f"call_id={shown(call_id)} is not allowed; it must be {NAME_ALLOWED}")
         return Tool(self.fn, replace(self.terms, call_id=call_id))
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -115,6 +116,9 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., Any]]:
+    unknown = [name for name in options if name not in TOOL_OPTIONS]
+    if unknown:
+        raise UsageError(f"tool: {'; '.join(no_option(one, TOOL_OPTIONS) for one in unknown)}")
     effect = options.pop("effect", Effect.ONCE)
     if effect not in list(Effect):
         raise UsageError(
@@ -126,4 +130,9 @@ def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., 
         "effect": Effect(effect),
         "dedupe_ttl": ttl if ttl is not None else READ_CACHE if effect == "read" else DEDUPE,
     }
-    return lambda fn: Tool(fn, checked(fn, terms))
+
+    def make(fn: Callable[..., Any]) -> Tool[..., Any]:
+        fn = checked_function(fn, "@tool")
+        return Tool(fn, checked(fn, terms))
+
+    return make

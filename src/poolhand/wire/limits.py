@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from poolhand.errors import UsageError
-from poolhand.rules.checks import Predicate, is_count, is_whole, shown
+from poolhand.misuse import OptionsStruct
+from poolhand.rules.checks import (
+    COUNT_ALLOWED,
+    WHOLE_ALLOWED,
+    Predicate,
+    is_count,
+    is_whole,
+    shown,
+)
 
 KIB = 1024
 
 CHECKS: dict[str, tuple[Predicate, str]] = {
-    "payload": (is_count, "bytes, an int of at least 1"),
-    "depth": (is_count, "an int of at least 1"),
-    "state": (is_count, "bytes, an int of at least 1"),
-    "compress_above": (is_whole, "bytes, an int of 0 or more"),
+    "payload": (is_count, f"bytes, {COUNT_ALLOWED}"),
+    "depth": (is_count, COUNT_ALLOWED),
+    "state": (is_count, f"bytes, {COUNT_ALLOWED}"),
+    "compress_above": (is_whole, f"bytes, {WHOLE_ALLOWED}"),
 }
 
 
-class Limits(Struct, frozen=True):
+class Limits(OptionsStruct, frozen=True):
     """What a payload may measure: bytes before compression, and levels of nesting.
 
     Above `compress_above` bytes compression is tried. `state` is what the state of a session may

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
-from poolhand.rules.checks import Seconds, is_amount, shown, to_seconds
+from poolhand.rules.checks import AMOUNT_ALLOWED, Seconds, is_amount, shown, to_seconds
 from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
 from poolhand.wire.compression import compress, expand
 from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
@@ -110,7 +110,7 @@ def _expiry(seconds: float | None, at: datetime | None, ring: KeyRing | None) ->
     if seconds is None:
         return None
     if not is_amount(seconds):
-        raise UsageError(f"expires_in={shown(seconds)} is not allowed; give seconds above 0")
+        raise UsageError(f"expires_in={shown(seconds)} is not allowed; give {AMOUNT_ALLOWED}")
     if ring is None or at is None:
         raise UsageError(f"expires_in={seconds!r} needs a key ring, and at= with the time now")
     try:

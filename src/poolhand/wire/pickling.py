@@ -8,12 +8,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from msgspec import Struct
-
+from poolhand.misuse import OptionsStruct
 from poolhand.wire.codec import Codec, Reader
 
 
-class AllowPickle(Struct, frozen=True):
+class AllowPickle(OptionsStruct, frozen=True):
     """The permission to use pickle: whoever holds a key of the ring may run code here."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from poolhand.errors import BadSignature, UsageError
+from poolhand.misuse import explain_misuse
 from poolhand.rules.checks import is_text, shown
 
 SIGNATURE_BYTES = 32
@@ -27,6 +28,7 @@ class KeyRing:
 
     __slots__ = ("_accept_unbound", "_accept_unsigned", "_current", "_keys")
 
+    @explain_misuse
     def __init__(
         self,
         secrets: Mapping[str, bytes],
@@ -36,6 +38,7 @@ class KeyRing:
         accept_unbound: bool = False,
     ) -> None:
         faults = list(_faults(secrets, current))
+        faults += _switch_faults(accept_unsigned=accept_unsigned, accept_unbound=accept_unbound)
         if faults:
             raise UsageError("KeyRing: " + "; ".join(faults))
         # Keyed hashes instead of the secrets: what is not here cannot be shown.
@@ -125,3 +128,9 @@ def _faults(secrets: Any, current: Any) -> Iterator[str]:
     if current not in secrets:
         names = ", ".join(map(repr, secrets))
         yield f"current={shown(current)} is not allowed; it must be one of {names}"
+
+
+def _switch_faults(**given: object) -> Iterator[str]:
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            yield f"{name}={shown(value)} is not allowed; give True or False"

@@ -532,7 +532,9 @@ async def test_options_are_checked_as_a_whole_where_they_are_given() -> None:
 
 async def test_an_option_of_a_task_with_a_typo_is_told_with_the_one_that_is_meant() -> None:
     app = App("memory://")
-    with pytest.raises(UsageError, match=r"'tiemout' is no option .*; did you mean 'timeout'"):
+    with pytest.raises(
+        UsageError, match=r"@app.task: 'tiemout' is no option; did you mean 'timeout'"
+    ):
 
         @app.task(name="call", tiemout=5)  # type: ignore[call-overload, untyped-decorator]
         async def call() -> None: ...
@@ -723,3 +725,11 @@ async def test_however_quick_a_job_is_its_own_error_is_raised(runtime: SeededRun
         tickets = await asyncio.gather(*(call.submit(number) for number in range(20)))
         found = await asyncio.gather(*tickets, return_exceptions=True)
     assert found == errors
+
+
+@pytest.mark.parametrize("verb", ["delay", "apply_async", "send", "enqueue"])
+def test_verbs_of_other_task_queues_say_what_to_write(verb: str) -> None:
+    task: Any = App("memory://").task(name="abs")(abs)
+    assert not hasattr(task, verb)
+    with pytest.raises(AttributeError, match=rf"no attribute '{verb}'; write task.submit\(…\)"):
+        getattr(task, verb)

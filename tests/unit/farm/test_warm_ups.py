@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from poolhand import JobFailed
+from poolhand import JobFailed, UsageError
 from poolhand.app import App
 from poolhand.execute.code import Code
 from tests.unit.farm import warm_tasks
@@ -134,3 +135,10 @@ async def test_a_warm_up_that_a_child_cannot_know_is_named() -> None:
     async with app, app.worker(1):
         with pytest.raises(JobFailed, match="register it at the top level"):
             await (await work.submit(1))
+
+
+def test_a_warm_up_takes_no_arguments() -> None:
+    app: Any = App("memory://")
+    app.warm_up(lambda x=1, *rest, **more: x)
+    with pytest.raises(UsageError, match="called without arguments, and needs x, y: give them"):
+        app.warm_up(lambda x, y: x)

@@ -10,7 +10,7 @@ import pytest
 
 from poolhand import UsageError
 from poolhand.contract import Filter, Line, Owner
-from poolhand.operate.actions import LAST
+from poolhand.operate.arguments import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
@@ -341,3 +341,36 @@ async def test_a_filter_that_is_none_is_refused(world: World, which: Any) -> Non
     ):
         with pytest.raises(UsageError, match=r"give a (Filter|tuple)"):
             await look
+
+
+@pytest.mark.parametrize("id", [5, None, b"x", ["x"]], ids=str)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "erase_session", "farm", "job", "pause", "payload", "resolve", "session",
+        "session_history", "session_tenants", "trigger_schedule", "drain_farm",
+    ],
+)  # fmt: skip
+async def test_ids_and_names_are_texts(world: World, verb: str, id: Any) -> None:
+    acts = ("erase_session", "pause", "trigger_schedule", "drain_farm")
+    by = ("me",) if verb in acts else ()
+    with pytest.raises(UsageError, match="is not allowed; give a text"):
+        await getattr(world.operator, verb)(id, *by)
+
+
+@pytest.mark.parametrize("tenant", [None, 5])
+async def test_sessions_are_erased_of_one_named_tenant(world: World, tenant: Any) -> None:
+    with pytest.raises(UsageError, match="name the tenant whose sessions are erased"):
+        await world.operator.erase_sessions(tenant, "me")
+
+
+async def test_dead_or_not_is_yes_or_no(world: World) -> None:
+    word: Any = "yes"
+    with pytest.raises(UsageError, match="dead='yes' is not allowed; give True, False or None"):
+        await world.operator.jobs(Filter(dead=word))
+
+
+@pytest.mark.parametrize("verb", ["cancel_all", "retry_all", "drop_all"])
+async def test_progress_is_told_to_a_function(world: World, verb: str) -> None:
+    with pytest.raises(UsageError, match="tell=5 is not allowed; give a function, or None"):
+        await getattr(world.operator, verb)(Filter(), "me", 5)

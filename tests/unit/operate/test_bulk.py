@@ -94,7 +94,7 @@ async def test_it_works_in_batches_and_tells_how_far_it_is(world: World) -> None
         ({"since": START.replace(tzinfo=None)}, "since=.* give a datetime with a time zone"),
         ({"until": "2h"}, "until='2h' is not allowed"),
         ({"since": START, "until": START}, "is not before until"),
-        ({"user": 7}, "user=7 is not allowed; give a str"),
+        ({"user": 7}, "user=7 is not allowed; give a text"),
     ],
     ids=str,
 )

@@ -283,9 +283,9 @@ def test_all_bad_settings_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         Autoscale(min=5, max=4, up_at=0.2, down_at=0.5, step=0, interval=nan, idle_after=0)
     assert caught.value.message == (
-        "Autoscale: interval=nan is not allowed; it must be seconds above 0; "
+        "Autoscale: interval=nan is not allowed; it must be seconds above 0 and at most 10**18; "
         "step=0 is not allowed; it must be a number above 0 and at most 1; "
-        "idle_after=0 is not allowed; it must be an int of at least 1; "
+        "idle_after=0 is not allowed; it must be an int of at least 1 and at most 10**18; "
         "max=4 is not allowed; it must be at least min=5; "
         "down_at=0.5 is not allowed; it must be below up_at=0.2"
     )

@@ -495,3 +495,46 @@ async def test_a_turn_that_saves_often_can_still_be_rolled_back(url: str) -> Non
         assert await result(await talk.submit("new")) == ["base", "new"]
         with pytest.raises(JobCancelled):
             await result(often)
+
+
+# Wrong calls
+
+
+@pytest.mark.parametrize("verb", ["submit", "run", "map", "submit_many", "with_options"])
+def test_an_agent_without_a_session_says_where_its_verbs_are(verb: str) -> None:
+    agent: Any = App("memory://").agent(name="chat")(_echo)
+    assert not hasattr(agent, verb)
+    with pytest.raises(AttributeError, match=rf"write agent.session\('s-1'\).{verb}\(…\)"):
+        getattr(agent, verb)
+
+
+def test_other_unknown_names_of_an_agent_get_no_hint() -> None:
+    agent: Any = App("memory://").agent(name="chat")(_echo)
+    with pytest.raises(AttributeError, match=r"^'Agent' object has no attribute 'sesion'$"):
+        agent.sesion  # noqa: B018
+
+
+@pytest.mark.parametrize("session", ["hello", None, 5])
+async def test_an_agent_that_is_called_wants_a_session(session: Any) -> None:
+    agent = App("memory://").agent(name="chat")(_echo)
+    assert await agent(Session("s-1"), "hello") == "hello"
+    with pytest.raises(
+        UsageError, match=r"takes a Session first: await agent\(Session\('s-1'\), …\)"
+    ):
+        await agent(session, "hello")
+
+
+def test_the_name_of_a_session_is_a_text() -> None:
+    number: Any = 5
+    with pytest.raises(UsageError, match=r"Session\(5\) is not allowed; give its name, a text"):
+        Session(number)
+
+
+def test_a_bad_name_of_a_session_names_the_call() -> None:
+    agent = App("memory://").agent(name="chat")(_echo)
+    with pytest.raises(UsageError, match=r"^chat.session: session='' is not allowed"):
+        agent.session("")
+
+
+async def _echo(session: Session, text: str) -> str:
+    return text

@@ -239,3 +239,55 @@ async def test_a_step_that_fails_for_good_fails_its_job(url: str) -> None:
     async with app, app.worker():
         with pytest.raises((ValueError, JobFailed), match="no way"):
             await result(await agent.submit())
+
+
+# Wrong shapes
+
+
+def fetch(url: str = "a") -> str:
+    return url
+
+
+async def fetch_later(url: str = "a") -> str:
+    return url
+
+
+WRONG_SHAPES = [
+    ((fetch, 1), 'step takes a name first: step("fetch", fetch, …)'),
+    ((), "step: missing a required argument: 'name'; write step(name, fn, *args, **kwargs)"),
+    (("x",), "step: missing a required argument: 'fn'; write step(name, fn, *args, **kwargs)"),
+    (("x", 5), 'the function comes second, then its arguments: step("x", fetch, url)'),
+    (("x", None), "step('x', None) is not allowed; the function comes second"),
+    (("", fetch), 'a step has a name: step("fetch", fetch, url), a non-blank text'),
+    ((5, fetch), "step(5, …) is not allowed; a step has a name"),
+    (("a\0b", fetch), "a step has a name"),
+]
+
+
+@pytest.mark.parametrize(("args", "text"), WRONG_SHAPES, ids=str)
+async def test_a_wrong_shape_shows_the_right_one(args: tuple[Any, ...], text: str) -> None:
+    wrong: Any = step
+    with pytest.raises(UsageError) as caught:
+        await wrong(*args)
+    assert text in caught.value.message
+
+
+async def test_a_coroutine_in_place_of_a_function_is_closed_and_refused() -> None:
+    coroutine: Any = fetch_later()
+    with pytest.raises(
+        UsageError, match=r'step\("x", fetch_later, …\), not step\("x", fetch_later'
+    ):
+        await step("x", coroutine)
+
+
+async def test_a_wrong_shape_in_a_job_is_the_same_error() -> None:
+    app = App("memory://")
+    wrong: Any = step
+
+    @app.task(name="wrong", retry=None)
+    async def wrong_step() -> None:
+        await wrong(fetch, "a")
+
+    async with app, app.worker():
+        with pytest.raises(UsageError, match="step takes a name first"):
+            await wrong_step.with_options(retry=Retry(attempts=1)).run()

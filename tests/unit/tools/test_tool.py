@@ -401,3 +401,36 @@ async def test_a_call_that_another_job_is_making_is_waited_for_and_then_refused(
         goes_on.set()
         assert await result(first) == "paid"
     assert world.made == ["o-1"]
+
+
+# Wrong options
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"efect": "read"}, "tool: 'efect' is no option; did you mean 'effect'?"),
+        ({"call_id": "x"}, "tool: 'call_id' is no option"),
+        ({"version": "1"}, "version='1' is not allowed; it must be an int"),
+        ({"version": 0}, "version=0 is not allowed"),
+        ({"name": ""}, "tool name='' is not allowed"),
+        ({"name": "a\0b"}, "tool name='a\\x00b' is not allowed"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_refused_by_the_decorator(options: dict[str, Any], text: str) -> None:
+    async def charge(order: str) -> str:
+        return order
+
+    wrong: Any = tool
+    with pytest.raises(UsageError) as caught:
+        wrong(**options)(charge)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(("key", "happened"), [(5, True), ("x", "yes"), ("x", None)], ids=str)
+async def test_settling_a_call_takes_a_key_and_yes_or_no(key: Any, happened: Any) -> None:
+    app = App("memory://")
+    async with app:
+        with pytest.raises(UsageError, match="and whether it happened, True or False"):
+            await app.settle_tool(key, happened=happened)

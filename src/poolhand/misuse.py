@@ -1,0 +1,161 @@
+"""Calls that do not fit a signature: the error names the option that was probably meant.
+
+Python's own TypeError says that 'atempts' is unexpected, and nothing about 'attempts'. A call that
+fits is made as it is; only a TypeError is looked at, so the check costs one frame.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import CO_VARARGS, CO_VARKEYWORDS, Parameter
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct, StructMeta
+
+from poolhand.errors import UsageError
+from poolhand.rules.checks import no_option, shown
+
+T = TypeVar("T")
+
+LONGEST_DEFAULT = 20
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def explain_misuse(target: T) -> T:
+    """Have wrong calls of a function, or of the public methods of a class, raise a UsageError.
+
+    The types stay as they are. Methods that pass all their arguments on, as `submit` does, and
+    those without any are left alone. A class for `async with` refuses a plain `with`.
+    """
+    if not isinstance(target, type):
+        function: Any = target
+        explained: T = _explained(function, _label_of(function.__name__, function.__qualname__))
+        return explained
+    for name, method in list(vars(target).items()):
+        if isinstance(method, FunctionType) and _has_own_arguments(name, method):
+            setattr(target, name, _explained(method, _label_of(name, method.__qualname__)))
+    if "__aenter__" in vars(target):
+        _refuse_plain_with(target)
+    return target
+
+
+def _refuse_plain_with(kind: type) -> None:
+    """Have `with` raise what to write; set here, so that type checkers go on refusing it."""
+
+    def enter(_: object) -> None:
+        raise UsageError(f"{kind.__name__} is entered by `async with`, not by `with`")
+
+    def leave(*_: object) -> None:
+        """Python looks for it before it enters."""
+
+    kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[attr-defined]
+
+
+def _label_of(name: str, path: str) -> str:
+    """Return what people call: a function or a method by its name, or the class they make."""
+    return path.split(".")[-2] if name == "__init__" else name
+
+
+def _has_own_arguments(name: str, method: FunctionType) -> bool:
+    if name.startswith("_") and name != "__init__":
+        return False
+    code = method.__code__
+    takes_all = CO_VARARGS | CO_VARKEYWORDS
+    is_forwarding = code.co_flags & takes_all == takes_all
+    takes_some = code.co_argcount + code.co_kwonlyargcount > 1 or code.co_flags & takes_all
+    return bool(takes_some) and not is_forwarding
+
+
+def _explained(fn: Any, name: str) -> Any:
+    if inspect.iscoroutinefunction(fn):
+
+        @wraps(fn)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            try:
+                running = fn(*args, **kwargs)
+            except TypeError:
+                check_call(fn, name, args, kwargs)
+                raise
+            return await running
+
+        return call_async
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except TypeError:
+            check_call(fn, name, args, kwargs)
+            raise
+
+    return call
+
+
+class _OptionsMeta(StructMeta):
+    """Calls the class of a record of options. msgspec has no other place to look at the names."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError:
+                check_call(cls, cls.__name__, args, kwargs)
+                raise
+
+
+class OptionsStruct(Struct, frozen=True, metaclass=_OptionsMeta):
+    """A record of options that users make, such as Retry: wrong names raise a UsageError."""
+
+
+def no_attribute(owner: object, name: str, hint: str | None = None) -> AttributeError:
+    """Return what a `__getattr__` raises, with a hint where another name is surely meant."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return AttributeError(text if hint is None else f"{text}; {hint}", name=name, obj=owner)
+
+
+def check_call(
+    fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise UsageError if a call does not fit the signature, and say which call would."""
+    signature = inspect.signature(fn)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        reason = str(error)
+    else:
+        return
+    parameters = dict(signature.parameters)
+    if parameters.pop("self", None) is not None and not args:
+        raise UsageError(f"{name} is a method: call it on an object, not on its class") from None
+    known = [one.name for one in parameters.values() if one.kind in BY_NAME]
+    takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    unknown = [] if takes_any else [one for one in kwargs if one not in known]
+    text = (
+        "; ".join(no_option(one, known) for one in unknown)
+        or f"{reason}; write {name}({_shape(parameters)})"
+    )
+    raise UsageError(f"{name}: {text}") from None
+
+
+def _shape(parameters: Mapping[str, Parameter]) -> str:
+    """Return parameters as a call is written, with their defaults where these are short."""
+    words, is_marked = [], False
+    for one in parameters.values():
+        if one.kind is Parameter.KEYWORD_ONLY and not is_marked:
+            words.append("*")
+            is_marked = True
+        words.append(_word(one))
+    return ", ".join(words)
+
+
+def _word(parameter: Parameter) -> str:
+    if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        return str(parameter.replace(annotation=Parameter.empty))
+    if parameter.default is Parameter.empty:
+        return parameter.name
+    default = shown(parameter.default)
+    return f"{parameter.name}={default if len(default) <= LONGEST_DEFAULT else '…'}"
