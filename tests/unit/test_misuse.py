@@ -109,7 +109,6 @@ async def message_of(call: Callable[[], Any]) -> str:
         (called(priority, ageing=5), "ageing", "aging"),
         (called(fair_round_robin, weight={}), "weight", "weights"),
     ],
-    ids=str,
 )
 async def test_a_misspelt_option_names_the_one_that_is_meant(
     call: Callable[[], Any], given: str, meant: str
@@ -142,7 +141,6 @@ async def test_a_misspelt_option_names_the_one_that_is_meant(
         (called(log_events, level="info"), "'level' is no option; there are logger, json, events"),
         (called(Pool.resize), "resize is a method: call it on an object, not on its class"),
     ],
-    ids=str,
 )
 async def test_a_call_that_does_not_fit_shows_the_call_that_does(
     call: Callable[[], Any], text: str
@@ -377,7 +375,6 @@ def test_what_an_app_does_not_have_says_where_it_is(name: str, hint: str) -> Non
             "AgentPool: 'num_worker' is no option of an agent pool; did you mean 'num_workers'?",
         ),
     ],
-    ids=str,
 )
 async def test_a_wrong_option_says_what_is_allowed(call: Callable[[], Any], text: str) -> None:
     assert text in await message_of_value(call)

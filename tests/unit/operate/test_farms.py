@@ -284,6 +284,10 @@ async def test_what_names_no_farm_and_no_worker_is_not_found() -> None:
         operator = world.operator
         for id in NO_IDS:
             await write_down(world.store, a_farm(str(id)))
+            if not isinstance(id, str):
+                with pytest.raises(UsageError, match="give a text"):
+                    await operator.farm(id)
+                continue
             assert await operator.farm(id) is None
             assert await operator.drain_farm(id, "anna") is None
             assert await operator.drain_worker(id, "anna") is None
