@@ -55,7 +55,7 @@ def test_a_tool_has_no_pool() -> None:
     assert "pool" not in no.value.message
 
 
-@pytest.mark.parametrize("value", [5, "", [], object()], ids=str)
+@pytest.mark.parametrize("value", [5, "", [], object()])
 @pytest.mark.parametrize(
     ("decorate", "said"),
     [
@@ -65,7 +65,6 @@ def test_a_tool_has_no_pool() -> None:
         (APP.every(5), "@app.every(…)"),
         (TOOL, "@tool"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_called_is_refused_by_the_decorator(
     decorate: Any, said: str, value: Any
@@ -89,7 +88,6 @@ def test_a_coroutine_is_refused_and_closed() -> None:
         (TOOL, Library.read),
         (APP.agent, Library.chat),
     ],
-    ids=str,
 )
 def test_a_method_is_refused_with_the_cure(decorate: Any, method: Any) -> None:
     with pytest.raises(UsageError, match=r"Library\.\w+ is a method, and no 'self' is kept") as no:
@@ -159,7 +157,7 @@ def test_a_schedule_without_brackets_says_what_comes_first(schedule: str) -> Non
         getattr(APP, schedule)(plain)
 
 
-@pytest.mark.parametrize("upcasters", [[1], {1: "x"}, {"1": len}, 5], ids=str)
+@pytest.mark.parametrize("upcasters", [[1], {1: "x"}, {"1": len}, 5])
 def test_upcasters_map_schemas_to_functions(upcasters: Any) -> None:
     with pytest.raises(UsageError, match=r"@app.agent: upcasters=.* map each old schema"):
         APP.agent(upcasters=upcasters)(answer)

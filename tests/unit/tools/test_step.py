@@ -264,7 +264,7 @@ WRONG_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("args", "text"), WRONG_SHAPES, ids=str)
+@pytest.mark.parametrize(("args", "text"), WRONG_SHAPES)
 async def test_a_wrong_shape_shows_the_right_one(args: tuple[Any, ...], text: str) -> None:
     wrong: Any = step
     with pytest.raises(UsageError) as caught:
