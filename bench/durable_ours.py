@@ -14,9 +14,9 @@ from poolhand import App
 from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
-from poolhand.rules.spec import PoolSpec, pool_id
+from poolhand.rules.queue.pool_spec import PoolSpec, pool_id
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 
 WARM_UP = 500
 MEMORY = "memory://"

@@ -17,7 +17,7 @@ from typing import Any
 
 from durable_cases import POOL, SLOTS
 from poolhand import App
-from poolhand.farm.task import Task
+from poolhand.durable.client.task import Task
 
 
 class Ran:

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from poolhand.contract import Batch, Change, Claim, Line, Order, Owner, Put, Store, Wanted
 from poolhand.rules.job import Job, Status
-from poolhand.rules.keep import Keep
-from poolhand.rules.spec import undeclared
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.retention import Keep
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.open import store_of
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.old_store.load import load_sqlite
 
 STRANGER = "stranger"  # whose pool, job, document and stream are in a used store

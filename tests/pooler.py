@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from poolhand.stores.postgres_link import SETTINGS as SERVER_SETTINGS
+from poolhand.stores.postgres.server.connections import SETTINGS as SERVER_SETTINGS
 from poolhand.testing import PostgresServer, ServerMissing
 from poolhand.testing.servers import PrivateFolder, find_programs, free_port, on_path, wait_until
 from tests.servers import do_without

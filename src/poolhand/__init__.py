@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from poolhand import context
 from poolhand.context import fencing_token, stop_requested
+from poolhand.durable.streams.emit import emit, progress
 from poolhand.errors import (
     BadSignature,
     Conflict,
@@ -45,75 +46,74 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
-from poolhand.execute.telling import emit, progress
 from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
 from poolhand.observe.tracing import trace_events
 from poolhand.pool import durable
-from poolhand.pool.agent_pool import AgentPool
-from poolhand.pool.attempt import current_job
-from poolhand.pool.drain import DrainReport
-from poolhand.pool.fanout import AgentRequest, FanoutResult, agent_fanout, bounded_map
-from poolhand.pool.health import PoolHealth, WorkerHealth
-from poolhand.pool.lifespan import pool_lifespan
+from poolhand.pool.engine.drain import DrainReport
+from poolhand.pool.engine.health import PoolHealth, WorkerHealth
+from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.faces.agent_pool import AgentPool
+from poolhand.pool.faces.fanout import AgentRequest, FanoutResult, agent_fanout, bounded_map
+from poolhand.pool.faces.lifespan import pool_lifespan
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool, list_pools
-from poolhand.pool.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.slots.attempt import current_job
 from poolhand.pool.ticket import Ticket, wait
-from poolhand.rules.backoff import Retry
-from poolhand.rules.backpressure import (
+from poolhand.rules.explain import Explanation
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.queue.backpressure import (
     Backpressure,
     bounded,
     fail_fast,
     ring_buffer,
     unbounded,
 )
-from poolhand.rules.explain import Explanation
-from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.keep import Keep
-from poolhand.rules.rank import QueueStrategy, fair_round_robin, fifo, lifo, priority
-from poolhand.rules.sizing import Autoscale, suggest_workers
+from poolhand.rules.queue.strategy import QueueStrategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.retention import Keep
+from poolhand.rules.retry import Retry
+from poolhand.rules.scaling.pool_size import Autoscale, suggest_workers
 from poolhand.rules.streams import JobEvent
 
 if TYPE_CHECKING:
+    from poolhand.agents.agent import Agent
+    from poolhand.agents.session import Session
+    from poolhand.agents.tools.step import step
+    from poolhand.agents.tools.tool import tool, tool_context
+    from poolhand.agents.tools.tool_call import ToolContext
     from poolhand.app import App
     from poolhand.contract import Filter
-    from poolhand.execute.execution import Execution
-    from poolhand.farm.agent import Agent
-    from poolhand.farm.named_task import NamedTask
-    from poolhand.farm.shift import Shift, ShiftReport
-    from poolhand.farm.sync_ticket import SyncTicket
-    from poolhand.farm.task import Task
-    from poolhand.rules.farm import FarmSettings
-    from poolhand.sessions.session import Session
-    from poolhand.tools.calling import ToolContext
-    from poolhand.tools.step import step
-    from poolhand.tools.tool import tool, tool_context
+    from poolhand.durable.client.named_task import NamedTask
+    from poolhand.durable.client.sync_ticket import SyncTicket
+    from poolhand.durable.client.task import Task
+    from poolhand.durable.streams.execution_log import Execution
+    from poolhand.durable.worker.worker import Shift, ShiftReport
+    from poolhand.rules.scaling.farm_settings import FarmSettings
     from poolhand.wire.limits import Limits
     from poolhand.wire.pickling import AllowPickle
     from poolhand.wire.signing import KeyRing
 
 # What a pool in memory does not need is imported when it is first named.
 _LATER = {
-    "Agent": "poolhand.farm.agent",
+    "Agent": "poolhand.agents.agent",
     "AllowPickle": "poolhand.wire.pickling",
     "App": "poolhand.app",
-    "Execution": "poolhand.execute.execution",
-    "FarmSettings": "poolhand.rules.farm",
+    "Execution": "poolhand.durable.streams.execution_log",
+    "FarmSettings": "poolhand.rules.scaling.farm_settings",
     "Filter": "poolhand.contract",
     "KeyRing": "poolhand.wire.signing",
     "Limits": "poolhand.wire.limits",
-    "NamedTask": "poolhand.farm.named_task",
-    "Session": "poolhand.sessions.session",
-    "Shift": "poolhand.farm.shift",
-    "ShiftReport": "poolhand.farm.shift",
-    "SyncTicket": "poolhand.farm.sync_ticket",
-    "Task": "poolhand.farm.task",
-    "ToolContext": "poolhand.tools.calling",
-    "step": "poolhand.tools.step",
-    "tool": "poolhand.tools.tool",
-    "tool_context": "poolhand.tools.tool",
+    "NamedTask": "poolhand.durable.client.named_task",
+    "Session": "poolhand.agents.session",
+    "Shift": "poolhand.durable.worker.worker",
+    "ShiftReport": "poolhand.durable.worker.worker",
+    "SyncTicket": "poolhand.durable.client.sync_ticket",
+    "Task": "poolhand.durable.client.task",
+    "ToolContext": "poolhand.agents.tools.tool_call",
+    "step": "poolhand.agents.tools.step",
+    "tool": "poolhand.agents.tools.tool",
+    "tool_context": "poolhand.agents.tools.tool",
 }
 
 

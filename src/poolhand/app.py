@@ -11,52 +11,52 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from msgspec.structs import replace
 
+from poolhand.agents.agent import Agent
+from poolhand.agents.session import Session
+from poolhand.agents.tools.tool_call import settle
 from poolhand.app_options import AppOptions, check_names, chosen_store, store_line
 from poolhand.config import load_app_store, load_timezone, masked
 from poolhand.contract import Order
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Codes
+from poolhand.durable.catalogue import Catalogue
+from poolhand.durable.client.declared_pools import Declared
+from poolhand.durable.client.decorators import AgentMaker, Schedules, TaskMaker
+from poolhand.durable.client.job_request import Orders
+from poolhand.durable.client.named_task import ByName, NamedTasks
+from poolhand.durable.client.registration import Registration
+from poolhand.durable.client.submit import How, Submissions
+from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
+from poolhand.durable.client.task import Task, TaskOptions
+from poolhand.durable.client.ticket import StoredTicket
+from poolhand.durable.client.transaction import Transaction, transaction
+from poolhand.durable.connection.blocking import Blocking
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.opening import Opening
+from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.local_pool.durable_pool import DurablePool
+from poolhand.durable.scheduler import Scheduler
+from poolhand.durable.worker.executor import Executor
+from poolhand.durable.worker.run_worker import check_can_block, print_start, run_until_signal
+from poolhand.durable.worker.settings import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
+from poolhand.durable.worker.warm_ups import WarmUps
+from poolhand.durable.worker.worker import Hooks, Shift, ShiftReport
 from poolhand.errors import StoreError, UsageError
-from poolhand.execute.code import Codes
-from poolhand.execute.executor import Executor
-from poolhand.execute.parcel import Parcels
-from poolhand.farm.agent import Agent
-from poolhand.farm.blocking import Blocking
-from poolhand.farm.catalogue import Catalogue
-from poolhand.farm.declared import Declared
-from poolhand.farm.durable_pool import DurablePool
-from poolhand.farm.kept_store import KeptStore
-from poolhand.farm.makers import AgentMaker, Schedules, TaskMaker
-from poolhand.farm.named_task import ByName, NamedTasks
-from poolhand.farm.opening import Opening
-from poolhand.farm.orders import Orders
-from poolhand.farm.registration import Registration
-from poolhand.farm.run_worker import check_can_block, print_start, run_until_signal
-from poolhand.farm.scheduler import Scheduler
-from poolhand.farm.shift import Hooks, Shift, ShiftReport
-from poolhand.farm.station import Station
-from poolhand.farm.submit import How, Submissions
-from poolhand.farm.sync_ticket import SyncTicket, has_loop
-from poolhand.farm.task import Task, TaskOptions
-from poolhand.farm.ticket import StoredTicket
-from poolhand.farm.transaction import Transaction, transaction
-from poolhand.farm.warm_ups import WarmUps
-from poolhand.farm.work_terms import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS
 from poolhand.operate.actions import Operator
 from poolhand.pool.config import PoolConfig, PoolOptions
 from poolhand.pool.pool import check_parts
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.checks import Seconds, is_writable, shown
-from poolhand.rules.farm import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
 from poolhand.rules.job import Job
-from poolhand.rules.keep import KEEP, check_keep
-from poolhand.rules.showing import safe
-from poolhand.rules.spec import pool_id
+from poolhand.rules.queue.pool_spec import pool_id
+from poolhand.rules.retention import KEEP, check_keep
+from poolhand.rules.scaling.farm_settings import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
+from poolhand.rules.validation import Seconds, is_writable, shown
+from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
-from poolhand.sessions.session import Session
 from poolhand.settings import check_farm
-from poolhand.store_url import store_of
-from poolhand.tools.calling import settle
+from poolhand.stores.open import store_of
 from poolhand.wire.limits import LIMITS
 
 if TYPE_CHECKING:

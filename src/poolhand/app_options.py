@@ -15,8 +15,8 @@ from poolhand.config import (
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.observe.failures import warn
-from poolhand.rules.checks import nearest, shown
-from poolhand.rules.keep import Keep
+from poolhand.rules.retention import Keep
+from poolhand.rules.validation import nearest, shown
 from poolhand.runtime import Runtime
 from poolhand.wire.limits import Limits
 from poolhand.wire.pickling import AllowPickle

@@ -17,9 +17,9 @@ from urllib.parse import unquote
 from msgspec import Struct, convert, structs
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import did_you_mean, nearest
-from poolhand.rules.checks import shown as cut
-from poolhand.rules.farm import FarmSettings
+from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.validation import did_you_mean, nearest
+from poolhand.rules.validation import shown as cut
 from poolhand.settings import FARM, IN_ORDER, PREFIX, PROFILES, SETTINGS, Plain, Setting, written
 
 FILE = "pyproject.toml"

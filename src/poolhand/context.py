@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from poolhand.errors import UsageError
-from poolhand.rules.json_values import find_change, told
+from poolhand.rules.values.json_values import find_change, told
 
 T = TypeVar("T")
 

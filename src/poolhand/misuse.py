@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, StructMeta
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import no_option, shown
+from poolhand.rules.validation import no_option, shown
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import shown
-from poolhand.rules.farm import FarmSettings
+from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.validation import shown
 
 PREFIX = "POOLHAND_"
 DEFAULT_STORE = "sqlite:///poolhand.db"

@@ -18,18 +18,18 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from poolhand.app_name import load_app
+from poolhand.durable.calls.attribution import attribute_output, show_log
+from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.unfinished import Unfinished, cut_short_text
+from poolhand.durable.worker.worker import Shift, ShiftReport
 from poolhand.errors import PoolhandError
-from poolhand.execute.attribution import attribute_output, show_log
+from poolhand.farm.control_thread import Post
 from poolhand.farm.history import finished
-from poolhand.farm.messages import Bye, CutShort, Employ, Failed, Happened, Stop
-from poolhand.farm.post import Post
-from poolhand.farm.shift import Shift, ShiftReport
-from poolhand.farm.unfinished import Unfinished, cut_short_text
-from poolhand.farm.work_terms import WorkTerms
+from poolhand.farm.protocol import Bye, CutShort, Employ, Failed, Happened, Stop
 from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost, SlotStuck
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
 from poolhand.observe.logs import LOUD, as_text, is_loud, log_events
-from poolhand.pool.fault import fault_of
+from poolhand.pool.slots.fault import fault_of
 from poolhand.rules.job import Job
 from poolhand.runtime import Runtime
 

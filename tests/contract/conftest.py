@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from poolhand.contract import Store
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.conditions import migrate_at, old_file, use_at, used_file
 from tests.contract.support import Another, Clock, Hand, owner
 from tests.old_store.load import load_postgres

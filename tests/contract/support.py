@@ -26,11 +26,11 @@ from poolhand.contract import (
 )
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
-from poolhand.rules.backpressure import Policy, Unbounded
 from poolhand.rules.job import Job, Status
-from poolhand.rules.keep import Keep
-from poolhand.rules.rank import Fifo, Strategy
-from poolhand.rules.spec import PoolSpec, undeclared
+from poolhand.rules.queue.backpressure import Policy, Unbounded
+from poolhand.rules.queue.pool_spec import PoolSpec, undeclared
+from poolhand.rules.queue.strategy import Fifo, Strategy
+from poolhand.rules.retention import Keep
 from poolhand.runtime import Runtime
 from tests.conditions import STRANGER
 

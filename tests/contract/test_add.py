@@ -9,10 +9,10 @@ import pytest
 
 from poolhand.contract import Batch, Filter, Order, Refusal
 from poolhand.errors import Conflict, UsageError
-from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
 from poolhand.rules.job import Status
-from poolhand.rules.rank import fair_round_robin, lifo
-from poolhand.rules.spec import undeclared
+from poolhand.rules.queue.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.strategy import fair_round_robin, lifo
 from tests.contract.support import START, Hand, entries, ids, order, refused, spec
 
 VERY_MANY = 600  # so many that a store may take another way to write them

@@ -8,10 +8,10 @@ import msgspec
 
 from poolhand.contract import Batch, Entry, Filter, Refusal, Store
 from poolhand.rules.audit import SCHEDULE_TRIGGER, STREAM
-from poolhand.rules.backpressure import OnFull, bounded, ring_buffer
 from poolhand.rules.job import Fault, Status
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.rules.queue.backpressure import OnFull, bounded, ring_buffer
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.contract.support import Clock, Hand, order, owner, spec
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from poolhand.contract import Added, Change, Claim, Wanted
 from poolhand.rules import lifecycle
-from poolhand.rules.backpressure import bounded
-from poolhand.rules.rank import fair_round_robin
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.rules.queue.strategy import fair_round_robin
 from tests.contract.support import Hand, ids, spec
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim, Filter, Line, Put, Wanted
 from poolhand.rules.job import Status
-from poolhand.rules.rank import lifo, priority
+from poolhand.rules.queue.strategy import lifo, priority
 from tests.contract.support import START, Another, Hand, ids, owner, spec
 
 

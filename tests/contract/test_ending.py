@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from poolhand.contract import Added, Change, Filter
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
-from poolhand.rules.backpressure import OnFull, bounded, fail_fast
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from poolhand.contract import Added, Batch, Refusal
-from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 

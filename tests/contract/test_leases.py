@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poolhand.contract import Change, Claim, Extended, Lease, Line, Wanted
 from poolhand.rules import lifecycle
-from poolhand.rules.backpressure import bounded
+from poolhand.rules.queue.backpressure import bounded
 from tests.contract.support import Another, Hand, entries, ids, order, owner, spec
 
 

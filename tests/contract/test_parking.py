@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from poolhand.contract import Added, Batch
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import bounded
 from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
 
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from poolhand.contract import PoolRow
 from poolhand.errors import Conflict
-from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
-from poolhand.rules.spec import undeclared
+from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
 
 

@@ -11,7 +11,7 @@ from poolhand.contract import Filter, Page, Wanted
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
-from poolhand.rules.keep import Keep
+from poolhand.rules.retention import Keep
 from tests.conditions import WAITS
 from tests.contract.support import START, Another, Hand, ids, over, spec
 

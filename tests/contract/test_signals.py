@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from poolhand.contract import Wanted
-from poolhand.rules.backpressure import bounded
-from poolhand.stores.bounds import EXPIRED_AT_ONCE
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
 from tests.contract.support import Another, Hand, order, spec
 
 

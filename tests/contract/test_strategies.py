@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.backpressure import ring_buffer
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.queue.backpressure import ring_buffer
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.contract.support import Hand, ids, spec
 
 

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Filter, Promoted
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from poolhand.stores.bounds import EXPIRED_AT_ONCE
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
 from tests.contract.support import START, Hand, entries, ids, order, spec
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from poolhand.contract import Batch, Refusal
 from poolhand.errors import Conflict, StoreError, Unsupported
-from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
-from poolhand.stores.postgres import PostgresStore
+from poolhand.rules.queue.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
+from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import Hand, entries, ids, order, refused, spec
 
 

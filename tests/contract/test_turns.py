@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import Added
-from poolhand.rules.backpressure import fail_fast
 from poolhand.rules.job import Status
-from poolhand.rules.meeting import OnBusy
+from poolhand.rules.queue.backpressure import fail_fast
+from poolhand.rules.queue.on_busy import OnBusy
 from poolhand.rules.streams import inbox_of, rollbacks_of
 from tests.contract.support import Hand, entries, order, refused, spec
 

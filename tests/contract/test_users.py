@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 
 from poolhand.contract import Batch, Put, Refusal
-from poolhand.rules.backpressure import OnFull, bounded
+from poolhand.rules.queue.backpressure import OnFull, bounded
 from poolhand.rules.streams import session_of, streams_of_session
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import Another, Clock, Hand, entries, order, over, owner, refused, spec
 
 S = session_of(None, "s")

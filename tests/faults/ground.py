@@ -88,7 +88,7 @@ def postgres(programs: Path | None = None) -> Iterator[PostgresServer]:
     """Have a server for a block, or say why there is none."""
     from poolhand import Unsupported
     from poolhand.runtime import Runtime
-    from poolhand.store_url import store_of
+    from poolhand.stores.open import store_of
     from poolhand.testing import PostgresServer, ServerMissing
 
     server = PostgresServer(binaries=programs)

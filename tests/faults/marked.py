@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
 
-from poolhand.stores.lock import FileLock
+from poolhand.stores.sqlite.lock import FileLock
 from tests.faults.marks import Marks
 
 Verb = Callable[..., Awaitable[Any]]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from poolhand.contract import Store
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 
 
 @asynccontextmanager

@@ -12,13 +12,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Entry, Store
-from poolhand.execute.executor import hand_back
-from poolhand.farm.maintenance import Reaper
+from poolhand.durable.leases.reaper import Reaper
+from poolhand.durable.worker.executor import hand_back
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
-from poolhand.stores.file import StoreFile
+from poolhand.stores.open import store_of
+from poolhand.stores.sqlite.file import StoreFile
 from tests.faults.ground import POSTGRES, SQLITE, STORES
 
 VARIABLE = "FAULTS_PLANT"
@@ -121,7 +121,7 @@ def trusts_the_wall_clock() -> None:
 
 def believes_commits() -> None:
     """Take every commit for made that nobody heard of."""
-    from poolhand.stores.postgres_turn import Turns
+    from poolhand.stores.postgres.transaction import Turns
 
     async def believed(self: Turns, xid: str) -> bool:
         return True

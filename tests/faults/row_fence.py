@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from poolhand.execute.executor import crashed
+from poolhand.durable.worker.executor import crashed
 from poolhand.runtime import Runtime
 from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check

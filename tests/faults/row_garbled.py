@@ -10,10 +10,10 @@ from random import Random
 import msgspec
 
 from poolhand.contract import Batch, Order
-from poolhand.execute.brief import Brief, write_brief
+from poolhand.durable.calls.call_record import Brief, write_brief
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
-from poolhand.stores.wake import folder_of
+from poolhand.stores.sqlite.wake import folder_of
 from tests.faults import outside
 from tests.faults.aim import Progress
 from tests.faults.checker import Verdict, check
@@ -109,8 +109,8 @@ def _send(ground: Ground, random: Random) -> int:
 
 
 def _notify(ground: Ground, random: Random) -> int:
-    from poolhand.stores.postgres_address import address_of
-    from poolhand.stores.postgres_signals import PostgresSignals
+    from poolhand.stores.postgres.server.address import address_of
+    from poolhand.stores.postgres.server.notify import PostgresSignals
 
     channel = PostgresSignals(address_of(ground.url), Runtime()).channel
     letters = [chr(code) for code in range(1, 0x2000) if chr(code) not in "'\\"]

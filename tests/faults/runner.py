@@ -26,7 +26,7 @@ from typing import Any
 from poolhand import App, Limits, PoolhandError, Retry, Task, Ticket, fair_round_robin, subscribe
 from poolhand.contract import Filter
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 from poolhand.wire.limits import LIMITS
 from tests.faults import bodies, outside
 from tests.faults.load import Item, Plan, read_plan

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from poolhand.errors import Conflict
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.entry import Window
 from poolhand.rules.job import Job, Status
-from poolhand.rules.keep import Keep
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.queue.entry import Window
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.timing import EPOCH, seconds
+from poolhand.rules.retention import Keep
 from poolhand.rules.streams import events_of, inbox_of, journal_of
-from poolhand.rules.terms import EPOCH, seconds
 from poolhand.runtime import Runtime
-from poolhand.stores.bounds import EXPIRED_AT_ONCE
+from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
 from tests.oracle.log import MemoryLog
 from tests.oracle.rows import Moments, Pool, Row
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.backpressure import (
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import (
     Bounded,
     FailFast,
     OnFull,
@@ -17,15 +18,14 @@ from poolhand.rules.backpressure import (
     drop_name,
     drop_reason,
 )
-from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.job import Job, Status
-from poolhand.rules.kept import Trial, may_refuse
-from poolhand.rules.meeting import TURN, OnBusy, Way
-from poolhand.rules.spec import undeclared
+from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.on_busy import TURN, OnBusy, Way
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.stored_desk import Trial, may_refuse
+from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of
-from poolhand.rules.terms import arrival
-from poolhand.stores.bounds import cannot_be_kept, known_already
-from poolhand.stores.turns import ended_for
+from poolhand.stores.sql.bounds import cannot_be_kept, known_already
+from poolhand.stores.sql.turns import ended_for
 from tests.oracle.books import Books
 from tests.oracle.rows import Holder, Pool, Row
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.causes import claimable
-from poolhand.rules.terms import comeback
-from poolhand.rules.turns import behind, deal
+from poolhand.rules.queue.round_robin import behind, deal
+from poolhand.rules.queue.timing import comeback
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
 from tests.oracle.rows import Holder, Pool, Row

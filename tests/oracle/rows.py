@@ -5,11 +5,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
-from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Job
-from poolhand.rules.kept import KeptDesk
-from poolhand.rules.keys import Keys
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import KeptDesk
 
 
 class Row(Entry):

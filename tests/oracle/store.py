@@ -33,12 +33,12 @@ from poolhand.contract import (
 from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
 from poolhand.rules.job import Status
-from poolhand.rules.keep import Keep
+from poolhand.rules.queue.pool_spec import PoolSpec
 from poolhand.rules.receipts import receipts_of_run
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.retention import Keep
 from poolhand.rules.streams import streams_of_document
 from poolhand.runtime import Runtime
-from poolhand.stores.bounds import check_page
+from poolhand.stores.sql.bounds import check_page
 from tests.oracle.books import Books
 from tests.oracle.documents import MemoryDocuments
 from tests.oracle.intake import Intake

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim, Extended, Line, Replaced, Wanted
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 
 NO_TOKEN = 1 << 60
 

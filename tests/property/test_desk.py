@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from poolhand.rules.backpressure import (
+from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import (
     Bounded,
     FailFast,
     OnFull,
@@ -27,11 +28,10 @@ from poolhand.rules.backpressure import (
     ring_buffer,
     unbounded,
 )
-from poolhand.rules.desk import Admitted, Desk, Joined, Parked, RefusedEntry, Rejected
-from poolhand.rules.entry import Entry, Window
-from poolhand.rules.job import Status
-from poolhand.rules.keys import Keys
-from poolhand.rules.rank import (
+from poolhand.rules.queue.desk import Admitted, Desk, Joined, Parked, RefusedEntry, Rejected
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.strategy import (
     FairRoundRobin,
     Priority,
     Strategy,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poolhand.rules.backpressure import Policy, bounded, ring_buffer, unbounded
 from poolhand.rules.job import Status
-from poolhand.rules.rank import FairRoundRobin, fair_round_robin
+from poolhand.rules.queue.backpressure import Policy, bounded, ring_buffer, unbounded
+from poolhand.rules.queue.strategy import FairRoundRobin, fair_round_robin
 from tests.unit.rules.floor import Floor
 
 KEYS = "ABC"

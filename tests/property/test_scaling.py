@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from poolhand.rules.farm import FarmSettings
-from poolhand.rules.scaling import (
+from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import (
     Load,
     Processes,
     Step,

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from poolhand.rules.sizing import Autoscale, Load, Trend, decide
+from poolhand.rules.scaling.pool_size import Autoscale, Load, Trend, decide
 
 SHARE = st.floats(0, 1, exclude_min=True)
 NICE_SHARE = st.integers(1, 20).map(lambda n: n / 20)

@@ -35,14 +35,14 @@ from poolhand.contract import (
 from poolhand.errors import Conflict
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
-from poolhand.rules.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
-from poolhand.rules.meeting import OnBusy
-from poolhand.rules.rank import fair_round_robin, fifo, lifo, priority
+from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer, unbounded
+from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.strategy import fair_round_robin, fifo, lifo, priority
 from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.streams import inbox_of
-from poolhand.stores import sql_steps
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sql import steps as sql_steps
+from poolhand.stores.sqlite.store import SqliteStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, order, over, owner, spec
 from tests.oracle import books as oracle_books

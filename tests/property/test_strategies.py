@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poolhand.rules.entry import Entry
-from poolhand.rules.rank import (
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.ready import Ready
+from poolhand.rules.queue.strategy import (
     FairRoundRobin,
     Fifo,
     Lifo,
@@ -25,7 +26,6 @@ from poolhand.rules.rank import (
     lifo,
     priority,
 )
-from poolhand.rules.ready import Ready
 from tests.unit.rules.floor import new_entry
 
 KEYS = "ABCD"

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.farm.hand import Hand
-from poolhand.farm.keeper import Keeper
-from poolhand.farm.line import Line
-from poolhand.farm.worker import Worker
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.worker.hand import Hand
+from poolhand.durable.worker.line import Line
+from poolhand.durable.worker.runner import Worker
 from tests.schedules.planted import replaced
 
 

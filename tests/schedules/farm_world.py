@@ -28,9 +28,9 @@ from poolhand import (
 from poolhand.app import App
 from poolhand.context import fencing_token
 from poolhand.contract import Filter, Stored
+from poolhand.durable.worker.executor import crashed
+from poolhand.durable.worker.worker import Shift
 from poolhand.errors import Refused
-from poolhand.execute.executor import crashed
-from poolhand.farm.shift import Shift
 from poolhand.observe.events import Event, Events
 from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
 from poolhand.testing import SeededRuntime, run_seeded

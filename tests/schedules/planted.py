@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from poolhand.pool.slots import Slots
-from poolhand.pool.work import Work
-from poolhand.rules.desk import Desk
-from poolhand.rules.gates import KeyGates, Sessions
+from poolhand.pool.engine.work import Work
+from poolhand.pool.slots.slots import Slots
 from poolhand.rules.job import Status
-from poolhand.rules.lane import Line
 from poolhand.rules.outcome import Asked
+from poolhand.rules.queue.desk import Desk
+from poolhand.rules.queue.gates import KeyGates, Sessions
+from poolhand.rules.queue.lane import Line
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from poolhand.contract import Put
-from poolhand.farm.roster import FARMS, FarmState, write
+from poolhand.farm.records import FARMS, FarmState, write
 from poolhand.operate.actions import Operator
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 from poolhand.tui.view import LiveView
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker
 

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from poolhand.cli.main import app
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
-from poolhand.rules.backpressure import Bounded, OnFull
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import Bounded, OnFull
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 from tests.unit.operate.world import World, made
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from poolhand.cli.options import moment
-from poolhand.execute.brief import Brief, write_brief
+from poolhand.durable.calls.call_record import Brief, write_brief
 from poolhand.wire.payload import encode
 from tests.surface.test_cli import HOSTILE, Desk, desk, elsewhere, run
 

@@ -20,7 +20,7 @@ from poolhand.cli.main import app
 GROUP = get_group(app)
 HEAVY = {
     "asyncpg", "cronsim", "greenlet", "poolhand.app", "poolhand.farm.supervisor",
-    "poolhand.operate.actions", "poolhand.stores.postgres", "poolhand.stores.sqlite",
+    "poolhand.operate.actions", "poolhand.stores.postgres.store", "poolhand.stores.sqlite.store",
     "poolhand.tui.farm_app", "rich.console", "rich.table", "sqlite3", "textual",
 }  # fmt: skip
 

@@ -15,11 +15,12 @@ import asyncpg
 import pytest
 
 from poolhand import App, ReadOnly
-from poolhand.cli.door import opened
-from poolhand.operate import server_findings
+from poolhand.cli.session import opened
+from poolhand.operate.doctor import server_findings
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
-from poolhand.stores import migrations, postgres_link
+from poolhand.stores.open import store_of
+from poolhand.stores.postgres.server import connections as postgres_link
+from poolhand.stores.sql import migrations
 from poolhand.testing import PostgresServer
 from tests.contract.support import over
 from tests.surface.test_cli import Desk, run

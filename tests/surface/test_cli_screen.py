@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from poolhand.cli import jobs, screen
+from poolhand.cli import screen
+from poolhand.cli.commands import jobs
 from poolhand.cli.layout import short_name
 from poolhand.operate.retry import Progress
 

@@ -19,8 +19,8 @@ import typer
 
 from poolhand import App
 from poolhand.app_options import store_line
-from poolhand.cli.door import check_schema, told
-from poolhand.cli.work import store_conflict_of
+from poolhand.cli.commands.work import store_conflict_of
+from poolhand.cli.session import check_schema, told
 from poolhand.config import load_store
 from poolhand.contract import Owner
 from poolhand.errors import Unavailable

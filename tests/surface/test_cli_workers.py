@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand.contract import Owner, Put
-from poolhand.farm.roster import (
+from poolhand.farm.records import (
     FARMS,
     KEEP,
     FarmRecord,
@@ -37,7 +37,7 @@ from poolhand.farm.roster import (
 from poolhand.operate import farms
 from poolhand.rules.job import Fault, Status
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.surface.test_cli import HOSTILE, SPELLED, Desk, run
 from tests.unit.operate.test_farms import DONE, FARM, WORKER, a_farm, a_worker, farming, write_down
 from tests.unit.operate.world import START, World

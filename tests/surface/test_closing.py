@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from poolhand.cli.closing import UNKNOWN, Watched, after_farm
-from poolhand.farm.roster import FARMS
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.farm.records import FARMS
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.unit.operate.test_farms import FARM, a_farm, write_down
 from tests.unit.operate.world import START, Clock, World, made
 

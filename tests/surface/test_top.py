@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from poolhand.contract import Owner
-from poolhand.farm.roster import RunningJob, Trouble
+from poolhand.farm.records import RunningJob, Trouble
 from poolhand.tui import view
 from tests.surface.test_cli import HOSTILE, SPELLED, Desk, run
 from tests.surface.tmux import terminal

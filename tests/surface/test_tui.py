@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from poolhand.contract import Filter, Line
-from poolhand.farm.roster import (
+from poolhand.farm.records import (
     FARMS,
     FarmState,
     FinishedJob,
@@ -30,8 +30,8 @@ from poolhand.farm.roster import (
 from poolhand.rules.audit import RERUN
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import events_of
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.sqlite.store import SqliteStore
 from poolhand.testing import PostgresServer
 from poolhand.tui.farm_app import FarmApp
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker, farming, write_down

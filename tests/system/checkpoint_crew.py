@@ -21,8 +21,8 @@ import sys
 from poolhand import PoolhandError
 from poolhand.contract import Put
 from poolhand.runtime import Runtime
-from poolhand.stores import wal
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite.store import SqliteStore
 
 SIZE = 1000  # bytes of a document: the file grows, so that page 1 is written too
 SPREAD = 50  # different keys of a process that is killed: it also writes documents anew

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from poolhand import App, current_job
 from poolhand.contract import Line, Put
-from poolhand.farm.scheduler import DOCUMENTS
-from poolhand.farm.station import Station
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.scheduler import DOCUMENTS
 from poolhand.runtime import Runtime
 
 URL, FOLDER, EXPRESSION, MISSED, FATE = sys.argv[1:6]

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 from poolhand.app import App
 from poolhand.contract import Filter
-from poolhand.farm.roster import FarmRecord
+from poolhand.farm.records import FarmRecord
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import JobView
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 from tests.architecture.source import REPOSITORY
 from tests.conditions import STRANGER
 from tests.system import farm_app

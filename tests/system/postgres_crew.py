@@ -15,12 +15,12 @@ from random import Random
 from poolhand.contract import Batch, Change, Claim, Filter, Line, Order, Owner, Put, Refusal, Wanted
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM as AUDIT
-from poolhand.rules.backpressure import OnFull, bounded
 from poolhand.rules.job import Job, Status
-from poolhand.rules.rank import fair_round_robin
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.queue.backpressure import OnFull, bounded
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import order, over, spec
 
 POOLS = ("free", "capped", "fair", "tight")

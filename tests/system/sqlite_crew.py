@@ -15,7 +15,7 @@ from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusa
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite.store import SqliteStore
 
 SLOTS = 8
 LONGEST_PAUSE = 0.2  # seconds after which it looks again, hints may be lost

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 
 from poolhand import PoolhandError
 from poolhand.runtime import Runtime
-from poolhand.stores import migrations, wal
-from poolhand.stores.file import StoreFile
+from poolhand.stores.sql import migrations
+from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite.file import StoreFile
 
 LARGE = 1200 * 4096  # bytes: more pages than the log is left to grow to
 

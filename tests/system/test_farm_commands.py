@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poolhand import Retry
-from poolhand.farm.roster import ANSWERS, FARMS, WISHES
+from poolhand.farm.records import ANSWERS, FARMS, WISHES
 from poolhand.operate.actions import Operator
 from poolhand.rules.job import Status
 from poolhand.rules.streams import Kind

@@ -12,10 +12,10 @@ import pytest
 
 from poolhand.contract import Batch, Filter, Wanted
 from poolhand.rules.audit import STREAM
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, over, owner, spec
 from tests.unit.stores.tables import postgres_faults

@@ -15,7 +15,7 @@ from poolhand.contract import Batch, Filter
 from poolhand.errors import StoreError
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, order, owner
 from tests.faults.proxy import Proxy

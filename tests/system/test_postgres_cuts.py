@@ -13,11 +13,11 @@ from poolhand.contract import Batch, Change, Claim, Extended, Filter, Line, Put,
 from poolhand.errors import Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import OUTCOME, STREAM
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from poolhand.rules.rank import fair_round_robin
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy, Trap

@@ -20,10 +20,10 @@ from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
 from poolhand.runtime import Runtime
-from poolhand.stores import postgres_link
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_tables import Dialect
+from poolhand.stores.postgres.server import connections as postgres_link
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.postgres.tables import Dialect
 from poolhand.testing import PostgresServer, ServerMissing
 from tests.contract.support import Clock, Hand, ids, order, over, owner, spec
 from tests.faults.proxy import Proxy
@@ -113,7 +113,7 @@ async def opened(url: str) -> AsyncIterator[tuple[PostgresStore, Claim]]:
 def impatient() -> Iterator[None]:
     """Let a verb be refused sooner than it is; one test sees how long it really takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("poolhand.stores.postgres.PATIENCE", 2.5)
+        patch.setattr("poolhand.stores.postgres.store.PATIENCE", 2.5)
         yield
 
 

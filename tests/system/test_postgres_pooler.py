@@ -13,10 +13,10 @@ import pytest
 
 from poolhand.contract import Batch, Claim, Filter, Store
 from poolhand.errors import StoreError, Unavailable, UsageError
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.conftest import another, clock, hand, store  # noqa: F401 - fixtures
 from tests.contract.support import Clock, Hand, order, owner, spec

@@ -15,7 +15,7 @@ import pytest
 from poolhand.contract import Filter
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.system.postgres_crew import COUNTER, PER_KEY, SLOTS, STREAM, pools, take_part
 from tests.unit.stores.tables import postgres_faults

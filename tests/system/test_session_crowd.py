@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from poolhand import App
+from poolhand.agents.session_record import SessionRecord, read
 from poolhand.rules.audit import STREAM
 from poolhand.rules.streams import session_of
-from poolhand.sessions.record import SessionRecord, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

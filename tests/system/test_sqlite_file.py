@@ -18,7 +18,7 @@ import pytest
 
 from poolhand.errors import Unavailable
 from poolhand.runtime import Runtime
-from poolhand.stores.file import StoreFile
+from poolhand.stores.sqlite.file import StoreFile
 from poolhand.testing import ServerMissing
 from tests.preload import preload
 from tests.servers import do_without

@@ -14,11 +14,11 @@ import pytest
 
 from poolhand.contract import Batch, Filter, Order, Store
 from poolhand.rules.audit import DEQUEUE, STREAM, SUBMIT
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Job, Status
-from poolhand.rules.rank import fair_round_robin
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.contract.support import order, spec
 from tests.system.sqlite_crew import take_part
 from tests.unit.stores.tables import faults

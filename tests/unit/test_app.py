@@ -26,8 +26,8 @@ from poolhand import (
     wait,
 )
 from poolhand.app import App
-from poolhand.execute.brief import read_brief, write_brief
-from poolhand.rules.keep import Keep
+from poolhand.durable.calls.call_record import read_brief, write_brief
+from poolhand.rules.retention import Keep
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 

@@ -53,7 +53,7 @@ from poolhand.errors import (
     UsageError,
     WireError,
 )
-from poolhand.pool.fault import fault_of
+from poolhand.pool.slots.fault import fault_of
 
 CODES = {
     PoolhandError: "PH-000",

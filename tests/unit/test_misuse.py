@@ -35,14 +35,14 @@ from poolhand import (
     suggest_workers,
     wait,
 )
-from poolhand.farm.agent import Agent
-from poolhand.farm.shift import Shift
-from poolhand.farm.sync_ticket import SyncTicket
-from poolhand.farm.task import Submits
+from poolhand.agents.agent import Agent
+from poolhand.agents.tools.tool import Tool
+from poolhand.durable.client.sync_ticket import SyncTicket
+from poolhand.durable.client.task import Submits
+from poolhand.durable.worker.worker import Shift
 from poolhand.misuse import OptionsStruct, explain_misuse
 from poolhand.operate.actions import Operator
 from poolhand.pool.submitter import Submitter
-from poolhand.tools.tool import Tool
 
 APP = App("memory://")
 POOL: Any = Pool("misused")

@@ -29,13 +29,13 @@ from poolhand import (
     tool,
     wait,
 )
+from poolhand.agents.session import SessionTerms
 from poolhand.app import App
 from poolhand.pool.config import configure
 from poolhand.pool.options import Options, with_changes
-from poolhand.rules.checks import to_seconds
-from poolhand.rules.farm import FarmOptions
+from poolhand.rules.scaling.farm_settings import FarmOptions
 from poolhand.rules.schedule import every
-from poolhand.sessions.session import SessionTerms
+from poolhand.rules.validation import to_seconds
 from poolhand.settings import SETTINGS, check_farm
 from poolhand.testing import SeededRuntime
 from poolhand.wire.payload import encode

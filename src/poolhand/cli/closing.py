@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from poolhand.errors import PoolhandError
-from poolhand.farm.roster import FarmRecord
+from poolhand.farm.records import FarmRecord
 from poolhand.operate.actions import Operator
-from poolhand.tui.words import lasting
+from poolhand.tui.format import lasting
 
 WITHIN = 2.0  # seconds for reading what is left: a store that is away holds up no end
 UNKNOWN = "what is left could not be read from the store"

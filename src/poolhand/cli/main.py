@@ -10,7 +10,7 @@ import typer
 
 from poolhand.cli import streams
 from poolhand.cli.root import Root
-from poolhand.rules.checks import is_writable
+from poolhand.rules.validation import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from poolhand.rules.checks import nearest
+from poolhand.rules.validation import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

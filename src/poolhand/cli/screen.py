@@ -16,7 +16,7 @@ import msgspec
 
 from poolhand.cli.layout import GAP, NAMES, NOTHING, STATES, fitting, short_name
 from poolhand.cli.streams import Stream
-from poolhand.operate.showing import safe as safe
+from poolhand.rules.values.escape import safe as safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

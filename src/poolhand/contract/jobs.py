@@ -24,8 +24,8 @@ from poolhand.contract.records import (
     Wanted,
 )
 from poolhand.rules.job import Status
-from poolhand.rules.keep import Keep
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.retention import Keep
 
 
 class StoreTransaction(Protocol):

@@ -12,8 +12,8 @@ from poolhand.contract.documents import Put
 from poolhand.contract.log import Line
 from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import SESSION_ERASED, Job, Status
-from poolhand.rules.meeting import OnBusy
-from poolhand.rules.spec import PoolSpec
+from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.pool_spec import PoolSpec
 from poolhand.rules.streams import OF_SESSIONS
 
 

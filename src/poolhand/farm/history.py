@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from poolhand.farm.roster import LONGEST_TEXT, FinishedJob, RunningJob, Snapshot
+from poolhand.farm.records import LONGEST_TEXT, FinishedJob, RunningJob, Snapshot
 from poolhand.rules.job import Fault, Job
 
 MOST_BYTES = 256 * 1024  # of one page

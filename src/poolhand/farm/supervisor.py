@@ -18,16 +18,16 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from poolhand.contract import PoolRow
+from poolhand.durable.connection.connection import Station
 from poolhand.errors import StoreError
-from poolhand.farm.hired import Hired
-from poolhand.farm.messages import Employ
-from poolhand.farm.notices import Notices
-from poolhand.farm.roster import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
-from poolhand.farm.staff import Staff
-from poolhand.farm.station import Station
+from poolhand.farm.control_inbox import Notices
+from poolhand.farm.fleet import Staff
+from poolhand.farm.protocol import Employ
+from poolhand.farm.records import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
+from poolhand.farm.worker_handle import Hired
 from poolhand.observe import events
-from poolhand.rules.farm import FarmSettings, Speech
-from poolhand.rules.scaling import CapWatch, Load, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling.farm_settings import FarmSettings, Speech
+from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, runnable, wanted_for
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from weakref import finalize
 
 from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetAside, LeaseLost
+from poolhand.observe.throttle import Held, Throttle
 from poolhand.rules.causes import call_of, key_of, task_of
 from poolhand.rules.job import Job, Status
-from poolhand.rules.showing import indented, safe
-from poolhand.rules.throttle import Held, Throttle
+from poolhand.rules.values.escape import indented, safe
 
 LOG = logging.getLogger("poolhand")
 LONGEST_MESSAGE = 500

@@ -37,8 +37,8 @@ from poolhand.observe.events import (
     WorkerVanished,
 )
 from poolhand.observe.failures import LOG, report, traceback_lines
-from poolhand.rules.checks import shown
 from poolhand.rules.job import Job, Status
+from poolhand.rules.validation import shown
 
 # What should not be.
 LOUD = (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from poolhand.observe.events import Events, LoopBlocked, SlotStuck
 from poolhand.observe.failures import LOG, is_reported, warn
 from poolhand.rules.job import HARD_TIMEOUT, Job
-from poolhand.rules.showing import indented, safe
+from poolhand.rules.values.escape import indented, safe
 
 LOGGED_AFTER = 1.0  # seconds; shorter blocks are for subscribers alone
 LONGEST_NAME = 200

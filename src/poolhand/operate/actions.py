@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterable
 from msgspec.structs import replace
 
 from poolhand.contract import Filter
+from poolhand.durable.client.explain import explained, glances, pool_named
+from poolhand.durable.streams.event_reader import look
+from poolhand.durable.streams.execution_log import Execution
+from poolhand.durable.streams.numbers import last_number
 from poolhand.errors import UsageError
-from poolhand.execute.execution import Execution
-from poolhand.farm.listening import look
-from poolhand.farm.numbers import last_number
-from poolhand.farm.roster import FarmRecord, WishAnswer
-from poolhand.farm.why import explained, glances, pool_named
+from poolhand.farm.records import FarmRecord, WishAnswer
 from poolhand.misuse import explain_misuse
 from poolhand.operate import bulk, dead
 from poolhand.operate.arguments import (
@@ -53,10 +53,10 @@ from poolhand.operate.views import (
     pool_view,
 )
 from poolhand.rules.audit import STREAM
-from poolhand.rules.checks import nearest, shown
 from poolhand.rules.job import Status
-from poolhand.rules.sizing import SLOTS_ALLOWED, are_slots
+from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, are_slots
 from poolhand.rules.streams import JobEvent
+from poolhand.rules.validation import nearest, shown
 from poolhand.runtime import Runtime
 
 ALL = Filter()

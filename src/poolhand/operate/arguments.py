@@ -8,8 +8,8 @@ from typing import Any
 
 from poolhand.contract import Filter
 from poolhand.errors import UsageError
-from poolhand.rules.checks import NAME_ALLOWED, is_count, is_int, is_name, shown
 from poolhand.rules.job import Status
+from poolhand.rules.validation import NAME_ALLOWED, is_count, is_int, is_name, shown
 
 LAST = 2**63 - 1
 OPTIONAL = ("tenant",)

@@ -9,13 +9,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.contract import Filter, Stored
+from poolhand.durable.calls.call_record import read_brief
+from poolhand.durable.calls.serializer import Parcels
 from poolhand.errors import PoolhandError
-from poolhand.execute.brief import read_brief
-from poolhand.execute.parcel import Parcels
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import AT_ONCE, NOT_FOUND, Progress, Tell
 from poolhand.operate.views import Answer, JobView, Summary, job_view
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 
 class DeadLetter(View, frozen=True):

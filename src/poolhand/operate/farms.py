@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from poolhand.contract import Lease, Line, Put
+from poolhand.durable.leases.closure_homes import is_gone
 from poolhand.errors import Unavailable, UsageError
-from poolhand.farm.homes import is_gone
-from poolhand.farm.roster import (
+from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
@@ -29,8 +29,8 @@ from poolhand.farm.roster import (
 )
 from poolhand.operate.operable import Operable
 from poolhand.rules import audit
-from poolhand.rules.checks import is_int, shown
-from poolhand.rules.view import View
+from poolhand.rules.validation import is_int, shown
+from poolhand.rules.values.plain import View
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from poolhand.contract import Added, Batch, Filter, Line, Put, Refusal, Stored, Written
-from poolhand.farm.why import Viewable
+from poolhand.durable.client.explain import Viewable
 from poolhand.rules.job import Status
 
 

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.contract import Stored
+from poolhand.durable.calls.call_record import read_brief
+from poolhand.durable.calls.returned import unpack_returned
+from poolhand.durable.calls.serializer import read_without_keys
 from poolhand.errors import PoolhandError
-from poolhand.execute.brief import read_brief
-from poolhand.execute.parcel import read_without_keys
-from poolhand.execute.returned import unpack_returned
 from poolhand.operate.operable import Operable
 from poolhand.rules.job import Job
-from poolhand.rules.showing import safe
+from poolhand.rules.values.escape import safe
 
 LONGEST_SHOWN = 4_000  # characters of a value that are shown to a person
 _CLOSURE = "a closure: its arguments are in the process that submitted it"

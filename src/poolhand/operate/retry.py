@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Stored
-from poolhand.farm.orders import Orders
+from poolhand.durable.client.job_request import Orders
 from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer, Summary
 from poolhand.rules.job import Status
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100

@@ -10,11 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from poolhand.contract import Added, Batch, Entry, Lease, Line, Order, Owner, Put, Refusal, Store
-from poolhand.errors import UsageError
-from poolhand.farm.catalogue import contents_of
-from poolhand.farm.homes import is_gone
-from poolhand.farm.orders import Orders
-from poolhand.farm.scheduler import (
+from poolhand.durable.catalogue import contents_of
+from poolhand.durable.client.job_request import Orders
+from poolhand.durable.leases.closure_homes import is_gone
+from poolhand.durable.scheduler import (
     CALLS,
     DOCUMENTS,
     KEEP,
@@ -23,11 +22,12 @@ from poolhand.farm.scheduler import (
     ScheduleRecord,
     read_pause,
 )
+from poolhand.errors import UsageError
 from poolhand.operate.operable import Operable
 from poolhand.operate.views import Answer
 from poolhand.rules import audit
 from poolhand.rules.causes import meant
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from poolhand.agents.session_record import read
 from poolhand.contract import Filter
+from poolhand.durable.streams.execution_log import Execution, read_execution
+from poolhand.durable.streams.numbers import bodies_of
 from poolhand.errors import Unavailable
-from poolhand.execute.execution import Execution, read_execution
-from poolhand.farm.numbers import bodies_of
 from poolhand.operate.operable import Operable
 from poolhand.rules import streams
 from poolhand.rules.job import Job
 from poolhand.rules.receipts import RECEIPTS, Receipt, Stage, is_former, receipts_of_session
 from poolhand.rules.receipts import read as read_receipt
-from poolhand.rules.view import View
-from poolhand.sessions.record import read
+from poolhand.rules.values.plain import View
 
 AT_ONCE = 1000
 STOP_WITHIN = 30.0

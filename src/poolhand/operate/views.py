@@ -12,7 +12,7 @@ from poolhand.contract import PoolRow, Stored, Written
 from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 
 class JobView(View, frozen=True, kw_only=True):

@@ -8,9 +8,20 @@ from typing import Any, TypedDict
 
 from poolhand.errors import UsageError
 from poolhand.pool.scope import SESSION, Scope, take_scope
-from poolhand.rules.backoff import Retry
-from poolhand.rules.backpressure import POLICIES, Bounded, FailFast, Policy, RingBuffer, Unbounded
-from poolhand.rules.checks import (
+from poolhand.rules.job import Job
+from poolhand.rules.queue.backpressure import (
+    POLICIES,
+    Bounded,
+    FailFast,
+    Policy,
+    RingBuffer,
+    Unbounded,
+)
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.strategy import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
+from poolhand.rules.retry import Retry
+from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, Autoscale, are_slots
+from poolhand.rules.validation import (
     AMOUNT_ALLOWED,
     COUNT_ALLOWED,
     LONGEST_NAME,
@@ -28,11 +39,7 @@ from poolhand.rules.checks import (
     shown,
     to_seconds,
 )
-from poolhand.rules.job import Job
-from poolhand.rules.rank import STRATEGIES, FairRoundRobin, Fifo, Lifo, Priority, Strategy
-from poolhand.rules.sizing import SLOTS_ALLOWED, Autoscale, are_slots
-from poolhand.rules.spec import PoolSpec
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from poolhand.context import running
 from poolhand.errors import Deadlock, PoolhandError, UsageError
-from poolhand.pool.attempt import Attempt
-from poolhand.pool.work import Work, name_of, where_to_run
-from poolhand.rules.backpressure import capacity
+from poolhand.pool.engine.work import Work, name_of, where_to_run
+from poolhand.pool.slots.attempt import Attempt
+from poolhand.rules.queue.backpressure import capacity
 
 if TYPE_CHECKING:
     from poolhand.pool.options import Options

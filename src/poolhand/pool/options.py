@@ -11,8 +11,12 @@ from msgspec.structs import replace
 
 from poolhand.errors import UsageError
 from poolhand.pool.config import RUN_IN, PoolConfig
-from poolhand.rules.backoff import Retry
-from poolhand.rules.checks import (
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.entry import Window
+from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.rules.queue.strategy import FairRoundRobin
+from poolhand.rules.retry import Retry
+from poolhand.rules.validation import (
     AMOUNT_ALLOWED,
     LONGEST_NAME,
     is_amount,
@@ -26,10 +30,6 @@ from poolhand.rules.checks import (
     shown,
     to_seconds,
 )
-from poolhand.rules.entry import Window
-from poolhand.rules.job import Job, Status
-from poolhand.rules.meeting import OnBusy
-from poolhand.rules.rank import FairRoundRobin
 
 
 class Origin(Struct, frozen=True):

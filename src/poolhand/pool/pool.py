@@ -13,23 +13,31 @@ from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe import events
 from poolhand.observe.events import EVENTS, Events
-from poolhand.pool import durable, registry, snapshot
-from poolhand.pool.checkup import Checkup
+from poolhand.pool import durable, registry
 from poolhand.pool.config import CHECKS, PoolOptions, configure
-from poolhand.pool.drain import Drain, DrainReport
-from poolhand.pool.engine import Engine
-from poolhand.pool.health import HealthCheck, PoolHealth, health_of, not_started
+from poolhand.pool.engine import snapshot
+from poolhand.pool.engine.drain import Drain, DrainReport
+from poolhand.pool.engine.engine import Engine
+from poolhand.pool.engine.health import HealthCheck, PoolHealth, health_of, not_started
+from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
+from poolhand.pool.monitor.autoscaler import Scaler
+from poolhand.pool.monitor.checkup import Checkup
 from poolhand.pool.options import defaults, terms
-from poolhand.pool.scaler import Scaler
 from poolhand.pool.scope import DURABLE, SESSION
-from poolhand.pool.snapshot import PoolSnapshot, PoolStats
 from poolhand.pool.submitter import Submitter, has_place
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import audit
 from poolhand.rules.audit import AuditLine
-from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, is_whole, shown, to_seconds
 from poolhand.rules.job import Job, Status
-from poolhand.rules.sizing import Autoscale
+from poolhand.rules.scaling.pool_size import Autoscale
+from poolhand.rules.validation import (
+    SECONDS_ALLOWED,
+    Seconds,
+    is_seconds,
+    is_whole,
+    shown,
+    to_seconds,
+)
 from poolhand.runtime import Runtime, check_script
 
 _RUNTIME: list[Runtime] = []

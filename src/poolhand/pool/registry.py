@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.rules.checks import shown
+from poolhand.rules.validation import shown
 
 if TYPE_CHECKING:
     from poolhand.pool.pool import Pool

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from poolhand.context import running
 from poolhand.errors import Unavailable
-from poolhand.rules.checks import LONGEST_NAME, is_name, is_text, shown
 from poolhand.rules.job import Job
+from poolhand.rules.validation import LONGEST_NAME, is_name, is_text, shown
 
 SESSION, PIPELINE, TENANT, ORG = SCOPES = ("session", "pipeline", "tenant", "org")
 DURABLE = (PIPELINE, TENANT, ORG)

@@ -9,14 +9,14 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine import Engine
+from poolhand.pool.engine.engine import Engine
+from poolhand.pool.engine.work import Work
 from poolhand.pool.mapping import map_items
 from poolhand.pool.options import Options, Terms, terms, with_changes
 from poolhand.pool.ticket import Ticket
-from poolhand.pool.work import Work
-from poolhand.rules.backoff import Retry
-from poolhand.rules.backpressure import Bounded
-from poolhand.rules.checks import Seconds
+from poolhand.rules.queue.backpressure import Bounded
+from poolhand.rules.retry import Retry
+from poolhand.rules.validation import Seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar, overload
 
 from poolhand.errors import StoreError, UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.rules.checks import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
 from poolhand.rules.streams import JobEvent
+from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from poolhand.rules.causes import call_of, home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 
 class Standing(Struct, frozen=True):

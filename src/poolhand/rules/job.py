@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 
 class Status(StrEnum):

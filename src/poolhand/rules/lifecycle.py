@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.rules.backoff import NO_RETRY, Retry, delay
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Completed, Failed, Outcome, Snoozed
+from poolhand.rules.retry import NO_RETRY, Retry, delay
 
 CRASHES_IN_COMPANY = 2
 MOST_CRASHES_UNPROVEN = 10

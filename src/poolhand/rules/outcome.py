@@ -21,8 +21,8 @@ from poolhand.errors import (
     ToolOutcomeUnknown,
     UsageError,
 )
-from poolhand.rules.checks import SECONDS_ALLOWED, is_seconds, to_seconds
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
+from poolhand.rules.validation import SECONDS_ALLOWED, is_seconds, to_seconds
 
 
 class Asked(IntEnum):

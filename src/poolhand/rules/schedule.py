@@ -1,6 +1,6 @@
 """Schedules: the moments at which a task is to run, and which of them are due.
 
-A moment is done with once its job is kept. Which are is written down as a `Past`, from which every
+A moment is done with once its job is stored. A `Past` records which moments are done, so that every
 process comes to the same answer, whatever its wall clock does: no moment is ever due twice.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.errors import UsageError
-from poolhand.rules.checks import did_you_mean, is_number, is_short, is_text, shown, to_seconds
+from poolhand.rules.validation import did_you_mean, is_number, is_short, is_text, shown, to_seconds
 
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 LATE = timedelta(seconds=60)  # older than that, "skip" does not run a moment

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from poolhand.rules.view import View
+from poolhand.rules.values.plain import View
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.farm.durable_pool import DurablePool
+from poolhand.durable.local_pool.durable_pool import DurablePool
 from poolhand.pool import registry
 
 

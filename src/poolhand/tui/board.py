@@ -11,11 +11,11 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Input, Static
 
 from poolhand.tui import rows
-from poolhand.tui.choice import Choice
+from poolhand.tui.filter import Choice
 from poolhand.tui.grid import Grid, Panel
 from poolhand.tui.head import Head
+from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, Sight
 from poolhand.tui.pages import KeyLine, StatusLine
-from poolhand.tui.sight import JOBS, POOLS, VIEWS, WORKERS, Sight
 
 ALL = Choice()
 NO_WORKERS = "no worker processes yet"

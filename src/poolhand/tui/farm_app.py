@@ -13,19 +13,19 @@ from textual.events import Key
 from textual.widgets import DataTable, Input
 
 from poolhand.errors import PoolhandError
-from poolhand.farm.roster import FarmRecord, Snapshot
+from poolhand.farm.records import FarmRecord, Snapshot
 from poolhand.operate.actions import Operator
-from poolhand.operate.showing import safe
+from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
-from poolhand.tui.acts import Acts
+from poolhand.tui.actions import Acts
 from poolhand.tui.board import Board
-from poolhand.tui.choice import Choice
+from poolhand.tui.filter import Choice
 from poolhand.tui.grid import Grid
 from poolhand.tui.head import ViewTabs
 from poolhand.tui.job_screen import JobScreen
+from poolhand.tui.job_text import snapshot_lines
+from poolhand.tui.model import JOBS, POOLS, WORKERS, Sight
 from poolhand.tui.pages import HELP, Page, Question, StatusLine
-from poolhand.tui.sight import JOBS, POOLS, WORKERS, Sight
-from poolhand.tui.told import snapshot_lines
 
 OF_THE_BOARD = {"view", "tab", "search", "state", "only_pool"}
 

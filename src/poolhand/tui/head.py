@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.widgets import Static
 
-from poolhand.tui.sight import JOBS, POOLS, VIEWS, WORKERS, Sight
+from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, Sight
 from poolhand.tui.summary import Part
 
 TITLE = "poolhand"

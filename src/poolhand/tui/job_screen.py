@@ -17,13 +17,13 @@ from textual.widgets import RichLog, Static
 
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
-from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView
 from poolhand.rules.streams import JobEvent, Kind
+from poolhand.rules.values.escape import safe
 from poolhand.tui.head import TITLE, spread
+from poolhand.tui.job_text import Fact, event_lines, facts
 from poolhand.tui.pages import KeyLine, StatusLine
 from poolhand.tui.rows import STYLES, Running, job_state
-from poolhand.tui.told import Fact, event_lines, facts
 
 MOST_LINES = 5_000
 LABEL = 14  # columns for what a line is about

@@ -12,7 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from poolhand.operate.showing import safe
+from poolhand.rules.values.escape import safe
 
 HELP = (
     "t  1 2 3   next view; farm, jobs, pools",

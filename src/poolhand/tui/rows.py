@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from poolhand.farm.roster import (
+from poolhand.farm.records import (
     WRITE_EVERY,
     FarmRecord,
     FarmState,
@@ -16,10 +16,10 @@ from poolhand.farm.roster import (
     WorkerState,
 )
 from poolhand.operate.farms import LoneWorker
-from poolhand.operate.showing import safe
 from poolhand.operate.views import JobView, PoolView
 from poolhand.rules.job import Status
-from poolhand.tui.words import MINUTE, NOTHING, brief, lasting, size
+from poolhand.rules.values.escape import safe
+from poolhand.tui.format import MINUTE, NOTHING, brief, lasting, size
 
 SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
 LATE = WRITE_EVERY + 1.0  # a record that is older is overdue

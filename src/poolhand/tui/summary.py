@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from poolhand.farm.roster import FarmRecord, FarmState
+from poolhand.farm.records import FarmRecord, FarmState
 from poolhand.operate.farms import silence_text
-from poolhand.operate.showing import safe
 from poolhand.operate.views import PoolView
 from poolhand.rules.job import Status
-from poolhand.rules.scaling import held_text
+from poolhand.rules.scaling.worker_count import held_text
+from poolhand.rules.values.escape import safe
+from poolhand.tui.format import bars, lasting
 from poolhand.tui.rows import FARM_STYLES, no_sign, slots_of
 from poolhand.tui.throughput import Throughput
-from poolhand.tui.words import bars, lasting
 
 NO_FARM = "no farm works here: start one with `poolhand work module:app`"
 MOST_BARS = 60

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.errors import UsageError
+from poolhand.wire.locate import parts
 from poolhand.wire.nesting import json_is_deeper, msgpack_is_deeper
-from poolhand.wire.place import parts
 from poolhand.wire.typed import (
     build_from_json,
     build_from_msgpack,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poolhand.errors import UsageError
 from poolhand.misuse import OptionsStruct
-from poolhand.rules.checks import (
+from poolhand.rules.validation import (
     COUNT_ALLOWED,
     WHOLE_ALLOWED,
     Predicate,

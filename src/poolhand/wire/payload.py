@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from poolhand.errors import BadSignature, TooLarge, Undecodable, UsageError
-from poolhand.rules.checks import AMOUNT_ALLOWED, Seconds, is_amount, shown, to_seconds
+from poolhand.rules.validation import AMOUNT_ALLOWED, Seconds, is_amount, shown, to_seconds
 from poolhand.wire.codec import JSON, MSGPACK, Codec, Reader
 from poolhand.wire.compression import compress, expand
 from poolhand.wire.envelope import MOST_AROUND, Envelope, pack, unpack
 from poolhand.wire.limits import LIMITS, Limits
+from poolhand.wire.locate import locate
 from poolhand.wire.pickling import PICKLE, AllowPickle
-from poolhand.wire.place import locate
 from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
 CODECS = {codec.name: codec for codec in (JSON, MSGPACK, PICKLE)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from poolhand.errors import BadSignature, UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.rules.checks import is_text, shown
+from poolhand.rules.validation import is_text, shown
 
 SIGNATURE_BYTES = 32
 FEWEST_SECRET_BYTES = 16

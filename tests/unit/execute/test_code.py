@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code, Codes, run_apart
 from poolhand.errors import BadSignature, Undecodable, UsageError
-from poolhand.execute.code import Code, Codes, run_apart
-from poolhand.execute.parcel import Parcels
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from poolhand import App, Session, UsageError, tool
-from poolhand.execute.declaration import checked_function
+from poolhand.durable.calls.declaration import checked_function
 
 APP: Any = App("memory://")
 TOOL: Any = tool

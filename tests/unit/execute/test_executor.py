@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand.contract import Change, Claim
-from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
-from poolhand.execute.brief import (
+from poolhand.durable.calls.call_record import (
     CALL,
     Brief,
     bound,
@@ -20,8 +19,9 @@ from poolhand.execute.brief import (
     record_of,
     write_brief,
 )
-from poolhand.execute.code import Code, Codes
-from poolhand.execute.executor import (
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.worker.executor import (
     MOST_REFUSED,
     Closure,
     End,
@@ -34,11 +34,11 @@ from poolhand.execute.executor import (
     stopped,
     unwritable,
 )
-from poolhand.execute.parcel import Parcels
-from poolhand.rules.backoff import Retry
+from poolhand.errors import BadSignature, JobLost, RetryLater, Undecodable, UsageError
 from poolhand.rules.causes import home_cause
 from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Cancelled, Failed, Snoozed
+from poolhand.rules.retry import Retry
 from poolhand.runtime import Identity
 from poolhand.wire.signing import KeyRing
 

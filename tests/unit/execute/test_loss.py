@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code
 from poolhand.errors import Undecodable, UsageError
-from poolhand.execute.code import Code
-from poolhand.execute.parcel import Parcels
 from tests.unit.execute.test_types import there_and_back
 
 # The hour that the clocks of Berlin show twice.

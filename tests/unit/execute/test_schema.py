@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from poolhand.execute.code import Code
-from poolhand.execute.parcel import Parcels
-from poolhand.execute.schema import _without_notes, arguments_schema
-from poolhand.rules.json_schema import NEEDED, schema_fault
+from poolhand.durable.calls.schema import _without_notes, arguments_schema
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code
+from poolhand.rules.values.json_schema import NEEDED, schema_fault
 from poolhand.wire.limits import Limits
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from msgspec import Meta
 
+from poolhand.durable.calls.signature import Signature
 from poolhand.errors import Undecodable, UsageError
-from poolhand.execute.signature import Signature
 
 if TYPE_CHECKING:
     from decimal import Decimal as Unheard

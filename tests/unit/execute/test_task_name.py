@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_name import name_of_global, name_of_task
+from poolhand.durable.calls.task_registry import Code, Codes
 from poolhand.errors import UsageError
-from poolhand.execute.code import Code, Codes
-from poolhand.execute.parcel import Parcels
-from poolhand.execute.task_name import name_of_global, name_of_task
 
 
 def add(number: int) -> int:

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr
 
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code, Codes
 from poolhand.errors import UsageError
-from poolhand.execute.code import Code, Codes
-from poolhand.execute.parcel import Parcels
 from poolhand.wire.payload import encode
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing

@@ -12,9 +12,9 @@ import sys
 from datetime import UTC, datetime
 from threading import Event, Thread
 
+from poolhand.farm.control_thread import Post
 from poolhand.farm.history import finished
-from poolhand.farm.messages import Stop
-from poolhand.farm.post import Post
+from poolhand.farm.protocol import Stop
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from poolhand.app import App
 from poolhand.contract import Claim, Stored
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.store_proxy import KeptStore
 from poolhand.errors import Unavailable
-from poolhand.farm.kept_store import KeptStore
-from poolhand.farm.station import Station
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from poolhand.contract import Change
-from poolhand.farm.announcing import Announcing
-from poolhand.farm.hand import Done
-from poolhand.farm.set_aside import LOOK_AFTER, LOOK_AGAIN, MOST_CAUSES
+from poolhand.durable.worker.announcing import Announcing
+from poolhand.durable.worker.hand import Done
+from poolhand.durable.worker.set_aside import LOOK_AFTER, LOOK_AGAIN, MOST_CAUSES
 from poolhand.observe.events import Event, Events, JobSetAside
-from poolhand.pool.clock import Clock
+from poolhand.pool.slots.clock import Clock
 from poolhand.rules.causes import task_cause
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from poolhand import App
-from poolhand.farm import attention
-from poolhand.farm.work_terms import WorkTerms
+from poolhand.durable.worker import attention
+from poolhand.durable.worker.settings import WorkTerms
 from poolhand.observe.events import Event, Events, LoopBlocked
 
 LIMIT = 20.0

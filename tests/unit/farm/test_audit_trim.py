@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from poolhand.contract import Line
-from poolhand.farm.maintenance import TRIM_AT_ONCE, trim_audit
+from poolhand.durable.leases.reaper import TRIM_AT_ONCE, trim_audit
 from poolhand.rules.audit import STREAM
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from tests.contract.support import Clock
 
 

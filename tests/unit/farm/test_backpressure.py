@@ -27,7 +27,7 @@ from poolhand.observe.events import (
     SubmitRefused,
     SubmitterParked,
 )
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
     Gate,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from poolhand import App, BadSignature, JobFailed, KeyRing, Retry, Session, context, wait
 from poolhand.contract import Batch
-from poolhand.execute.brief import read_brief, write_brief
-from poolhand.farm.task import Submits
+from poolhand.durable.calls.call_record import read_brief, write_brief
+from poolhand.durable.client.task import Submits
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.job import Job, Status
 from poolhand.wire.payload import encode

@@ -11,7 +11,7 @@ import pytest
 
 from poolhand import JobEvent
 from poolhand.app import App
-from poolhand.execute.capture import BEYOND, LONGEST_LINE, MOST_BYTES, is_capturing
+from poolhand.durable.calls.capture import BEYOND, LONGEST_LINE, MOST_BYTES, is_capturing
 from poolhand.pool.ticket import Ticket
 
 LINES = 30

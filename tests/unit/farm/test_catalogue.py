@@ -6,8 +6,9 @@ import asyncio
 from datetime import timedelta
 
 from poolhand import Retry
+from poolhand.agents.session import Session
 from poolhand.contract import Owner, Put
-from poolhand.farm.catalogue import (
+from poolhand.durable.catalogue import (
     PREFIX,
     PUBLISH_EVERY,
     TASK,
@@ -16,7 +17,6 @@ from poolhand.farm.catalogue import (
     TaskRecord,
     known_tasks,
 )
-from poolhand.sessions.session import Session
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
 

@@ -15,15 +15,15 @@ import pytest
 
 from poolhand import App, JobLost, Pool, Status, Unavailable, wait
 from poolhand.contract import Lease, Owner, PoolRow
-from poolhand.farm.durable_pool import DurablePool
-from poolhand.farm.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
-from poolhand.farm.homes import HOUSEHOLDS, MOST_MISSED, Homes
+from poolhand.durable.leases.closure_homes import HOUSEHOLDS, MOST_MISSED, Homes
+from poolhand.durable.local_pool.durable_pool import DurablePool
+from poolhand.durable.local_pool.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
 from poolhand.observe.events import JobEnded, JobRetried, JobSetAside
 from poolhand.rules.audit import STREAM
 from poolhand.rules.causes import home_cause
 from poolhand.rules.explain import Standing, explain
 from poolhand.runtime import Identity, Runtime, process_started
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
     Heard,

@@ -26,9 +26,9 @@ from poolhand import (
     wait,
 )
 from poolhand.contract import Filter
-from poolhand.execute.brief import Brief, read_brief
-from poolhand.execute.code import Code, run_apart
-from poolhand.execute.parcel import Parcels
+from poolhand.durable.calls.call_record import Brief, read_brief
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code, run_apart
 from poolhand.pool.ticket import Ticket
 from tests.unit.farm import context_tasks
 from tests.unit.farm.context_tasks import request_id

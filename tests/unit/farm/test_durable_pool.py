@@ -31,9 +31,9 @@ from poolhand import (
     wait,
 )
 from poolhand.contract import PoolRow
-from poolhand.farm.durable_pool import DurablePool
+from poolhand.durable.local_pool.durable_pool import DurablePool
 from poolhand.observe.events import StoreTrouble
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime, simulate_restart
 from tests.unit.farm.support import Heard, SharedStore, seeded, until, until_later

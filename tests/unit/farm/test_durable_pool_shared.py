@@ -10,10 +10,10 @@ import pytest
 
 from poolhand import App, Conflict, Pool, PoolFull, Status, UsageError, bounded, get_pool, wait
 from poolhand.contract import PoolRow
-from poolhand.farm.durable_pool import DurablePool
-from poolhand.farm.expected import LOT, Expected
+from poolhand.durable.local_pool.durable_pool import DurablePool
+from poolhand.durable.local_pool.expected import LOT, Expected
 from poolhand.observe.events import JobEnded
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.conditions import STRANGER
 from tests.unit.farm.support import Gate, Heard, Machine, SharedStore, seeded, until, until_later

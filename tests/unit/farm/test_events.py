@@ -21,9 +21,9 @@ from poolhand import (
     progress,
 )
 from poolhand.app import App
-from poolhand.farm.station import Station
+from poolhand.durable.connection.connection import Station
 from poolhand.pool.ticket import Ticket
-from poolhand.rules.keep import Keep
+from poolhand.rules.retention import Keep
 from poolhand.testing import SeededRuntime
 from tests.contract.support import over
 from tests.unit.farm.support import SharedStore, StoreApp, seeded

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolhand.farm.history import MOST_BYTES, History, finished, running
-from poolhand.farm.roster import LONGEST_TEXT, FinishedJob
+from poolhand.farm.records import LONGEST_TEXT, FinishedJob
 from poolhand.rules.job import Fault, Job, Status
 
 AT = datetime(2030, 1, 2, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 from poolhand.app import App
 from poolhand.contract import Owner
 from poolhand.operate.actions import Operator
-from poolhand.operate.finding import Finding, Level
-from poolhand.operate.findings import examine
+from poolhand.operate.doctor.finding import Finding, Level
+from poolhand.operate.doctor.findings import examine
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 from tests.unit.farm.support import connected
 
 GONE_PID = 2**22 + 1  # above the largest number Linux gives

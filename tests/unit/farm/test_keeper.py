@@ -13,10 +13,10 @@ import pytest
 from poolhand import PoolFull, Unavailable, UsageError
 from poolhand.app import App
 from poolhand.contract import Batch
-from poolhand.farm.keeper import Keeper
+from poolhand.durable.connection.store_thread import Keeper
 from poolhand.observe.events import StoreTrouble
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, seeded
 

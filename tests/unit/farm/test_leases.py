@@ -10,11 +10,11 @@ import pytest
 from poolhand import JobLost, Retry, Status, Unavailable
 from poolhand.app import App
 from poolhand.contract import Claim, Extended, Promoted
-from poolhand.execute.executor import crashed
-from poolhand.farm.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
-from poolhand.farm.maintenance import LEADER
+from poolhand.durable.leases.heartbeat import GIVE_UP_AFTER, LEASE, OWNERS
+from poolhand.durable.leases.reaper import LEADER
+from poolhand.durable.worker.executor import crashed
 from poolhand.observe.events import JobEnded, LeaseLost, OwnerReaped, StoreTrouble
-from poolhand.rules.keep import Keep
+from poolhand.rules.retention import Keep
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import (
     Gate,

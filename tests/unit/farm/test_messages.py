@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.farm.messages import (
+from poolhand.farm.protocol import (
     Alive,
     Answer,
     Ask,
@@ -25,9 +25,9 @@ from poolhand.farm.messages import (
     Words,
     packed,
 )
-from poolhand.farm.roster import FinishedJob, RunningJob, Snapshot
-from poolhand.rules.farm import FarmSettings
+from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
 from poolhand.rules.job import Fault, Status
+from poolhand.rules.scaling.farm_settings import FarmSettings
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 RUNNING = RunningJob("j-1", "fetch", "web", AT, "soft_timeout")

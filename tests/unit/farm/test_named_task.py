@@ -20,8 +20,8 @@ from poolhand import (
     fair_round_robin,
 )
 from poolhand.app import App
-from poolhand.execute.brief import read_brief
-from poolhand.farm.named_task import KNOWN_FOR
+from poolhand.durable.calls.call_record import read_brief
+from poolhand.durable.client.named_task import KNOWN_FOR
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from poolhand import App
-from poolhand.farm.news import News
+from poolhand.durable.connection.event_relay import News
 from poolhand.observe.events import Event, Events, JobSubmitted, StoreTrouble
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from poolhand.contract import Put
-from poolhand.farm.notices import Notices
-from poolhand.farm.roster import (
+from poolhand.farm.control_inbox import Notices
+from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,

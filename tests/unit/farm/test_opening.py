@@ -14,12 +14,12 @@ import pytest
 
 from poolhand import Status, Unavailable, fair_round_robin
 from poolhand.app import App
-from poolhand.farm.opening import Opening
-from poolhand.farm.station import Station
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.opening import Opening
 from poolhand.observe.events import Events
-from poolhand.rules.keep import KEEP
+from poolhand.rules.retention import KEEP
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import SharedStore, StoreApp, seeded
 
@@ -212,7 +212,7 @@ def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Excepti
 
 
 def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poolhand.farm.opening.OPEN_WITHIN", 0.05)
+    monkeypatch.setattr("poolhand.durable.connection.opening.OPEN_WITHIN", 0.05)
     runtime = Runtime()
     proceed = threading.Event()
 

@@ -8,9 +8,9 @@ import pytest
 
 from poolhand import Pool, bounded, fair_round_robin
 from poolhand.app import App
-from poolhand.operate.finding import Finding, Level
-from poolhand.operate.findings import examine
-from poolhand.store_url import store_of
+from poolhand.operate.doctor.finding import Finding, Level
+from poolhand.operate.doctor.findings import examine
+from poolhand.stores.open import store_of
 from tests.unit.farm.support import connected
 
 

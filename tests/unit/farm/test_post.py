@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from poolhand.farm.messages import (
+from poolhand.farm.protocol import (
     Alive,
     Answer,
     Ask,
@@ -22,8 +22,8 @@ from poolhand.farm.messages import (
     Words,
     packed,
 )
-from poolhand.farm.roster import MOST_JOBS
-from poolhand.rules.farm import FarmSettings
+from poolhand.farm.records import MOST_JOBS
+from poolhand.rules.scaling.farm_settings import FarmSettings
 from tests.architecture.source import REPOSITORY
 
 W = TypeVar("W", bound=Words)

@@ -16,7 +16,7 @@ import pytest
 from poolhand import JobLost, Status
 from poolhand.app import App
 from poolhand.contract import Filter, Wanted
-from poolhand.execute.executor import crashed
+from poolhand.durable.worker.executor import crashed
 from poolhand.observe.events import OwnerReaped, WorkerVanished
 from tests.unit.farm import farm_tasks
 from tests.unit.farm.support import Heard, stored

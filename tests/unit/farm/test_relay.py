@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from poolhand.farm import relay as relaying
-from poolhand.farm.relay import LAST_OUTPUT, Relay
+from poolhand.farm import output_relay as relaying
+from poolhand.farm.output_relay import LAST_OUTPUT, Relay
 
 
 class Screen:

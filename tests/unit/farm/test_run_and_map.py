@@ -21,9 +21,9 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.contract import Filter
-from poolhand.farm.stored_map import UNCAPPED_WINDOW, map_window
+from poolhand.durable.client.stored_map import UNCAPPED_WINDOW, map_window
 from poolhand.observe.events import JobSubmitted
-from poolhand.rules.backpressure import fail_fast, ring_buffer, unbounded
+from poolhand.rules.queue.backpressure import fail_fast, ring_buffer, unbounded
 from tests.unit.farm.support import Gate, Heard, until
 
 

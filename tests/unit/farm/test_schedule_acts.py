@@ -11,9 +11,9 @@ import pytest
 
 from poolhand import App, PoolhandError, UsageError, fail_fast
 from poolhand.contract import Put
-from poolhand.farm.kept_store import KeptStore
-from poolhand.farm.scheduler import CALLS, DOCUMENTS, PAUSES, Pause
-from poolhand.farm.task import Task
+from poolhand.durable.client.task import Task
+from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.scheduler import CALLS, DOCUMENTS, PAUSES, Pause
 from poolhand.operate.actions import Operator
 from poolhand.testing import SeededRuntime
 from poolhand.wire.signing import KeyRing
@@ -144,7 +144,7 @@ async def test_a_paused_schedule_rests_in_all_processes_and_after_a_restart(
 async def test_a_pause_is_renewed_while_its_schedule_is_declared_and_no_longer(
     runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poolhand.farm.scheduler.RENEW_EVERY", timedelta(seconds=30))
+    monkeypatch.setattr("poolhand.durable.scheduler.RENEW_EVERY", timedelta(seconds=30))
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     app.every(timedelta(days=300))(app.task(name="rare")(_pass))
@@ -167,7 +167,7 @@ async def test_a_pause_is_renewed_while_its_schedule_is_declared_and_no_longer(
 async def test_a_renewal_does_not_pause_a_schedule_again(
     runtime: SeededRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poolhand.farm.scheduler.RENEW_EVERY", timedelta(seconds=1))
+    monkeypatch.setattr("poolhand.durable.scheduler.RENEW_EVERY", timedelta(seconds=1))
     store = SharedStore(runtime)
     store.lag = lambda: runtime.random.uniform(0, 0.3)
     app = StoreApp(store, runtime)

@@ -13,8 +13,8 @@ import pytest
 
 from poolhand import App, Session, Status, Ticket, UsageError, bounded, current_job
 from poolhand.contract import Filter, Line, Put
-from poolhand.farm.scheduler import DOCUMENTS, ScheduleRecord
-from poolhand.farm.task import Task
+from poolhand.durable.client.task import Task
+from poolhand.durable.scheduler import DOCUMENTS, ScheduleRecord
 from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
 from poolhand.rules.schedule import EPOCH
 from poolhand.testing import SeededRuntime

@@ -11,8 +11,8 @@ import pytest
 from poolhand import PoolFull, Retry, Status, bounded, wait
 from poolhand.app import App
 from poolhand.contract import PoolRow
-from poolhand.execute.executor import crashed
-from poolhand.farm.station import Station
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.worker.executor import crashed
 from poolhand.observe.events import LeaseLost
 from tests.conditions import STRANGER
 from tests.unit.farm.support import Heard, until

@@ -11,7 +11,7 @@ import pytest
 
 from poolhand import App, Limits, PoolhandError, Retry
 from poolhand.contract import Filter
-from poolhand.farm.work_terms import WorkTerms
+from poolhand.durable.worker.settings import WorkTerms
 from poolhand.rules.job import Status
 from tests.unit.farm.support import Gate, bury_all
 from tests.unit.pool.support import until

@@ -9,12 +9,12 @@ from threading import Event
 import pytest
 
 from poolhand import App, JobTimedOut
-from poolhand.farm.stuck_slots import PREFIX
-from poolhand.farm.ticket import StoredTicket
-from poolhand.operate.finding import Level
-from poolhand.operate.findings import examine
+from poolhand.durable.client.ticket import StoredTicket
+from poolhand.durable.leases.stuck_slots import PREFIX
+from poolhand.operate.doctor.finding import Level
+from poolhand.operate.doctor.findings import examine
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
+from poolhand.stores.open import store_of
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from poolhand import App, JobRejected, PoolhandError, Unsupported, UsageError, bounded, ring_buffer
-from poolhand.rules.backpressure import OnFull
+from poolhand.rules.queue.backpressure import OnFull
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from poolhand import (
     fair_round_robin,
 )
 from poolhand.app import App
-from poolhand.farm.task import Task
+from poolhand.durable.client.task import Task
 from poolhand.testing import SeededRuntime
 from poolhand.wire.limits import Limits
 from tests.unit.farm.support import SharedStore, StoreApp, seeded, stored

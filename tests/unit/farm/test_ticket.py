@@ -12,7 +12,7 @@ import pytest
 from poolhand import JobLost, Retry, Status, Unavailable, UsageError, wait
 from poolhand.app import App
 from poolhand.contract import Stored
-from poolhand.rules.keep import Keep
+from poolhand.rules.retention import Keep
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, SharedStore, StoreApp, seeded, until
 

@@ -12,7 +12,7 @@ import pytest
 from poolhand import GiveUp, JobExpired, RetryLater, Snooze, Status, wait
 from poolhand.app import App
 from poolhand.observe.events import JobRetried
-from poolhand.rules.backoff import Retry
+from poolhand.rules.retry import Retry
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, StoreApp, seeded, stored
 

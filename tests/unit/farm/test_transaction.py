@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from poolhand import App, Conflict, PoolFull, Status, Unavailable, UsageError, bounded
-from poolhand.stores import sqlite_transaction
+from poolhand.stores.sqlite import transaction as sqlite_transaction
 
 TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"
 

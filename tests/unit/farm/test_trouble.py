@@ -10,7 +10,7 @@ import pytest
 
 from poolhand import Retry, Status, Unavailable, wait
 from poolhand.contract import Added, Batch, Change, Refusal, Replaced, Wanted
-from poolhand.farm.submit import ACCEPT_WITHIN
+from poolhand.durable.client.submit import ACCEPT_WITHIN
 from poolhand.observe.events import StoreTrouble
 from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Gate, Heard, SharedStore, StoreApp, seeded, until

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event
 
 from poolhand import App
-from poolhand.farm.unfinished import (
+from poolhand.durable.worker.unfinished import (
     Unfinished,
     cut_short_text,
     stopped_text,

@@ -11,7 +11,7 @@ import pytest
 
 from poolhand import JobFailed, UsageError
 from poolhand.app import App
-from poolhand.execute.code import Code
+from poolhand.durable.calls.task_registry import Code
 from tests.unit.farm import warm_tasks
 from tests.unit.farm.test_processes import crash_twice
 

@@ -20,7 +20,7 @@ from poolhand.observe.failures import (
     summary_line,
     warn,
 )
-from poolhand.rules.throttle import Held
+from poolhand.observe.throttle import Held
 from poolhand.testing import SeededRuntime
 from tests.unit.observe.test_logs import HOSTILE
 from tests.unit.pool.support import seeded

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from poolhand.contract import Store
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.conditions import used_file
 from tests.unit.operate.world import Clock, World, made
 

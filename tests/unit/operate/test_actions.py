@@ -12,9 +12,9 @@ from poolhand import UsageError
 from poolhand.contract import Filter, Line, Owner
 from poolhand.operate.arguments import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
-from poolhand.rules.backpressure import Bounded
 from poolhand.rules.job import Status
-from poolhand.rules.rank import Fifo
+from poolhand.rules.queue.backpressure import Bounded
+from poolhand.rules.queue.strategy import Fifo
 from tests.conditions import STRANGER
 from tests.unit.operate.world import World
 

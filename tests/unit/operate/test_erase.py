@@ -12,11 +12,11 @@ import pytest
 from poolhand import Session, SessionErased, Ticket, emit, step, tool, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.farm.kept_store import KeptStore
+from poolhand.durable.connection.store_proxy import KeptStore
 from poolhand.operate.sessions import ErasedView, erase_session
 from poolhand.rules.job import SESSION_ERASED
 from poolhand.rules.streams import session_of, streams_of, streams_of_session
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from tests.contract.support import Clock, Hand, owner
 from tests.unit.farm.conftest import url
 

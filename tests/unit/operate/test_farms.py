@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from poolhand import App
 from poolhand.contract import Owner, Put, Store
 from poolhand.errors import Unavailable, UsageError
-from poolhand.farm.roster import (
+from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
@@ -35,8 +35,8 @@ from poolhand.operate import farms
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import AuditView
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.unit.operate.world import START, Clock, World, made
 
 FARM = "box-1a2b3c"

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from poolhand.contract import Change, Owner
 from poolhand.errors import Unavailable
-from poolhand.operate.file_findings import NO_SPACE
-from poolhand.operate.finding import Finding, Level
-from poolhand.operate.findings import examine
+from poolhand.operate.doctor.file_findings import NO_SPACE
+from poolhand.operate.doctor.finding import Finding, Level
+from poolhand.operate.doctor.findings import examine
 from poolhand.rules import lifecycle
 from poolhand.runtime import Runtime, process_started
-from poolhand.stores.sqlite_memory import MemoryStore
+from poolhand.stores.sqlite.memory import MemoryStore
 from tests.unit.operate.world import Clock, World
 
 GONE_PID = 2**22 + 1  # above the largest number Linux gives

@@ -10,8 +10,8 @@ from poolhand.contract import Filter
 from poolhand.operate import retry
 from poolhand.operate.retry import Progress
 from poolhand.rules.audit import RERUN
-from poolhand.rules.backpressure import Bounded, FailFast, OnFull
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import Bounded, FailFast, OnFull
 from tests.unit.operate.world import World
 
 

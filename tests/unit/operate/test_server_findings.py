@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from poolhand.operate.finding import Finding, Level
-from poolhand.operate.server_findings import LATE, MUCH_DEAD, OLD, shape, usable
-from poolhand.stores.postgres_survey import Held, Survey, Table
+from poolhand.operate.doctor.finding import Finding, Level
+from poolhand.operate.doctor.server_findings import LATE, MUCH_DEAD, OLD, shape, usable
+from poolhand.stores.postgres.server.inspect import Held, Survey, Table
 
 PLACE = "postgresql://h/db"
 

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from poolhand import App
-from poolhand.operate import actions, findings
-from poolhand.rules.view import View
+from poolhand.operate import actions
+from poolhand.operate.doctor import findings
+from poolhand.rules.values.plain import View
 
 
 def views() -> Iterator[type[View]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from poolhand.contract import Owner
-from poolhand.farm import why
-from poolhand.rules.backpressure import Bounded
+from poolhand.durable.client import explain as why
 from poolhand.rules.job import Status
-from poolhand.rules.rank import Fifo, Lifo, Priority, fair_round_robin
+from poolhand.rules.queue.backpressure import Bounded
+from poolhand.rules.queue.strategy import Fifo, Lifo, Priority, fair_round_robin
 from tests.unit.operate.world import Clock, World
 
 

@@ -31,7 +31,7 @@ from poolhand import (
     stop_requested,
 )
 from poolhand.observe.events import Events, SlotFreed
-from poolhand.pool.agent_pool import KEPT
+from poolhand.pool.faces.agent_pool import KEPT
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, seeded, until

@@ -23,7 +23,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe.events import DrainStarted, Event, JobEnded, JobStarted, PoolResized
-from poolhand.rules.backpressure import Policy, unbounded
+from poolhand.rules.queue.backpressure import Policy, unbounded
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import SEEDS, Heard, occupied, park, seeded, until
 

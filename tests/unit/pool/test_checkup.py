@@ -21,7 +21,7 @@ from poolhand.observe.events import (
     WorkerBound,
     WorkerVanished,
 )
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, occupied, park, seeded, until
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from poolhand import Pool, Status, Ticket, bounded, fail_fast, ring_buffer, wait
-from poolhand.pool.health import PoolHealth, WorkerHealth
-from poolhand.pool.processes import Child
-from poolhand.rules.backpressure import Policy, unbounded
+from poolhand.pool.engine.health import PoolHealth, WorkerHealth
+from poolhand.pool.slots.process_parent import Child
+from poolhand.rules.queue.backpressure import Policy, unbounded
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import occupied, seeded, until

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pytest
 
 from poolhand import JobFailed, Pool, RetryLater, Snooze, Status, UsageError, wait
-from poolhand.rules.rank import fair_round_robin
-from poolhand.rules.ready import MOST_RESTING, Ready
+from poolhand.rules.queue.ready import MOST_RESTING, Ready
+from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import seeded
 from tests.unit.rules.floor import new_entry

@@ -24,7 +24,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe.events import Events, JobEnded, JobStarted, JobSubmitted
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime, run_seeded
 
 JOBS = 10_000

@@ -34,7 +34,7 @@ from poolhand import (
 )
 from poolhand.observe.events import JobStarted
 from poolhand.pool.submitter import Submitter
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, occupied, seeded, until
 

@@ -34,7 +34,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe import events
-from poolhand.rules.checks import shown
+from poolhand.rules.validation import shown
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Heard, Journal, occupied, seeded, until
 

@@ -16,9 +16,9 @@ import pytest
 
 from poolhand import JobFailed, Pool, UsageError, bounded
 from poolhand.observe.events import JobSubmitted
-from poolhand.pool.answers import contents_of
-from poolhand.pool.child import Answer, unpack
-from poolhand.pool.processes import Lost, Phase, lost, pack
+from poolhand.pool.slots.process_answer import contents_of
+from poolhand.pool.slots.process_child import Answer, unpack
+from poolhand.pool.slots.process_parent import Lost, Phase, lost, pack
 from poolhand.rules.job import Fault
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime

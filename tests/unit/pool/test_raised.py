@@ -9,8 +9,8 @@ from threading import Lock
 import pytest
 
 from poolhand import GiveUp, JobFailed, Retry, RetryLater, Snooze
-from poolhand.pool.answers import contents_of
-from poolhand.pool.raised import RaisedFault, raised_fault
+from poolhand.pool.slots.process_answer import contents_of
+from poolhand.pool.slots.process_error import RaisedFault, raised_fault
 from poolhand.rules.outcome import Asked, Failed, Snoozed, judge_error
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -24,7 +24,7 @@ from poolhand import (
     list_pools,
     wait,
 )
-from poolhand.rules.checks import shown
+from poolhand.rules.validation import shown
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import Journal, occupied, park, seeded, until
 

@@ -10,8 +10,8 @@ from weakref import ref
 import pytest
 
 from poolhand import Fault, Pool, wait
-from poolhand.pool.fault import fault_of
-from poolhand.pool.traceback_text import LONGEST_TEXT, bounded
+from poolhand.pool.slots.fault import fault_of
+from poolhand.pool.slots.traceback_text import LONGEST_TEXT, bounded
 
 
 async def boom() -> None:

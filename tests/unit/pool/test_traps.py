@@ -27,7 +27,7 @@ from poolhand import (
     wait,
 )
 from poolhand.observe.events import Events
-from poolhand.rules.backpressure import Policy
+from poolhand.rules.queue.backpressure import Policy
 from poolhand.testing import SeededRuntime
 from tests.unit.pool.support import park, seeded
 

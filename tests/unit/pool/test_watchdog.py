@@ -18,7 +18,7 @@ import uvloop
 
 from poolhand import Event, Pool, Ticket, wait
 from poolhand.observe.events import Events, JobEnded, LoopBlocked
-from poolhand.pool.watchdog import Watchdog
+from poolhand.pool.monitor.watchdog import Watchdog
 from poolhand.runtime import Runtime
 from tests.unit.pool.support import until
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from poolhand.rules.backpressure import Policy, unbounded
-from poolhand.rules.desk import Admitted, Desk, Rejected, Verdict
-from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Job, Status
-from poolhand.rules.keys import Keys
-from poolhand.rules.rank import Strategy, fifo
+from poolhand.rules.queue.backpressure import Policy, unbounded
+from poolhand.rules.queue.desk import Admitted, Desk, Rejected, Verdict
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.strategy import Strategy, fifo
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

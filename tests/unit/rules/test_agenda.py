@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.agenda import Agenda
+from poolhand.rules.queue.timers import Agenda
 
 
 def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:

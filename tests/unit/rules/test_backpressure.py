@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.rules.backpressure import (
+from poolhand.rules.queue.backpressure import (
     POLICIES,
     Backpressure,
     Bounded,

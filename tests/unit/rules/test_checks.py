@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.rules import checks
+from poolhand.rules import validation as checks
 
 ODD_VALUES = [None, True, "1", b"1", [], {}, object(), nan, inf, -inf, 1j]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poolhand.rules.crowd import Crowd
-from poolhand.rules.entry import Entry
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.eviction import Crowd
 from tests.unit.rules.floor import new_entry
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from poolhand.rules import deadlock
-from poolhand.rules.entry import Entry
 from poolhand.rules.job import Status
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.waits import deadlock
 from tests.unit.rules.floor import Floor
 
 

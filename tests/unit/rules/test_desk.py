@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.backpressure import Policy, bounded, fail_fast, ring_buffer, unbounded
-from poolhand.rules.desk import Admitted, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Status
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.queue.backpressure import Policy, bounded, fail_fast, ring_buffer, unbounded
+from poolhand.rules.queue.desk import Admitted, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import Floor, names, new_entry
 
 ALL = [fifo(), lifo(), priority(), priority(aging=5.0), fair_round_robin()]

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from poolhand.rules.entry import Entry
-from poolhand.rules.fair import LaneFacts, is_passed, picks, rejoin
-from poolhand.rules.rank import FairRoundRobin
-from poolhand.rules.ready import Ready
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.fair import LaneFacts, is_passed, picks, rejoin
+from poolhand.rules.queue.ready import Ready
+from poolhand.rules.queue.strategy import FairRoundRobin
 from tests.unit.rules.floor import new_entry
 
 KEYS = "ABCDE"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.backpressure import ring_buffer
-from poolhand.rules.entry import Entry
-from poolhand.rules.gates import KeyGates, Sessions
 from poolhand.rules.job import Status
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.queue.backpressure import ring_buffer
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.gates import KeyGates, Sessions
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import Floor, names, new_entry
 
 ALL = [fifo(), lifo(), priority(), priority(aging=5.0), fair_round_robin()]

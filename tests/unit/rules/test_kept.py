@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer, unbounded
-from poolhand.rules.desk import Admitted, Joined
-from poolhand.rules.entry import Entry, Window
 from poolhand.rules.job import Status
-from poolhand.rules.kept import KeptDesk, Trial, may_refuse
-from poolhand.rules.keys import Keys
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.rules.queue.backpressure import (
+    OnFull,
+    Policy,
+    bounded,
+    fail_fast,
+    ring_buffer,
+    unbounded,
+)
+from poolhand.rules.queue.desk import Admitted, Joined
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.stored_desk import KeptDesk, Trial, may_refuse
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import Floor, names, new_entry
 
 FAIL = OnFull.FAIL_SUBMITTER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.backpressure import Policy, bounded, fail_fast, ring_buffer
-from poolhand.rules.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.entry import Entry
 from poolhand.rules.job import Status
-from poolhand.rules.keys import Keys
+from poolhand.rules.queue.backpressure import Policy, bounded, fail_fast, ring_buffer
+from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.idempotency import Keys
 from tests.unit.rules.floor import Floor, names, new_entry, new_job
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poolhand.rules.entry import Entry
-from poolhand.rules.lane import Line
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.lane import Line
 from tests.unit.rules.floor import names, new_entry
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.meeting import may_use, stranger
+from poolhand.rules.queue.on_busy import may_use, stranger
 from poolhand.rules.streams import session_of
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

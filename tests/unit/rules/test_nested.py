@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.nested import Scene, WorkerSlots, never_going_on
+from poolhand.rules.waits.nested_waits import Scene, WorkerSlots, never_going_on
 
 
 def job(id: str, status: Status = Status.QUEUED, **fields: Any) -> Job:

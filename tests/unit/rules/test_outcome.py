@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze, UsageError
-from poolhand.rules.backoff import NO_RETRY, Retry
 from poolhand.rules.job import Status
 from poolhand.rules.lifecycle import settle
 from poolhand.rules.outcome import (
@@ -23,6 +22,7 @@ from poolhand.rules.outcome import (
     judge_error,
     timed_out,
 )
+from poolhand.rules.retry import NO_RETRY, Retry
 from tests.unit.rules.floor import AT, new_job
 
 EVERYTHING = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.rules.rank import (
+from poolhand.rules.queue.strategy import (
     STRATEGIES,
     FairRoundRobin,
     Priority,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.entry import Entry
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
-from poolhand.rules.ready import Ready
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.queue.ready import Ready
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import names, new_entry
 
 ALL = [fifo(), lifo(), priority(), priority(aging=1.0), fair_round_robin()]

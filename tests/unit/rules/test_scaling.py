@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from poolhand.rules.farm import FarmSettings
-from poolhand.rules.scaling import (
+from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.worker_count import (
     CALM_LOOKS,
     CapWatch,
     Load,

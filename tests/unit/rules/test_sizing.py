@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.rules.sizing import Autoscale, Decision, Load, Trend, decide, suggest_workers
+from poolhand.rules.scaling.pool_size import (
+    Autoscale,
+    Decision,
+    Load,
+    Trend,
+    decide,
+    suggest_workers,
+)
 
 SETTINGS = Autoscale(min=2, max=50)
 FULL = Load(8, 8, 0, None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.execute.code import Code, Codes
-from poolhand.execute.parcel import Parcels
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code, Codes
 from poolhand.rules.causes import (
     claimable,
     home_cause,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.rules.throttle import MOST_LINES, MOST_NAMES, REPORT_AFTER, Held, Throttle
+from poolhand.observe.throttle import MOST_LINES, MOST_NAMES, REPORT_AFTER, Held, Throttle
 
 
 def test_ten_lines_of_a_name_are_allowed_in_a_second() -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.rules.turns import behind, deal
+from poolhand.rules.queue.round_robin import behind, deal
 
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 6), min_size=1)
 

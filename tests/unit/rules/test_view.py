@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
-from poolhand.rules.view import View, plain
+from poolhand.rules.values.plain import View, plain
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

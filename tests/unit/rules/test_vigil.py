@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.rules.farm import FarmSettings
-from poolhand.rules.vigil import (
+from poolhand.rules.scaling.farm_settings import FarmSettings
+from poolhand.rules.scaling.liveness import (
     LONGEST_PAUSE,
     MANY_DEATHS,
     MANY_PAUSE,

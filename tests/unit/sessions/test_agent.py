@@ -20,12 +20,12 @@ from poolhand import (
     UsageError,
     wait,
 )
+from poolhand.agents.session_record import SessionRecord, write
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.farm.kept_store import KeptStore
+from poolhand.durable.connection.store_proxy import KeptStore
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.streams import session_of
-from poolhand.sessions.record import SessionRecord, write
 from poolhand.testing import SeededRuntime
 from poolhand.wire.limits import Limits
 from tests.unit.farm.support import seeded

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from poolhand.agents.session_record import SessionRecord, read, write
 from poolhand.errors import UsageError
-from poolhand.sessions.record import SessionRecord, read, write
 
 
 @dataclass

@@ -16,9 +16,11 @@ import pytest
 
 from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew, StoreError, Unavailable
 from poolhand.runtime import Runtime
-from poolhand.stores import faults, migrations, wal
-from poolhand.stores.file import StoreFile
-from poolhand.stores.lock import FileLock, Patience
+from poolhand.stores.sql import migrations
+from poolhand.stores.sqlite import errors as faults
+from poolhand.stores.sqlite import wal
+from poolhand.stores.sqlite.file import StoreFile
+from poolhand.stores.sqlite.lock import FileLock, Patience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

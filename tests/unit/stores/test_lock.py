@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand.stores.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, Patience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from poolhand.errors import Corrupt, SchemaTooNew
 from poolhand.runtime import Runtime
-from poolhand.stores.migrations import Step, applied, migrate, steps
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sql.migrations import Step, applied, migrate, steps
+from poolhand.stores.sqlite.store import SqliteStore
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 FIRST = Step(1, "first", "CREATE TABLE one (a);\nCREATE INDEX one_a ON one (a);")

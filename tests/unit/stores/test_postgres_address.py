@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poolhand.errors import UsageError
-from poolhand.stores.postgres_address import Address, address_of
+from poolhand.stores.postgres.server.address import Address, address_of
 
 
 def test_our_options_are_taken_out_and_others_left_to_the_server() -> None:

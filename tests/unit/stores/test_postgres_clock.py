@@ -9,8 +9,8 @@ import pytest
 
 from poolhand.contract import Batch, Put
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_clock import LONG, SLACK, ServerClock, Stepped
+from poolhand.stores.postgres.server.clock import LONG, SLACK, ServerClock, Stepped
+from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import entries, order
 
 HOUR = 3600.0

@@ -10,7 +10,7 @@ import pytest
 from msgspec import MsgspecError
 
 from poolhand.errors import Conflict, Corrupt, PoolhandError, ReadOnly, Unavailable, UsageError
-from poolhand.stores import postgres_faults as faults
+from poolhand.stores.postgres.server import errors as faults
 
 WHERE = "postgresql://host/jobs"
 

@@ -14,11 +14,11 @@ import pytest
 
 from poolhand import App, JobRejected
 from poolhand.contract import Batch, Filter
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_locks import POOLS, Locks
+from poolhand.stores.postgres.locks import POOLS, Locks
+from poolhand.stores.postgres.store import PostgresStore
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, owner, spec
 from tests.unit.stores.tables import postgres_faults

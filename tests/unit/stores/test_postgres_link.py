@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 
 from poolhand.errors import StoreError, Unavailable, UsageError
-from poolhand.stores import postgres_link
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_link import Link, Raw
-from poolhand.stores.postgres_turn import PATIENCE
+from poolhand.stores.postgres.server import connections as postgres_link
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.server.connections import Link, Raw
+from poolhand.stores.postgres.transaction import PATIENCE
 from poolhand.testing import PostgresServer
 from tests.faults.proxy import Proxy
 

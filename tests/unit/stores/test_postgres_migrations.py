@@ -16,16 +16,16 @@ import pytest
 from poolhand.contract import Batch, Filter, Wanted
 from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew
 from poolhand.rules.audit import STREAM
-from poolhand.rules.backpressure import bounded
 from poolhand.rules.job import Status
-from poolhand.rules.rank import fair_round_robin
+from poolhand.rules.queue.backpressure import bounded
+from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
-from poolhand.stores import migrations
-from poolhand.stores.migrations import Step
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_link import Link
-from poolhand.stores.postgres_migrations import migrate
+from poolhand.stores.postgres.migrations import migrate
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.server.connections import Link
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.sql import migrations
+from poolhand.stores.sql.migrations import Step
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, over, owner, spec
 from tests.unit.stores.tables import postgres_faults

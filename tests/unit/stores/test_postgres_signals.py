@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from poolhand.runtime import Runtime
-from poolhand.stores import postgres_signals
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_signals import ANYTHING, LONGEST, PostgresSignals
+from poolhand.stores.postgres.server import notify as postgres_signals
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.server.notify import ANYTHING, LONGEST, PostgresSignals
 from poolhand.testing import PostgresServer
 from tests.contract.test_signals import Ear
 from tests.faults.proxy import Proxy

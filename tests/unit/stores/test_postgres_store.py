@@ -13,13 +13,13 @@ import pytest
 from poolhand.contract import Batch, Change, Filter, Refusal, Wanted
 from poolhand.errors import Conflict, Corrupt, Unavailable
 from poolhand.rules import lifecycle
-from poolhand.rules.backpressure import OnFull, bounded
 from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import OnFull, bounded
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_locks import POOLS, Locks
-from poolhand.stores.sql_pools import encode_spec
+from poolhand.stores.postgres.locks import POOLS, Locks
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.sql.queue.pools import encode_spec
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, order, owner, spec
 from tests.unit.stores.test_postgres_link import in_a_fork

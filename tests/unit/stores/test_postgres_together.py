@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from poolhand.errors import Conflict, Unavailable
-from poolhand.stores.postgres_together import MOST, Together
+from poolhand.stores.postgres.together import MOST, Together
 
 
 class Slow:

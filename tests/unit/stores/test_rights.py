@@ -16,12 +16,12 @@ import pytest
 
 from poolhand import UsageError
 from poolhand.contract import Store
-from poolhand.operate.finding import Finding, Level
-from poolhand.operate.findings import examine
+from poolhand.operate.doctor.finding import Finding, Level
+from poolhand.operate.doctor.findings import examine
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
-from poolhand.stores.rights import Rights
-from poolhand.stores.wake import Wake, folder_of
+from poolhand.stores.open import store_of
+from poolhand.stores.sqlite.rights import Rights
+from poolhand.stores.sqlite.wake import Wake, folder_of
 
 FILES = ("", "-wal", "-shm", "-lock", "-lock-turn")
 NOBODY = 65534

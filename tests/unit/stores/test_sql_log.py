@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from poolhand.contract import Line
-from poolhand.stores.migrations import steps
-from poolhand.stores.sql_log import ROW_LINES, StreamLog
-from poolhand.stores.sqlite_tables import SqliteTables
+from poolhand.stores.sql.log import ROW_LINES, StreamLog
+from poolhand.stores.sql.migrations import steps
+from poolhand.stores.sqlite.tables import SqliteTables
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Fault, Job, Status
-from poolhand.rules.terms import seconds
-from poolhand.stores.sql_rows import (
+from poolhand.rules.queue.timing import seconds
+from poolhand.stores.sql.rows import (
     Course,
     decode_job,
     encode_course,

@@ -12,7 +12,7 @@ from poolhand.contract import Batch, Filter, Order, Owner, Wanted
 from poolhand.errors import Corrupt
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.stores.sqlite.store import SqliteStore
 
 OWNER = Owner("me", "host", "boot", 1, "0")
 

@@ -9,21 +9,19 @@ import pytest
 
 from poolhand.contract import Filter
 from poolhand.rules.job import Status
-from poolhand.stores import (
-    sql_find,
-    sql_keys,
-    sql_lanes,
-    sql_leases,
-    sql_log,
-    sql_places,
-    sql_pools,
-    sql_rows,
-    sql_sessions,
-    sql_steps,
-    sql_upkeep,
-)
-from poolhand.stores.migrations import steps
-from poolhand.stores.sqlite_tables import SqliteTables, for_lot
+from poolhand.stores.sql import claims as sql_leases
+from poolhand.stores.sql import find as sql_find
+from poolhand.stores.sql import log as sql_log
+from poolhand.stores.sql import rows as sql_rows
+from poolhand.stores.sql import steps as sql_steps
+from poolhand.stores.sql import upkeep as sql_upkeep
+from poolhand.stores.sql.migrations import steps
+from poolhand.stores.sql.queue import facts as sql_places
+from poolhand.stores.sql.queue import keys as sql_keys
+from poolhand.stores.sql.queue import lanes as sql_lanes
+from poolhand.stores.sql.queue import pools as sql_pools
+from poolhand.stores.sql.queue import sessions as sql_sessions
+from poolhand.stores.sqlite.tables import SqliteTables, for_lot
 
 HOT = {
     "the next of a queue": sql_places.NEXT,

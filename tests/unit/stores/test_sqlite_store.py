@@ -12,13 +12,20 @@ import pytest
 
 from poolhand.contract import Batch, Change, Filter, Order, Refusal, Wanted
 from poolhand.rules import lifecycle
-from poolhand.rules.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer, unbounded
 from poolhand.rules.job import Status
-from poolhand.rules.rank import Strategy, fair_round_robin, fifo, lifo, priority
-from poolhand.rules.ready import MOST_RESTING
-from poolhand.stores.migrations import steps
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_tables import MANY as LOT
+from poolhand.rules.queue.backpressure import (
+    OnFull,
+    Policy,
+    bounded,
+    fail_fast,
+    ring_buffer,
+    unbounded,
+)
+from poolhand.rules.queue.ready import MOST_RESTING
+from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
+from poolhand.stores.sql.migrations import steps
+from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.tables import MANY as LOT
 from tests.contract.support import Clock, Hand, entries, ids, order, over, owner, spec
 from tests.unit.stores.tables import faults
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from poolhand.stores.sql_tables import Delete, Insert
-from poolhand.stores.sqlite_tables import FEW, MANY, ROWS, SqliteTables, lots
+from poolhand.stores.sql.tables import Delete, Insert
+from poolhand.stores.sqlite.tables import FEW, MANY, ROWS, SqliteTables, lots
 
 COUNTS = [0, 1, 2, FEW, FEW + 1, ROWS - 1, ROWS, MANY, MANY + 1, MANY + FEW + 1, 2 * MANY + 5]
 

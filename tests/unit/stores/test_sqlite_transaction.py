@@ -22,10 +22,10 @@ from poolhand.errors import (
     UsageError,
 )
 from poolhand.runtime import Runtime
-from poolhand.stores import sqlite_transaction
-from poolhand.stores.lock import FileLock, Patience
-from poolhand.stores.sqlite import SqliteStore
-from poolhand.stores.sqlite_transaction import SqliteTransaction
+from poolhand.stores.sqlite import transaction as sqlite_transaction
+from poolhand.stores.sqlite.lock import FileLock, Patience
+from poolhand.stores.sqlite.store import SqliteStore
+from poolhand.stores.sqlite.transaction import SqliteTransaction
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 from tests.contract.support import order
 

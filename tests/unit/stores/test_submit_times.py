@@ -13,14 +13,14 @@ import pytest
 
 from poolhand.contract import Filter, Store
 from poolhand.rules.job import Status
-from poolhand.rules.keep import Keep
-from poolhand.stores import sql_find
-from poolhand.stores.postgres import PostgresStore
-from poolhand.stores.postgres_address import address_of
-from poolhand.stores.postgres_link import SETTINGS
-from poolhand.stores.postgres_tables import Dialect
-from poolhand.stores.sql_find import BETWEEN
-from poolhand.stores.sqlite import SqliteStore
+from poolhand.rules.retention import Keep
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.server.connections import SETTINGS
+from poolhand.stores.postgres.store import PostgresStore
+from poolhand.stores.postgres.tables import Dialect
+from poolhand.stores.sql import find as sql_find
+from poolhand.stores.sql.find import BETWEEN
+from poolhand.stores.sqlite.store import SqliteStore
 from tests.contract.support import START, Clock, Hand, ids, order, owner
 
 LATER = START + timedelta(seconds=10)

@@ -14,11 +14,11 @@ import pytest
 from poolhand import App, subscribe
 from poolhand.contract import Store
 from poolhand.observe.events import Event, SessionFreed
-from poolhand.operate.finding import Level
-from poolhand.operate.findings import examine
+from poolhand.operate.doctor.finding import Level
+from poolhand.operate.doctor.findings import examine
 from poolhand.runtime import Runtime
-from poolhand.store_url import store_of
-from poolhand.stores.postgres_address import address_of
+from poolhand.stores.open import store_of
+from poolhand.stores.postgres.server.address import address_of
 from tests.contract.support import Clock, Hand, owner, spec
 
 # What a transaction that has seen an older state than the locks it held leaves behind.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.stores.wake import Wake, folder_of
+from poolhand.stores.sqlite.wake import Wake, folder_of
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 

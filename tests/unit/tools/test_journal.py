@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.tools.journal import Branch, Journal, Path, Step, write
+from poolhand.agents.tools.journal import Branch, Journal, Path, Step, write
 
 
 def steps(*paths: Path) -> list[bytes]:

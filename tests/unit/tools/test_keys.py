@@ -14,7 +14,7 @@ import pytest
 from poolhand import KeyRing, Retry, Session, Snooze, Task, Ticket, step, tool, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.farm.kept_store import KeptStore
+from poolhand.durable.connection.store_proxy import KeptStore
 from tests.contract.support import over
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)

@@ -26,7 +26,7 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.farm.kept_store import KeptStore
+from poolhand.durable.connection.store_proxy import KeptStore
 from poolhand.observe.events import Events, JobMarked
 from poolhand.pool.ticket import Ticket
 

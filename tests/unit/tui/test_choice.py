@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.tui import choice
-from poolhand.tui.choice import STATES, Choice, jobs_of
+from poolhand.tui import filter as choice
+from poolhand.tui.filter import STATES, Choice, jobs_of
 from tests.unit.operate.world import World, made
 
 

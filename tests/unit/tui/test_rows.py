@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from poolhand.farm.roster import FarmState, RunningJob, Trouble, WorkerState
+from poolhand.farm.records import FarmState, RunningJob, Trouble, WorkerState
 from poolhand.operate.farms import LoneWorker
 from poolhand.rules.job import Fault, Status
 from poolhand.tui import rows, summary

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from poolhand.farm.roster import FinishedJob, RunningJob, Snapshot
+from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
 from poolhand.operate.payload import PayloadView
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.streams import JobEvent, Kind
-from poolhand.tui import told
+from poolhand.tui import job_text as told
 from poolhand.tui.rows import Running
 from tests.unit.operate.world import START, made
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poolhand.tui.format import BARS, bars, brief, lasting, size
 from poolhand.tui.throughput import SPAN, Throughput
-from poolhand.tui.words import BARS, bars, brief, lasting, size
 
 
 @pytest.mark.parametrize(

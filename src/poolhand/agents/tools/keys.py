@@ -1,0 +1,203 @@
+"""The keys of calls: where the receipt of a call is kept, and where it was kept formerly."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.agents.tools.journal import under
+from poolhand.agents.tools.terms import ToolTerms
+from poolhand.context import Running
+from poolhand.durable.calls.former import former_digests
+from poolhand.durable.calls.task_registry import Code
+from poolhand.errors import UsageError
+from poolhand.rules.job import Job
+from poolhand.rules.receipts import (
+    RECEIPTS,
+    SHARED,
+    Effect,
+    Receipt,
+    Stage,
+    is_former,
+    read,
+    receipts_of_run,
+    receipts_of_session,
+    receipts_of_tenant,
+)
+from poolhand.rules.values.canonical import Canonical, digest
+
+OCCURRENCES, FORMER, MET = "occurrences", "former receipts", "former receipts met"
+AT_ONCE = 500
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Place(Struct, frozen=True):
+    """Where the receipt of a call is kept: at `path` for all who may use it, at `own` for its run.
+
+    `calls` are the digests of its arguments; none: they cannot be told. `begun`: whether or not
+    there is a receipt, an earlier attempt may have made this call.
+    """
+
+    key: str
+    path: str
+    own: str
+    calls: tuple[bytes, ...]
+    begun: bool = False
+
+
+class Keys:
+    """Finds the place of one call of a job."""
+
+    def __init__(self, terms: ToolTerms, code: Code, inside: Running, given: Given) -> None:
+        # Refused here, what could not be kept: a call of a tool is data, as that of a task.
+        code.pack(*given)
+        self._terms = terms
+        self._code = code
+        self._inside = inside
+        self._given = given
+        job: Any = inside.snapshot()
+        self._job: Job = job
+        self._arguments = code.signature.bind(*given)[2]
+        canonical = Canonical()
+        self._call = hashlib.sha256(canonical.write(self._arguments)).digest()
+        self._unordered = canonical.unordered
+        self._occurrence = self._count()
+
+    async def place(self) -> Place:
+        """Return where the receipt of this call is, or will be."""
+        place = self._place()
+        if not await self._may_be_former() or await self._is_kept(place):
+            return place
+        for former in self._former():
+            if await self._is_usable(former):
+                self._met.add(former.path)
+                return former
+        if self._unordered and self._terms.effect is Effect.ONCE and await self._has_strays():
+            return msgspec.structs.replace(place, begun=True)
+        return place
+
+    def _place(self) -> Place:
+        terms, job = self._terms, self._job
+        which: list[Any] = [terms.name, terms.version, terms.scope]
+        match terms.scope:
+            case "run":
+                head, ids = receipts_of_run(job.run), [job.run]
+            case "session":
+                if job.session is None:
+                    raise UsageError(
+                        "a tool of scope 'session' was called by a job without a session"
+                    )
+                head = receipts_of_session(job.tenant, job.session)
+                ids = [job.tenant or "", job.session]
+            case _ if terms.shared:
+                head, ids = SHARED, []
+            case _:
+                head, ids = receipts_of_tenant(job.tenant), [job.tenant or ""]
+        if terms.key_fields:
+            call: list[Any] = ["fields", [self._arguments.get(name) for name in terms.key_fields]]
+        elif terms.call_id is not None:
+            call = ["call", terms.call_id]
+        else:
+            call = ["place", under.get(), self._occurrence, self._call]
+        key = digest([which, ids, call]).hex()
+        return Place(key, head + key, receipts_of_run(job.run) + key, (self._call,))
+
+    def _count(self) -> int:
+        """Count equal calls within one step: two that are meant are both made."""
+        counter: Counter[Any] = self._inside.shelf.setdefault(OCCURRENCES, Counter())
+        here = (under.get(), self._terms.name, self._call)
+        counter[here] += 1
+        return counter[here]
+
+    async def _is_kept(self, place: Place) -> bool:
+        ask = self._inside.ask
+        if await ask("document", place.path) is not None:
+            return True
+        return place.own != place.path and await ask("document", place.own) is not None
+
+    # Runs that were begun when keys were made of payloads
+
+    @property
+    def _met(self) -> set[str]:
+        met: set[str] = self._inside.shelf.setdefault(MET, set())
+        return met
+
+    async def _may_be_former(self) -> bool:
+        """Tell whether the store has receipts of that time; asked once in an attempt."""
+        shelf = self._inside.shelf
+        if FORMER not in shelf:
+            shelf[FORMER] = any(map(is_former, await self._inside.ask("keys", RECEIPTS, "", 1)))
+        known: bool = shelf[FORMER]
+        return known
+
+    def _former(self) -> Iterator[Place]:
+        """Yield where the receipt of this call may have been kept."""
+        terms, job = self._terms, self._job
+        ids = {"run": job.run, "session": f"{job.tenant or ''}/{job.session}"}
+        which = [terms.name, terms.version, terms.scope, ids.get(terms.scope, "")]
+        digests = former_digests(self._code, *self._given)
+        calls = () if self._unordered else tuple(digests)
+        if terms.key_fields:
+            parts: list[list[Any]] = [[[self._arguments.get(name) for name in terms.key_fields]]]
+        elif terms.call_id is not None:
+            parts = [["call", terms.call_id]]
+        else:
+            parts = [[under.get(), self._occurrence, call] for call in digests]
+        for part in parts:
+            try:
+                key = hashlib.sha256(msgspec.msgpack.encode([*which, *part])).hexdigest()
+            except Exception:  # noqa: S112
+                # What cannot be written was no key.
+                continue
+            yield Place(key, RECEIPTS + key, receipts_of_run(job.run) + key, calls)
+
+    async def _is_usable(self, place: Place) -> bool:
+        """Tell whether a receipt is there, and is for this job.
+
+        Those of all tenants were kept together, and by now all of them longer than they hold.
+        """
+        ask, job, terms = self._inside.ask, self._job, self._terms
+        found = await ask("document", place.path)
+        if found is None:
+            return await ask("document", place.own) is not None
+        receipt = read(found[0])
+        if terms.scope == "run" or receipt.job in (job.id, job.run):
+            return True
+        maker: Job | None = await ask("job", receipt.job)
+        if maker is None:
+            return not receipt.is_settled
+        if terms.scope == "global" and not terms.shared and maker.tenant != job.tenant:
+            return False
+        ended = maker.finished_at
+        age = 0.0 if ended is None else (datetime.now(UTC) - ended).total_seconds()
+        return not receipt.is_settled or age < terms.dedupe_ttl
+
+    async def _has_strays(self) -> bool:
+        """Tell whether this run has made calls of the tool that nothing has asked for by now.
+
+        One of them may be this call: its key followed the order of a set, which is lost.
+        """
+        after = ""
+        while True:
+            keys = await self._inside.ask("keys", RECEIPTS, after, AT_ONCE)
+            for key in filter(is_former, keys):
+                found = await self._inside.ask("document", key)
+                if found is not None and key not in self._met and self._is_stray(read(found[0])):
+                    return True
+            if len(keys) < AT_ONCE or not is_former(keys[-1]):
+                return False
+            after = keys[-1]
+
+    def _is_stray(self, receipt: Receipt) -> bool:
+        return (
+            receipt.tool == self._terms.name
+            and receipt.job in (self._job.id, self._job.run)
+            and receipt.stage is not Stage.FAILED
+        )

@@ -1,0 +1,138 @@
+"""Tools: functions that reach outside, each call with a receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from msgspec.structs import replace
+
+from poolhand.agents.tools.keys import Keys
+from poolhand.agents.tools.terms import DEDUPE, READ_CACHE, TOOL_OPTIONS, ToolTerms, checked
+from poolhand.agents.tools.tool_call import Calling, ToolContext, made
+from poolhand.context import running
+from poolhand.durable.calls.declaration import checked_function
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import PARCELS, Code
+from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.rules.receipts import Effect
+from poolhand.rules.validation import NAME_ALLOWED, Seconds, is_name, no_option, shown
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_inside: ContextVar[ToolContext | None] = ContextVar("poolhand_tool", default=None)
+
+
+def tool_context() -> ToolContext:
+    """Return what the running tool has to pass on: above all its `idempotency_key`."""
+    inside = _inside.get()
+    if inside is None:
+        raise UsageError("tool_context() is for the code of a tool, while it is called")
+    return inside
+
+
+@explain_misuse
+class Tool(Generic[P, T]):
+    """A function whose calls have receipts: what is done is not done again.
+
+    In a stored job a call is looked up before it is made and its result written down before it is
+    returned; elsewhere it is just made.
+    """
+
+    def __init__(self, fn: Callable[P, Awaitable[T]], terms: ToolTerms) -> None:
+        self.fn = fn
+        self.terms = terms
+        # Told where the tool is made, not by its first call.
+        Code(terms.name, fn, Parcels(), exact=False)
+        self.__name__ = getattr(fn, "__name__", terms.name)
+        self.__qualname__ = getattr(fn, "__qualname__", terms.name)
+        self.__doc__ = fn.__doc__
+        self.__module__ = fn.__module__
+        self.__wrapped__ = fn
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.terms.name} effect={self.terms.effect.value}>"
+
+    def with_options(self, *, call_id: str) -> Tool[P, T]:
+        """Return the tool with a name for its next call, instead of that call's position."""
+        if not is_name(call_id):
+            raise UsageError(f"call_id={shown(call_id)} is not allowed; it must be {NAME_ALLOWED}")
+        return Tool(self.fn, replace(self.terms, call_id=call_id))
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        running_in = running.get()
+        if running_in is None or running_in.token is None:
+            value: T = await self._make("", 1, args, kwargs)
+            return value
+        parcels = running_in.shelf.get(PARCELS) or Parcels()
+        code = Code(self.terms.name, self.fn, parcels, exact=False)
+        place = await Keys(self.terms, code, running_in, (args, kwargs)).place()
+        calling = Calling(self.terms, code, running_in, place)
+        found: T = await calling.result(
+            lambda tries: self._make(place.key, tries, args, kwargs), args, kwargs
+        )
+        return found
+
+    async def _make(self, key: str, tries: int, args: Any, kwargs: Any) -> Any:
+        before = _inside.set(ToolContext(key, tries))
+        try:
+            return await made(self.fn, args, kwargs)
+        finally:
+            _inside.reset(before)
+
+
+@overload
+def tool(fn: Callable[P, Awaitable[T]], /) -> Tool[P, T]: ...
+
+
+@overload
+def tool(
+    fn: None = None,
+    /,
+    *,
+    effect: str = ...,
+    name: str | None = ...,
+    version: int = ...,
+    scope: str = ...,
+    shared: bool = ...,
+    key_fields: Sequence[str] = ...,
+    dedupe_ttl: Seconds | None = ...,
+    timeout: Seconds = ...,
+    verify: Callable[..., Any] | None = ...,
+) -> Callable[[Callable[P, Awaitable[T]]], Tool[P, T]]: ...
+
+
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a tool: `@tool`, or `@tool(effect="read", timeout=10)`.
+
+    `effect`: "once" (the usual: never repeated unless it is known not to have happened),
+    "idempotent" or "read". `verify` is asked, with the same arguments, whether a call that was
+    begun has happened: it returns None if not, else what the tool would have returned, or True.
+    """
+    return _maker(options) if fn is None else _maker(options)(fn)
+
+
+def _maker(options: dict[str, Any]) -> Callable[[Callable[..., Any]], Tool[..., Any]]:
+    unknown = [name for name in options if name not in TOOL_OPTIONS]
+    if unknown:
+        raise UsageError(f"tool: {'; '.join(no_option(one, TOOL_OPTIONS) for one in unknown)}")
+    effect = options.pop("effect", Effect.ONCE)
+    if effect not in list(Effect):
+        raise UsageError(
+            f"effect={shown(effect)} is not allowed; give 'read', 'idempotent' or 'once'"
+        )
+    ttl = options.pop("dedupe_ttl", None)
+    terms: dict[str, Any] = {
+        **options,
+        "effect": Effect(effect),
+        "dedupe_ttl": ttl if ttl is not None else READ_CACHE if effect == "read" else DEDUPE,
+    }
+
+    def make(fn: Callable[..., Any]) -> Tool[..., Any]:
+        fn = checked_function(fn, "@tool")
+        return Tool(fn, checked(fn, terms))
+
+    return make

@@ -1,0 +1,175 @@
+"""`poolhand sessions`: see conversations, their state and their turns."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+
+from poolhand.cli import exits, options, screen
+from poolhand.cli.session import fail, operate
+
+commands = typer.Typer(no_args_is_help=True, help="See conversations, their state and their turns.")
+
+COLUMNS = ("id", "tenant", "user", "revision", "schema", "bytes", "turn")
+TURNS = ("at", "job", "try", "status", "took", "worker", "message", "result")
+SPARE = ("worker", "took", "try")
+MOST = 3  # tenants that are named
+
+Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
+Whose = Annotated[
+    str | None, typer.Option("--tenant", metavar="TENANT", help="The tenant whose session it is.")
+]
+Behind = Annotated[
+    str, typer.Option("--after", metavar="CURSOR", help="Go on behind the page before.")
+]
+
+
+@commands.command(
+    "list", epilog=options.examples("poolhand sessions list --tenant acme --limit 20")
+)
+def list_sessions(
+    tenant: options.Tenant = None,
+    limit: options.Limit = 50,
+    after: Behind = "",
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """List sessions, by tenant and name."""
+    page = operate(store, app, lambda operator: operator.sessions(tenant, after, limit))
+    if json:
+        screen.as_json(page)
+        return
+    rows = [
+        (one.id, one.tenant, one.user, one.revision, one.schema, one.bytes, one.turn)
+        for one in page.sessions
+    ]
+    screen.table(COLUMNS, rows, ("schema", "bytes"))
+    if page.after is not None:
+        screen.aside(f"there are more: --after {screen.safe(page.after)}")
+    elif not page.sessions:
+        screen.aside("no such sessions")
+
+
+@commands.command(epilog=options.examples("poolhand sessions show s-1 --tenant acme"))
+def show(
+    id: Id,
+    tenant: Whose = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Show one session: whose it is, and its state."""
+    found = operate(store, app, lambda operator: operator.session(id, tenant))
+    if found is None:
+        _not_found(id, tenant, store, app)
+    if json:
+        screen.as_json(found)
+        return
+    screen.facts(
+        [
+            ("id", found.id),
+            ("tenant", found.tenant),
+            ("user", found.user),
+            ("revision", found.revision),
+            ("schema", found.schema),
+            ("turn", found.turn),
+            ("bytes", found.bytes),
+        ]
+    )
+    state = msgspec.json.format(msgspec.json.encode(found.state), indent=2).decode()
+    for line in state.splitlines():
+        screen.line(screen.safe(line))
+
+
+@commands.command(epilog=options.examples("poolhand sessions history s-1 --tenant acme"))
+def history(
+    id: Id,
+    tenant: Whose = None,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """Show the attempts at the turns of a session, oldest first."""
+    found = operate(store, app, lambda operator: operator.session_history(id, tenant))
+    if not found:
+        _not_found(id, tenant, store, app)
+    if json:
+        screen.as_json(found)
+        return
+    rows = [
+        (
+            one.at,
+            one.job,
+            one.attempt,
+            one.status,
+            None if one.duration_ms is None else one.duration_ms / 1000,
+            one.worker,
+            one.message,
+            one.error or one.result,
+        )
+        for one in found
+    ]
+    screen.table(TURNS, rows, SPARE)
+
+
+@commands.command(
+    epilog=options.examples(
+        "poolhand sessions erase s-1 --tenant acme",
+        "poolhand sessions erase --all --tenant acme --yes",
+    )
+)
+def erase(
+    by: options.By,
+    id: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="The name of a session.")
+    ] = None,
+    tenant: Whose = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All sessions of the tenant; needs --yes.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, all of them.")] = False,
+    json: options.Json = False,
+    store: options.Store = None,
+    app: options.App = None,
+) -> None:
+    """End the turns of a session, then forget it and all that they said.
+
+    The audit log stays: it says who was where and when, not what was said.
+    """
+    if (id is None) is not every or (every and (tenant is None or not yes)):
+        raise fail("name a session, or give --all --tenant TENANT --yes", exits.USAGE)
+    if id is None:
+        assert tenant is not None
+        erased = operate(store, app, lambda operator: operator.erase_sessions(tenant, by))
+    else:
+        gone = operate(store, app, lambda operator: operator.erase_session(id, by, tenant))
+        if gone is None:
+            _not_found(id, tenant, store, app)
+        erased = [gone]
+    if json:
+        screen.as_json(erased)
+        return
+    for one in erased:
+        screen.line(f"{screen.safe(one.id)}: erased, with {one.turns} turns")
+    if not erased:
+        screen.aside("no such sessions")
+
+
+def _not_found(id: str, tenant: str | None, store: str | None, app: str | None) -> NoReturn:
+    others = operate(store, app, lambda operator: operator.session_tenants(id))
+    whose = "without a tenant" if tenant is None else f"of the tenant {tenant!r}"
+    raise fail(f"there is no session {id!r} {whose}; {_elsewhere(others)}", exits.NOT_FOUND)
+
+
+def _elsewhere(tenants: list[str | None]) -> str:
+    """Say how the sessions of that name are found, which others have."""
+    named = [one for one in tenants if one is not None]
+    hints = ["leave out --tenant for the one without"] if None in tenants else []
+    hints += [f"give --tenant {shlex.quote(one)} for the one of {one!r}" for one in named[:MOST]]
+    if len(named) > MOST:
+        hints.append(f"{len(named) - MOST} more tenants have one")
+    return "; ".join(hints) or "see `poolhand sessions list`"

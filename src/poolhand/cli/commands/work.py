@@ -1,0 +1,199 @@
+"""`poolhand work`: run the jobs of an app in worker processes, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from poolhand import config
+from poolhand.app_options import IN_CODE, store_conflict, store_line
+from poolhand.cli import options, screen
+from poolhand.cli.session import Told, file_of, loaded, told
+from poolhand.errors import UsageError
+from poolhand.observe.logs import log_events
+from poolhand.rules.scaling.farm_settings import FarmSettings, Speech
+from poolhand.settings import LOGLEVELS, PROFILES
+
+if TYPE_CHECKING:
+    from poolhand.app import App
+    from poolhand.farm.records import FarmRecord
+
+ONE_SIGNAL = 0.1
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give this command to the command line."""
+    app.command(
+        epilog=options.examples(
+            "poolhand work myproject.agents:app",
+            "poolhand work myproject.agents:app --min 2 --max 20 --concurrency 50",
+            "poolhand work myproject.agents:app --profile llm --tui",
+        )
+    )(work)
+
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODULE:APP", help="The app, else POOLHAND_APP or `app` in [tool.poolhand]."
+    ),
+]
+Tui = Annotated[bool, typer.Option("--tui", help="Show the farm live.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every job as well.")]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "-c", metavar="N", help="Jobs at once in one worker.")
+]
+Least = Annotated[int | None, typer.Option("--min", metavar="N", help="Workers at least.")]
+Most = Annotated[int | None, typer.Option("--max", metavar="N", help="Workers at most.")]
+Surge = Annotated[
+    int | None,
+    typer.Option("--surge", metavar="N", help="Processes beyond the maximum at a replacement."),
+]
+Pools = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool", metavar="POOL", help="Only jobs of this pool; may be given several times."
+    ),
+]
+Grace = Annotated[
+    float | None,
+    typer.Option("--grace", metavar="SECONDS", help="What running jobs have at a stop."),
+]
+External = Annotated[
+    bool | None,
+    typer.Option(
+        "--external/--scale", help="Keep the minimum, and only tell how many workers are wanted."
+    ),
+]
+Loglevel = Annotated[
+    str | None, typer.Option("--loglevel", metavar="LEVEL", help=f"{', '.join(LOGLEVELS)}.")
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help=f"{', '.join(PROFILES)}: one job a worker."),
+]
+
+
+def work(
+    app: Name = None,
+    tui: Tui = False,
+    verbose: Verbose = False,
+    concurrency: Concurrency = None,
+    least: Least = None,
+    most: Most = None,
+    surge: Surge = None,
+    pools: Pools = None,
+    grace: Grace = None,
+    external: External = None,
+    loglevel: Loglevel = None,
+    profile: Profile = None,
+) -> None:
+    """Run the jobs of an app in worker processes.
+
+    They are watched, scaled with the load, and replaced when they die. SIGTERM or Ctrl-C: no new
+    jobs, what runs has the grace to end; a second one: at once, and what runs goes back. SIGHUP: a
+    new process in the place of each worker, one after the other.
+    """
+    with told() as tell:
+        found = config.load(
+            profile=profile,
+            app=app,
+            loglevel=loglevel,
+            worker_shutdown_grace_s=grace,
+            external=external,
+            min_workers=least,
+            max_workers=most,
+            surge=surge,
+            prefetch_per_worker=concurrency,
+        )
+        for unknown in found.unknown:
+            screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
+        _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
+
+
+def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Speech) -> None:
+    name = found.app.text
+    if name is None:
+        raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
+    app = loaded(name)
+    tell.urls.append(app.url)
+    with _logging(app, speech):
+        conflict = store_conflict_of(app, name, found.store)
+        if conflict is not None:
+            screen.aside(f"poolhand: {screen.safe(conflict)}")
+        asyncio.run(_run(app, name, found.farm, pools, speech))
+
+
+@contextmanager
+def _logging(app: App, speech: Speech) -> Iterator[None]:
+    """Log the events of an app to stderr, unless the screen is the live view's."""
+    if speech.quiet:
+        logging.basicConfig(handlers=[logging.NullHandler()])
+        yield
+        return
+    logging.basicConfig(level=speech.loglevel.upper(), format=LOG_FORMAT)
+    end = log_events(events=app.events)
+    logging.getLogger("poolhand").info("%s", store_line(app.url, app.store_origin))
+    try:
+        yield
+    finally:
+        end()
+
+
+def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
+    """Return a warning if a setting names another store than the code of an app, else None."""
+    if app.store_origin != IN_CODE or setting.is_default or setting.text is None:
+        return None
+    if file_of(app.url) is not None and file_of(app.url) == file_of(setting.text):
+        return None
+    return store_conflict(name, app.url, setting.text, setting.origin)
+
+
+async def _run(
+    app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Speech
+) -> None:
+    """Run a farm under the signals of this process."""
+    farm = app.farm(name, settings, pools=pools or None, speech=speech)
+    loop = asyncio.get_running_loop()
+    heard_at = 0.0
+
+    def stop() -> None:
+        nonlocal heard_at
+        # One that is sent to the process and to its group is meant once.
+        if loop.time() - heard_at >= ONE_SIGNAL:
+            # Only now: who sends them one upon the other is heard as well.
+            heard_at = loop.time()
+            farm.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    # Under a view it says that the terminal is gone.
+    loop.add_signal_handler(signal.SIGHUP, stop if speech.quiet else farm.renew)
+    if not speech.quiet:
+        await farm.run()
+        return
+    from poolhand.tui.view import LiveView
+
+    view = LiveView(app.operator(), farm_id=farm.id, by=config.person(), on_quit=farm.stop)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(farm.run()).add_done_callback(lambda _: view.end())
+        await view.run()
+        if not farm.is_stopping:
+            farm.stop()
+    await _sum_up(app, farm.record(), pools)
+
+
+async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
+    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    from poolhand.cli.closing import after_farm
+
+    text = await after_farm(app.operator(), farm, pools or app.served_pools())
+    await app.close()
+    screen.aside(screen.safe(text))

@@ -1,0 +1,175 @@
+"""The door: from settings to a store that is open, and from an error to one line and a code."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from poolhand import config as settings
+from poolhand.app_name import load_app
+from poolhand.cli import exits, screen
+from poolhand.contract import Store
+from poolhand.errors import PoolhandError, Unavailable, UsageError
+from poolhand.operate.actions import Operator
+from poolhand.operate.doctor.file_findings import InFile
+from poolhand.operate.doctor.server_findings import OnServer
+from poolhand.runtime import Runtime
+from poolhand.stores.open import store_of
+
+if TYPE_CHECKING:
+    from poolhand.app import App
+
+T = TypeVar("T")
+
+NO_STORE = (
+    "no store is named, and there is no poolhand.db in this folder; give --store URL (such as "
+    "sqlite:///agents.db or postgresql://user@host/database) or --app module:app, "
+    "or set POOLHAND_STORE, or `store` in [tool.poolhand] of pyproject.toml"
+)
+
+
+def operate(store: str | None, app: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
+    """Open the store that is named, do this as its operator, and close it."""
+    with told() as tell:
+        url = named(store, app)
+        tell.urls.append(url)
+        return asyncio.run(_operate(url, work))
+    raise AssertionError("an error that was told has ended the command")
+
+
+async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    runtime = Runtime()
+    store = existing(url, runtime)
+    if isinstance(store, InFile | OnServer):
+        check_schema(place_of(store), *await store.schema(), url)
+    async with opened(store):
+        return await work(Operator(store, runtime))
+
+
+@asynccontextmanager
+async def opened(store: Store) -> AsyncIterator[None]:
+    """Open a store, and close it in any case."""
+    await store.open()
+    try:
+        yield
+    finally:
+        await store.close()
+
+
+def existing(url: str, runtime: Runtime) -> Store:
+    """Return the store of a URL, unless it is a file that is not there: looking makes none."""
+    store = outside(url, runtime)
+    if isinstance(store, InFile) and not store.path.exists():
+        raise Unavailable(
+            f"there is no file {str(store.path)!r}; check the name, or make a new store there with "
+            f"`{_migrate(url)}`"
+        )
+    return store
+
+
+def place_of(store: InFile | OnServer) -> str:
+    """Return where a store is, as people call it."""
+    return str(store.path) if isinstance(store, InFile) else store.place
+
+
+def check_schema(place: str, has: int, knows: int, url: str) -> None:
+    """Refuse a store that opening would change: what looks and acts migrates no schema."""
+    if has == 0:
+        raise Unavailable(
+            f"{place!r} is no store of poolhand yet; check the name, or make one of it with "
+            f"`{_migrate(url)}`"
+        )
+    if has < knows:
+        raise Unavailable(
+            f"{place!r} has schema number {has}, this poolhand needs {knows}; bring it there "
+            f"with `{_migrate(url)}`; the changelog says which older versions go on with it"
+        )
+
+
+def outside(url: str, runtime: Runtime) -> Store:
+    """Return the store of a URL, unless it is nothing that can be seen from here."""
+    store = store_of(url, runtime)
+    if url.lower().startswith("memory:"):
+        raise UsageError(
+            f"store={url!r} lives inside the process that uses it and cannot be seen from here; "
+            "ask app.operator() in that process, or keep jobs in a file (sqlite:///agents.db) or "
+            "on a server (postgresql://user@host/database)"
+        )
+    if isinstance(store, InFile):
+        _check_place(store.path)
+    return store
+
+
+def _check_place(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise Unavailable(f"{str(path)!r} is a folder; name a file in it")
+    except OSError as error:
+        raise Unavailable(f"{str(path)!r} cannot be looked at: {error.strerror}") from error
+
+
+def _migrate(url: str) -> str:
+    return f"poolhand migrate --store {shlex.quote(settings.masked(url))}"
+
+
+def named(store: str | None, app: str | None) -> str:
+    """Return the URL of the store to use: of `store` and `app`, the one that is named nearer by."""
+    by_url, by_app = settings.load_store(store=store, app=app)
+    if by_app.text is not None and by_app.rank < by_url.rank:
+        return loaded(by_app.text).url
+    assert by_url.text is not None
+    if by_url.is_default:
+        _check_default(by_url.text)
+    return by_url.text
+
+
+def loaded(app: str) -> App:
+    """Return the app of a name; what its module does while it is imported is said at once."""
+    return load_app(app, lambda text: screen.aside(f"poolhand: {screen.safe(text)}"))
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file that a URL names, None where it names something else."""
+    try:
+        store = store_of(url, Runtime())
+    except PoolhandError:
+        return None
+    return store.path.absolute() if isinstance(store, InFile) else None
+
+
+def _check_default(url: str) -> None:
+    """Raise unless there is the file that an app uses whose code names no store."""
+    file = file_of(url)
+    if file is not None and not file.exists():
+        raise UsageError(NO_STORE)
+
+
+class Told:
+    """What must be known to tell an error: URLs whose secrets stay out of it."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+
+
+@contextmanager
+def told() -> Iterator[Told]:
+    """End the command with one line and the right code when it raises an error of ours."""
+    known = Told()
+    try:
+        yield known
+    except PoolhandError as error:
+        text = settings.without_secrets(error.message, known.urls)
+        screen.aside(f"poolhand: {screen.safe(text)} [{error.code}]")
+        raise typer.Exit(exits.of_error(error)) from None
+
+
+def fail(text: str, code: int) -> typer.Exit:
+    """Say what is wrong; return what ends the command with that code."""
+    screen.aside(f"poolhand: {screen.safe(text)}")
+    return typer.Exit(code)

@@ -1,0 +1,156 @@
+"""Attribution: every line that a job prints or logs says whose it is, and steers no terminal.
+
+For processes whose output others read beside that of many jobs. What is written outside of jobs
+passes as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Lock, get_ident
+from typing import Any, TextIO
+
+from poolhand.context import Running, running
+from poolhand.rules.job import Job
+from poolhand.rules.values.escape import complete_lines, safe
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+SHOWN = "shown"  # on the shelf of an attempt
+LONGEST_NAME = 200
+
+
+class Shown:
+    """What one attempt has written to one stream: lines that are not complete yet, by thread."""
+
+    def __init__(self, job: Job, stream: TextIO) -> None:
+        self._head = f"{safe(job.name[:LONGEST_NAME])} {job.id} | "
+        self._stream = stream
+        self._held: dict[int, str] = {}
+        self._lock = Lock()
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            who = get_ident()
+            lines, rest = complete_lines(self._held.pop(who, ""), text)
+            if rest:
+                self._held[who] = rest
+        self._show(lines)
+
+    def close(self) -> None:
+        """Show the lines that were never completed."""
+        with self._lock:
+            held, self._held = self._held, {}
+        self._show(list(held.values()))
+
+    def _show(self, lines: list[str]) -> None:
+        # In one piece: other threads write as well.
+        text = "".join(f"{self._head}{safe(line)}\n" for line in lines)
+        if text:
+            put(self._stream, text)
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Write to a stream; where nobody reads it any more, no job fails for that."""
+    with suppress(OSError):
+        stream.write(text.encode(errors="backslashreplace").decode())
+        stream.flush()
+
+
+class Attributed:
+    """A stream of this process; what jobs write goes on line by line, each with its job."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name = name
+        self._stream = stream
+        self.buffer = AttributedBytes(self)
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        shown = self._shown()
+        if shown is None:
+            put(self._stream, text)
+        else:
+            shown.write(text)
+        return len(text)
+
+    def _shown(self) -> Shown | None:
+        inside = running.get()
+        if inside is None or inside.token is None:
+            return None
+        key = f"{SHOWN} {self._name}"
+        found: Shown | None = inside.shelf.get(key)
+        return found if found is not None else _make(inside, key, self._stream)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class AttributedBytes:
+    """The bytes below such a stream."""
+
+    def __init__(self, text: Attributed) -> None:
+        self._text = text
+
+    def write(self, data: Any) -> int:
+        written = bytes(data)
+        self._text.write(written.decode(errors="replace"))
+        return len(written)
+
+    def flush(self) -> None:
+        self._text.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._text._stream.buffer, name)
+
+
+def _make(inside: Running, key: str, stream: TextIO) -> Shown | None:
+    job = inside.snapshot()
+    if not isinstance(job, Job):
+        return None
+    made: Shown = inside.shelf.setdefault(key, Shown(job, stream))
+    return made
+
+
+def close_shown(shelf: dict[str, Any]) -> None:
+    """Show what an attempt, of this shelf, wrote without ending its line."""
+    for key in [key for key in shelf if key.startswith(SHOWN)]:
+        shelf[key].close()
+
+
+_in_place: list[str] = []
+
+
+def attribute_output() -> None:
+    """Have all that jobs of this process write attributed from now on."""
+    if _in_place:
+        return
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None:
+            setattr(sys, name, Attributed(name, stream))
+            _in_place.append(name)
+
+
+def show_log(level: int | str) -> None:
+    """Have what is logged shown as well, unless that is arranged."""
+    logging.basicConfig(level=level, format=LOG_FORMAT)
+
+
+def attributed_level() -> int | None:
+    """Return the least that is logged in a process whose output is attributed, else None."""
+    return logging.getLogger().level if _in_place else None

@@ -1,0 +1,115 @@
+"""A brief: what a worker is told about a job besides its record, written once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from poolhand.errors import BadSignature, Undecodable
+from poolhand.rules.job import Job
+from poolhand.rules.retry import Retry, RetryRecord, recorded
+from poolhand.runtime import Identity
+
+
+class Brief(Struct, frozen=True, array_like=True, gc=False):
+    """Which task to run, with what, and how it may be treated.
+
+    `payload` holds the arguments, `context` what came along from the submitter. `rerun`: the job
+    may run again when a process dies under it. A `closure` lives in the process that submitted it,
+    its `home`, and nowhere else. One whose payload is signed names the `run` it was signed for.
+    `version` is that of the task's parameters when it was submitted, `source` the end of its file's
+    path. Fields are written by their place: new ones go behind the others, and older code passes
+    over them.
+    """
+
+    task: str
+    payload: bytes
+    retry: RetryRecord | None = None
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    run_in: str | None = None
+    rerun: bool = True
+    closure: bool = False
+    home: Identity | None = None
+    context: bytes | None = None
+    run: str | None = None
+    version: str | None = None
+    source: str | None = None
+
+    @property
+    def policy(self) -> Retry | None:
+        return None if self.retry is None else self.retry.retry()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Brief)
+
+
+def write_brief(brief: Brief) -> bytes:
+    return _encoder.encode(brief)
+
+
+def read_brief(data: bytes, job_id: str) -> Brief:
+    """Return the brief of a job, or say that its bytes hold none."""
+    try:
+        return _decoder.decode(data)
+    except Exception as error:
+        text = f"what job {job_id} was ordered with cannot be read: {error}"
+        raise Undecodable(text[:500]) from error
+
+
+CALL, CONTEXT, RESULT = "call", "context", "result"
+
+
+def bound_to(job: Job, brief: Brief, run: str) -> tuple[Any, ...]:
+    """Return what the call of a job is bound to: what says whose it is, and how it may be run."""
+    retry = brief.retry
+    return (
+        run,
+        brief.task,
+        job.pool,
+        job.tenant,
+        job.session,
+        job.user,
+        _seconds(brief.timeout),
+        _seconds(brief.soft_timeout),
+        None if retry is None else _numbers(retry),
+        brief.run_in,
+        brief.rerun,
+    )
+
+
+def bound(purpose: str, to: tuple[Any, ...]) -> bytes:
+    """Return something as bytes to sign with what is bound to it; each purpose has its own."""
+    return _encoder.encode((purpose, to))
+
+
+def bound_result(job: Job) -> bytes:
+    """Return what the result of a job is bound to."""
+    return bound(RESULT, (job.id, job.name))
+
+
+def expect_own_run(brief: Brief, job: Job) -> None:
+    """Raise if the call in a brief was signed for another job than the one that has it."""
+    if brief.run is not None and brief.run != job.run:
+        raise BadSignature(
+            f"the kept call of {brief.task} was signed for job {brief.run!a}, and job {job.id} has "
+            "it: it was copied, and is not made; submit it anew"
+        )
+
+
+def _seconds(number: float | None) -> float | None:
+    # As it is read again: an int comes back as a float.
+    return None if number is None else float(number)
+
+
+def _numbers(retry: RetryRecord) -> tuple[Any, ...]:
+    attempts, *numbers, give_up_on = astuple(retry)
+    return (attempts, *map(float, numbers), give_up_on)
+
+
+def record_of(retry: Retry | None) -> RetryRecord | None:
+    return None if retry is None else recorded(retry)

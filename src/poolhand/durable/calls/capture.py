@@ -1,0 +1,182 @@
+"""Capture: what a job prints and logs goes into its event log, and on to where it went before.
+
+A job is known by its context, which its threads have as well. Installed while somebody wants it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, get_ident
+from typing import Any, TextIO
+
+import msgspec
+
+from poolhand.context import Running, running
+from poolhand.durable.calls.attribution import close_shown
+from poolhand.errors import PoolhandError
+from poolhand.rules.streams import Kind
+
+MOST_BYTES = 1024 * 1024  # of one attempt
+LONGEST_LINE = 16 * 1024
+OUTPUT = "output"  # on the shelf of an attempt
+BEYOND = f"what this attempt wrote beyond {MOST_BYTES:,} bytes is not kept"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Output:
+    """What one attempt has written: lines that are not complete yet, by who writes them where."""
+
+    def __init__(self, inside: Running) -> None:
+        self._inside = inside
+        self._parts: dict[tuple[str, int], str] = {}
+        self._left = MOST_BYTES
+        self._lock = Lock()
+
+    def write(self, stream: str, text: str) -> None:
+        """Tell all lines that this text completes."""
+        who = (stream, get_ident())
+        with self._lock:
+            *lines, rest = (self._parts.pop(who, "") + text).split("\n")
+            while len(rest) > LONGEST_LINE:
+                lines.append(rest[:LONGEST_LINE])
+                rest = rest[LONGEST_LINE:]
+            if rest:
+                self._parts[who] = rest
+        for line in lines:
+            self.tell({"stream": stream, "text": line})
+
+    def close(self) -> None:
+        """Tell the lines that were never completed."""
+        with self._lock:
+            parts, self._parts = self._parts, {}
+        for (stream, _), text in parts.items():
+            self.tell({"stream": stream, "text": text})
+
+    def tell(self, line: dict[str, Any]) -> None:
+        if self._left < 0:
+            return
+        line["text"] = line["text"][:LONGEST_LINE].encode(errors="replace").decode()
+        data = _encode(line)
+        self._left -= len(data)
+        if self._left < 0:
+            data = _encode({"stream": line["stream"], "text": BEYOND})
+        try:
+            self._inside.tell(Kind.LOG, data)
+        except PoolhandError:
+            # The store cannot follow; a job does not fail because it prints.
+            self._left = -1
+
+
+def output_of(inside: Running | None) -> Output | None:
+    """Return where an attempt at a stored job writes."""
+    if inside is None or inside.token is None:
+        return None
+    output: Output | None = inside.shelf.get(OUTPUT)
+    return output if output is not None else inside.shelf.setdefault(OUTPUT, Output(inside))
+
+
+def close_output(shelf: dict[str, Any]) -> None:
+    """Tell what an attempt, of this shelf, wrote without ending its line."""
+    output: Output | None = shelf.get(OUTPUT)
+    if output is not None:
+        output.close()
+    close_shown(shelf)
+
+
+class Tee:
+    """A stream that jobs write to; everything goes on to the one that was there before."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name = name
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        output = output_of(running.get())
+        if output is not None and isinstance(text, str):
+            output.write(self._name, text)
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class JobHandler(logging.Handler):
+    """Takes what jobs log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output = output_of(running.get())
+        if output is None:
+            return
+        try:
+            text = self.format(record)
+            level, name = record.levelname, record.name
+            output.tell({"stream": "log", "level": level, "logger": name, "text": text})
+        except Exception:
+            self.handleError(record)
+
+
+class _Installed:
+    """What is in place of the streams of this process, and for how many."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.lock = Lock()
+        self.tees: dict[str, tuple[Tee, TextIO]] = {}
+        self.handler = JobHandler()
+
+
+_installed = _Installed()
+
+
+@contextmanager
+def captured() -> Iterator[None]:
+    """Capture the output of jobs for the time of a block."""
+    begin_capture()
+    try:
+        yield
+    finally:
+        end_capture()
+
+
+def is_capturing() -> bool:
+    return _installed.users > 0
+
+
+def begin_capture() -> None:
+    """Put the tees in place, unless they are."""
+    with _installed.lock:
+        _installed.users += 1
+        if _installed.users > 1:
+            return
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is not None:
+                tee = Tee(name, stream)
+                _installed.tees[name] = tee, stream
+                setattr(sys, name, tee)
+        logging.getLogger().addHandler(_installed.handler)
+
+
+def end_capture() -> None:
+    """Put back what was there, when nobody captures any more."""
+    with _installed.lock:
+        _installed.users -= 1
+        if _installed.users:
+            return
+        for name, (tee, stream) in _installed.tees.items():
+            if getattr(sys, name) is tee:
+                # Else somebody has put another one before it.
+                setattr(sys, name, stream)
+        _installed.tees.clear()
+        logging.getLogger().removeHandler(_installed.handler)

@@ -1,0 +1,128 @@
+"""The name of a task: the full path of its module and of the function in it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from inspect import unwrap
+from pathlib import Path
+from typing import Any
+
+from poolhand.errors import UsageError
+from poolhand.rules.validation import shown
+
+# The second is what a child of multiprocessing calls the script of its parent.
+SCRIPTS = ("__main__", "__mp_main__")
+MAIN = ".__main__"
+SOURCE_PARTS = 3  # folders, and the file
+
+
+def name_of_task(fn: Callable[..., Any]) -> str:
+    """Return the name under which every process knows a function, however it was started."""
+    module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if module is None or path is None:
+        raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
+    return f"{_module_of(fn, module)}.{path}"
+
+
+def name_of_global(fn: Callable[..., Any]) -> str:
+    """Return the name of a function that stands in a module; others are refused with the cure."""
+    name = name_of_task(fn)
+    if "<" not in fn.__qualname__:
+        return name
+    is_lambda = fn.__name__ == "<lambda>"
+    wanted = "send_mail" if is_lambda else fn.__name__
+    kind = "a lambda" if is_lambda else "defined inside another function"
+    wraps = "" if is_lambda else " (or is it the wrapper of a decorator? Use functools.wraps there)"
+    raise UsageError(
+        f"{shown(name)} is {kind}, so its name means nothing to other processes, and two of them "
+        "would have the same one; define it at the top level of a module, or give it a name: "
+        f'@app.task(name="{wanted}"), @app.agent(name="{wanted}"){wraps}'
+    )
+
+
+def source_of(fn: Callable[..., Any]) -> str:
+    """Return the end of the path of the file that a function stands in; empty if it has none."""
+    file = getattr(unwrap(fn), "__globals__", {}).get("__file__")
+    if not isinstance(file, str) or file.startswith("<"):
+        return ""
+    return "/".join(Path(file).absolute().parts[-SOURCE_PARTS:])
+
+
+def is_same_source(one: str, other: str, name: str) -> bool:
+    """Tell whether two files can be the module of a task of that name, the longer one of two.
+
+    `shop/tasks.py` and `bank/tasks.py` are not both `shop.tasks`, on whatever machine they are.
+    """
+    parts = max(1, min(name.count("."), SOURCE_PARTS))
+    return one != "" and one.split("/")[-parts:] == other.split("/")[-parts:]
+
+
+def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Tell whether a function is another version of one: its module, or its cell, was run again."""
+    old, new = unwrap(old), unwrap(new)
+    if old == new:
+        return True
+    if _place_of(old) != _place_of(new):
+        return False
+    was, now = getattr(old, "__code__", None), getattr(new, "__code__", None)
+    if was is None or now is None:
+        return True
+    # One piece of code, run twice: a loop or a function that makes tasks, or a method of two
+    # objects. A module that is loaded again is compiled again.
+    if was is now:
+        return False
+    lines = {was.co_firstlineno, now.co_firstlineno}
+    return len(lines) == 1 or not lines <= _first_lines(now.co_filename, now.co_name)
+
+
+def _place_of(fn: Callable[..., Any]) -> tuple[Any, Any]:
+    return getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+
+
+def _first_lines(file: str, name: str) -> set[int]:
+    """Return where functions of a name begin in a file as it is now."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        # The cell of a notebook, or text that was typed in.
+        return set()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (node for node in ast.walk(tree) if isinstance(node, functions) and node.name == name)
+    return {min(part.lineno for part in (*node.decorator_list, node)) for node in found}
+
+
+def _module_of(fn: Callable[..., Any], module: str) -> str:
+    """Return the full path of the module of a function."""
+    # What the function itself sees: while a child imports it, its main module is another one.
+    known = getattr(unwrap(fn), "__globals__", None)
+    if known is None:
+        known = vars(sys.modules.get(module, sys.modules["__main__"]))
+    file = known.get("__file__")
+    if module not in SCRIPTS:
+        full = _path_of(file) if known.get("__name__") == module else module
+        # One that is imported from inside of its package, as scripts beside it do.
+        return (full if full.endswith(f".{module}") else module).removesuffix(MAIN)
+    spec = known.get("__spec__")
+    # Of a folder that is run as a script it is as empty as the name.
+    if spec is not None and spec.name not in SCRIPTS:
+        return str(spec.name).removesuffix(MAIN)
+    found = _path_of(file)
+    if found == "__main__" and file:
+        return Path(file).absolute().parent.name or found
+    return found.removesuffix(MAIN) or "__main__"
+
+
+def _path_of(file: Any) -> str:
+    """Return the dotted path of a file, from the outermost folder that is a package."""
+    # Text that was typed in, or came through a pipe, has no file: "<stdin>".
+    if not isinstance(file, str) or not file or file.startswith("<"):
+        return ""
+    path = Path(file).absolute()
+    parts = [] if path.stem == "__init__" else [path.stem]
+    for folder in path.parents:
+        if not (folder / "__init__.py").exists():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)

@@ -1,0 +1,187 @@
+"""Texts of errors about arguments and results that would not come back as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
+from typing import Any, get_args, is_typeddict
+
+from poolhand.errors import PoolhandError
+from poolhand.rules.validation import did_you_mean, shown
+from poolhand.rules.values.json_values import (
+    Changed,
+    annotation_for,
+    article,
+    as_json,
+    returned_as,
+    told,
+)
+from poolhand.wire.annotation import STORABLE
+from poolhand.wire.round_trip import Lost
+
+_AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
+_AT_END = re.compile(r"^(.*) - at `\$\[2\]\.(\w+)(.*?)`$", re.DOTALL)
+_NO_MOMENT = re.compile(r"Invalid RFC3339 encoded (\w+)")
+OWN_CLASS = "a dataclass, TypedDict, msgspec Struct or pydantic model with a field for it"
+
+
+def changed_argument(
+    task: str, name: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
+) -> str:
+    """Return the text for an argument that would change, as its type is left open.
+
+    `hint` is how it is annotated, `unknown` an annotation that means nothing at run time.
+    """
+    what = told(changed, name)
+    text = f"task {task!r}: argument {name!r} {what}"
+    if unknown is not None:
+        return f"{text}; {_not_found(name, unknown)}"
+    if _cannot_be_stored(changed):
+        return f"{text}: {STORABLE}, and annotate it"
+    suited = annotation_for(value)
+    if suited is not None:
+        return f"{text}; {_annotate(hint)}: `{name}: {suited}`"
+    return f"{text}; {_annotate(hint)} as {OWN_CLASS}, or pass {_instead(changed, name)}"
+
+
+def changed_result(
+    task: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
+) -> str:
+    """Return the text for a result that would change."""
+    what = told(changed, "result")
+    text = f"task {task!r}: its work is done, but its result {what}, and so it was not stored"
+    if unknown is not None:
+        return f"{text}; {_not_found('its return type', unknown)}"
+    if _cannot_be_stored(changed):
+        return f"{text}: return data; {STORABLE}, and annotate it"
+    suited = annotation_for(value)
+    if suited is not None:
+        how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it exactly"
+        return f"{text}; {how}: `-> {suited}`, or return {_instead(changed, 'result')}"
+    how = "annotate it" if hint is None else f"it is annotated {hint}: annotate it"
+    return f"{text}; {how} as {OWN_CLASS}, or return {_instead(changed, 'result')}"
+
+
+def lost_part(what: str, lost: Lost, hint: Any) -> str:
+    """Return the text for a part that came back as something else; `what` names the whole.
+
+    `hint` is how the whole is annotated.
+    """
+    if lost.how == "dropped":
+        return _dropped_key(what, _with_known_keys(lost, hint))
+    given, back = type(lost.given).__name__, type(lost.back).__name__
+    part = f"is {article(given)}"
+    if lost.place:
+        part = f"holds {article(given)} at {lost.place.strip('. ')}"
+    if hasattr(lost.back, "get_secret_value"):
+        return (
+            f"{what} {part}, which is masked when it is stored; pass where the secret is kept, "
+            "such as the name of a variable of the environment"
+        )
+    if lost.how != "type":
+        return f"{what} {part}, {_LOST[lost.how].format(owner=lost.owner, kind=given)}"
+    text = f"{what} {part}, which would come back as {article(back)}"
+    if back in ("str", "bytes", "list", "dict"):
+        return f"{text}; annotate it {given}, or pass {article(back)}"
+    return (
+        f"{text}; annotate it {given}, or, if it is one of a union, give that a discriminator: "
+        "Annotated[A | B, Field(discriminator=…)]"
+    )
+
+
+_LOST = {
+    "excluded": "which {owner} leaves out when it is stored (exclude=True); give it beside it",
+    "private": "a private attribute of {owner}, which is not stored; make it a field",
+    "value": (
+        "which would come back as another {kind}: a serializer, a validator or __post_init__ of "
+        "{owner} changes it; make it give back what it gets, or pass the data that {owner} is made "
+        "from"
+    ),
+}
+
+
+def _dropped_key(what: str, lost: Lost) -> str:
+    where = f" at {lost.place.strip('. ')}" if lost.place else ""
+    owner = lost.owner or "its annotation"
+    hint = did_you_mean(lost.given, lost.known) if lost.known else "remove it, or annotate it"
+    text = f"{what} has the key {shown(lost.given)}{where}, which {owner} would drop; {hint}"
+    if not hasattr(type(lost.back), "model_config"):
+        return text
+    joint = "" if text.endswith("?") else ";"
+    return (
+        f"{text}{joint} to drop such keys, give {owner} model_config = ConfigDict(extra='ignore')"
+    )
+
+
+def _with_known_keys(lost: Lost, hint: Any) -> Lost:
+    """Return a key that was dropped with the keys of the TypedDict that is annotated."""
+    found = set(_typed_dicts(hint))
+    if lost.known or len(found) != 1:
+        return lost
+    kind = found.pop()
+    known = sorted(kind.__required_keys__ | kind.__optional_keys__)
+    return lost._replace(owner=kind.__name__, known=tuple(known))
+
+
+def _typed_dicts(hint: Any) -> Iterator[Any]:
+    if is_typeddict(hint):
+        yield hint
+    for one in get_args(hint):
+        yield from _typed_dicts(one)
+
+
+def plain_reason(why: object) -> str:
+    """Return why data cannot be read, in the words of the caller: arguments have names."""
+    reason = why.message if isinstance(why, PoolhandError) else str(why)
+    return _AT.sub(
+        r"argument '\1'\2", _NO_MOMENT.sub(r"Expected `\1` or its ISO 8601 text", reason)
+    )
+
+
+def outdated(what: str, called: str, reason: str) -> str:
+    """Return the text for a kept call that a function does not take any more."""
+    reason = _AT_END.sub(r"argument '\2'\3: \1", _NO_MOMENT.sub(r"Expected `\1`", reason))
+    return (
+        f"{what} does not fit {called} any more: {reason}; annotate the parameter so that it takes "
+        "both, until no such job is left, or submit the job anew"
+    )
+
+
+def other_moment(values: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None:
+    """Return the text for a datetime where a date or a time is annotated, or the reverse."""
+    for name, value in values.items():
+        hint = hints[name]
+        kinds, given = {hint, *get_args(hint)}, type(value)
+        what = "the result" if name == "return" else f"argument {name!r}"
+        text = f"{what} is {article(given.__name__)}, and annotated"
+        root = "result" if name == "return" else name
+        if given in kinds:
+            continue
+        if given is datetime and kinds & {date, time}:
+            wanted = "date" if date in kinds else "time"
+            return f"{text} {wanted}: give {root}.{wanted}(), or annotate it datetime"
+        if given is date and datetime in kinds:
+            return f"{text} datetime: give datetime.combine({root}, time()), or annotate it date"
+    return None
+
+
+def _cannot_be_stored(changed: Changed) -> bool:
+    return not changed.is_key and returned_as(changed.value) is None
+
+
+def _annotate(hint: str | None) -> str:
+    return "annotate it" if hint is None else f"{hint} does not say so, annotate it"
+
+
+def _instead(changed: Changed, name: str) -> str:
+    if changed.is_key:
+        return "text as keys"
+    return as_json(changed.value, f"{name}{changed.place}")
+
+
+def _not_found(name: str, unknown: str) -> str:
+    return (
+        f"{name} is annotated {unknown}, which is not found at run time: annotate it with a type "
+        "that is imported at the top level of its module, not only for TYPE_CHECKING"
+    )

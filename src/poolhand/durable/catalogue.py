@@ -1,0 +1,204 @@
+"""The catalogue: which tasks and pools the workers of a store have, for other processes.
+
+Each version of an app writes one document, under a digest of its content; the owner record of a
+process names the one that it works by. It stays a while after the last of those processes, so that
+a task can be submitted by its name while no worker runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from poolhand.contract import Lease, Owner, Put
+from poolhand.durable.calls.call_record import record_of
+from poolhand.durable.calls.task_registry import Code
+from poolhand.errors import UsageError
+from poolhand.pool.options import Options
+from poolhand.rules.causes import meant
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.retry import RetryRecord
+
+PREFIX = "catalogue/"
+KEEP_FOR = 7 * 24 * 3600.0
+PUBLISH_EVERY = 3600.0
+DIGEST_LENGTH = 16
+TASK, AGENT = "task", "agent"
+
+
+class TaskRecord(Struct, frozen=True, omit_defaults=True):
+    """A task as others see it: `arguments` is a JSON Schema, the rest are its usual options.
+
+    `parameters` are names and kinds in their order, which a JSON Schema does not have.
+    """
+
+    name: str
+    pool: str
+    kind: str
+    version: str
+    arguments: dict[str, Any]
+    priority: int = 0
+    timeout: float | None = None
+    soft_timeout: float | None = None
+    retry: RetryRecord | None = None
+    run_in: str | None = None
+    on_crash: str = "rerun"
+    on_busy: str = "enqueue"
+    parameters: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+
+
+class Published(Struct, frozen=True):
+    """The catalogue of one version of an app, and the digest that names it."""
+
+    digest: str
+    tasks: tuple[TaskRecord, ...]
+    pools: tuple[Raw, ...] = ()
+
+    def document(self, at: datetime) -> Put:
+        data = msgspec.json.encode(Contents(at, self.tasks, self.pools))
+        return Put(f"{PREFIX}{self.digest}", data, None, KEEP_FOR)
+
+
+class Contents(Struct, frozen=True):
+    """What the document of a catalogue holds: tasks, and when a worker last published them.
+
+    `pools` are the specs of those that the app declares, undecoded: one that a newer version wrote
+    must not hide the tasks.
+    """
+
+    at: datetime
+    tasks: tuple[TaskRecord, ...]
+    pools: tuple[Raw, ...] = ()
+
+    def specs(self) -> list[PoolSpec]:
+        """Return the declared pools, as far as this version can read them."""
+        found = []
+        for data in self.pools:
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(data, type=PoolSpec))
+        return found
+
+
+NOTHING = Contents(datetime.min.replace(tzinfo=UTC), ())
+
+
+class Catalogue:
+    """The tasks of an app, and the pools that it declares."""
+
+    def __init__(self, pools: Callable[[], Sequence[PoolSpec]] = tuple) -> None:
+        self._pools = pools
+        self._tasks: dict[str, tuple[Code, str, str, Callable[[], Options]]] = {}
+
+    def add(self, code: Code, pool: str, kind: str, options: Callable[[], Options]) -> None:
+        """Take in a task; its options are asked for later, as its pool may be declared later."""
+        self._tasks[code.name] = code, pool, kind, options
+
+    def published(self) -> Published:
+        """Return the catalogue as it is written down; on a thread where code of users may run."""
+        records = []
+        for _, task in sorted(self._tasks.items()):
+            # One whose options do not go with its pool is refused when it is submitted.
+            with suppress(UsageError):
+                records.append(_record(*task))
+        pools = [msgspec.json.encode(spec, order="deterministic") for spec in self._pools()]
+        data = b"\n".join([msgspec.json.encode(records, order="deterministic"), *pools])
+        digest = sha256(data).hexdigest()[:DIGEST_LENGTH]
+        return Published(digest, tuple(records), tuple(map(Raw, pools)))
+
+
+class KnownTask(Struct, frozen=True):
+    """A task that was last published `at` a time, and the processes that have it and are alive."""
+
+    record: TaskRecord
+    at: datetime
+    workers: tuple[Owner, ...] = ()
+
+
+class Readable(Protocol):
+    """The verbs of a store that the catalogue is read with."""
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
+
+    async def leases(self) -> list[Lease]: ...
+
+
+async def known_tasks(store: Readable) -> list[KnownTask]:
+    """Return all published tasks by name: first the newest version of those that have workers."""
+    workers = _workers(await store.leases())
+    found, after = list[KnownTask](), ""
+    while keys := await store.scan(PREFIX, after):
+        after = keys[-1]
+        for digest in (key.removeprefix(PREFIX) for key in keys):
+            contents = await _contents(store, digest)
+            having = tuple(one for one in workers if one.catalogue == digest)
+            found += [KnownTask(record, contents.at, having) for record in contents.tasks]
+    return sorted(found, key=lambda task: (task.record.name, not task.workers, _age(task.at)))
+
+
+def _age(at: datetime) -> float:
+    return -at.timestamp()
+
+
+async def workers_with(
+    store: Readable, task: str, leases: Sequence[Lease]
+) -> tuple[list[Owner], list[str]]:
+    """Return the living workers that have a task, and names between which its name leaves open."""
+    workers, having, ambiguous = _workers(leases), set[str](), set[str]()
+    for digest in sorted({one.catalogue for one in workers if one.catalogue is not None}):
+        contents = await _contents(store, digest)
+        names = meant(task, [record.name for record in contents.tasks])
+        # One that only ends alike may stand in another file: whether it does is seen by its worker.
+        if names == [task]:
+            having.add(digest)
+        ambiguous.update(names[1:] and names)
+    return [one for one in workers if one.catalogue in having], sorted(ambiguous)
+
+
+async def contents_of(store: Readable, workers: Sequence[Owner]) -> dict[str, Contents]:
+    """Return what these workers have published, by the digests that their records name."""
+    digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
+    return {digest: await _contents(store, digest) for digest in digests}
+
+
+def _workers(leases: Sequence[Lease]) -> list[Owner]:
+    return [lease.owner for lease in leases if lease.owner.works and not lease.buried]
+
+
+async def _contents(store: Readable, digest: str) -> Contents:
+    found = await store.get_document(f"{PREFIX}{digest}")
+    if found is None:
+        return NOTHING
+    try:
+        return msgspec.json.decode(found[0], type=Contents)
+    except msgspec.DecodeError:
+        # A newer version may write what this one cannot read; it is only a help.
+        return NOTHING
+
+
+def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
+    usual = options()
+    return TaskRecord(
+        code.name,
+        pool,
+        kind,
+        code.version,
+        code.arguments(),
+        usual.priority,
+        usual.timeout,
+        usual.soft_timeout,
+        record_of(usual.retry),
+        usual.run_in,
+        usual.on_crash,
+        usual.on_busy,
+        code.parameters(),
+        code.source,
+    )

@@ -1,0 +1,201 @@
+"""What the decorators of an app, such as `@app.task(…)`, leave to be called with the function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from poolhand.agents.agent import Agent
+from poolhand.agents.session import Session
+from poolhand.durable.calls.declaration import checked_function
+from poolhand.durable.client.task import Task
+from poolhand.durable.scheduler import Scheduler
+from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse, no_attribute
+from poolhand.rules import schedule
+from poolhand.rules.validation import Seconds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Scheduled = TypeVar("Scheduled", bound=Task[..., Any, Any])
+
+
+class Registry(Protocol):
+    """Where functions become tasks and agents: an app."""
+
+    def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
+
+    def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
+
+
+def _check_app(registry: object, verb: str) -> None:
+    """Raise if a decorator was taken of the class: then it has the function for its app."""
+    if not hasattr(registry, "register"):
+        raise UsageError(
+            f"App.{verb} was called on the class; make an app first: app = App(…), then @app.{verb}"
+        )
+
+
+def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
+    if isinstance(fn, Agent):
+        raise UsageError(
+            f"{decorator}: {fn.name!r} is an agent already; submit a turn with "
+            "agent.session('s-1').submit(…)"
+        )
+    return checked_function(fn, decorator)
+
+
+class TaskMaker:
+    """Makes a task of a function, under options."""
+
+    def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+        _check_app(registry, "task")
+        self._registry = registry
+        self._pool = pool
+        self._options = options
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Task[P, T, T]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        fn = _function_of(fn, "@app.task")
+        return self._registry.register(fn, self._pool, dict(self._options))
+
+
+class AgentMaker:
+    """Makes an agent of a function, under options."""
+
+    def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+        _check_app(registry, "agent")
+        self._registry = registry
+        self._pool = pool
+        self._options = options
+
+    def __call__(
+        self, fn: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], /
+    ) -> Agent[P, T]:
+        turn = _function_of(fn, "@app.agent")
+        agent: Agent[P, T] = self._registry.enlist(turn, self._pool, dict(self._options))
+        return agent
+
+
+class Function(Protocol[P, T_co]):
+    """A plain function, as types tell it from a task, which can be called as well."""
+
+    @property
+    def __globals__(self) -> dict[str, Any]: ...
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+
+class ScheduleMaker:
+    """Puts a task on a schedule; a plain function becomes a task of the pool "default" first."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        decorator: str,
+        when: schedule.When,
+        missed: schedule.Missed,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._decorator = decorator
+        self._when = when
+        self._missed = missed
+        self._call = schedule.arguments(args, kwargs)
+
+    @overload
+    def __call__(self, fn: Scheduled, /) -> Scheduled: ...
+
+    @overload
+    def __call__(
+        self, fn: Function[P, Coroutine[Any, Any, T]], /
+    ) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, fn: Function[P, T], /) -> Task[P, T, T]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        if isinstance(fn, Agent):
+            raise UsageError(
+                f"agent {fn.name!r} takes turns of sessions; schedule a task that submits a turn"
+            )
+        task: Any = fn
+        if not isinstance(fn, Task):
+            plain = _function_of(fn, self._decorator)
+            task = self._scheduler.home.register(plain, "default", {})
+        self._scheduler.add(task, self._when, self._missed, *self._call)
+        return task
+
+
+# What an app is asked for by people who know other task queues.
+_WORK = "write `async with app.worker():`, or app.run_worker() in a script"
+OTHER_NAMES = {
+    "periodic_task": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "run": _WORK,
+    "schedule": "write @app.every(30), or @app.cron('0 2 * * *')",
+    "send_task": "write await app.submit('name of the task', …)",
+    "session": "a session is one of an agent: write agent.session('s-1')",
+    "start": _WORK,
+}
+
+
+@explain_misuse
+class Schedules:
+    """What an app offers to run tasks by the clock."""
+
+    _scheduler: Scheduler
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_NAMES.get(name))
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str | None = None,
+        missed: str = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> ScheduleMaker:
+        """Have a task run by the calendar: `@app.cron("0 2 * * *", tz="Europe/Berlin")`.
+
+        Once over all processes. The expression may be a name: "@hourly", "@daily", "@weekly",
+        "@monthly", "@yearly". Without `tz` the zone is the setting `timezone`, usually UTC.
+        `missed` says what is done about moments that went by while no worker ran: "once" runs the
+        newest, "skip" only if it is not more than 60 s old, "all" each of them. The task is called
+        with `args` and `kwargs`.
+        """
+        if callable(expression):
+            raise UsageError("@app.cron takes the moments first: @app.cron('0 2 * * *')")
+        zone = self._scheduler.zone() if tz is None else tz
+        when, policy = schedule.cron(expression, zone), schedule.policy(missed)
+        return ScheduleMaker(self._scheduler, "@app.cron(…)", when, policy, args, kwargs)
+
+    def every(
+        self,
+        seconds: Seconds,
+        *,
+        missed: str = "once",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> ScheduleMaker:
+        """Have a task run every so many seconds, or every timedelta: `@app.every(30)`.
+
+        Once over all processes, at multiples of the interval since 1970; `missed`, `args` and
+        `kwargs` as for `cron`.
+        """
+        if callable(seconds):
+            raise UsageError("@app.every takes the seconds first: @app.every(30)")
+        when, policy = schedule.every(seconds), schedule.policy(missed)
+        return ScheduleMaker(self._scheduler, "@app.every(…)", when, policy, args, kwargs)

@@ -1,0 +1,277 @@
+"""Why a stored job waits: the facts that a store has, told by the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from poolhand.contract import Filter, Lease, Owner, Page, PoolRow, Stored
+from poolhand.durable.catalogue import Readable, workers_with
+from poolhand.durable.leases.closure_homes import is_gone
+from poolhand.durable.leases.nested_waits import held_by_waits, holds_session
+from poolhand.durable.leases.stuck_slots import MOST_NAMED, StuckProcess, stuck_processes
+from poolhand.rules.causes import task_of
+from poolhand.rules.explain import Explanation, Standing, explain
+from poolhand.rules.job import WAITING, Job, Status
+from poolhand.rules.queue.strategy import Fifo, Lifo, Priority, Strategy
+from poolhand.runtime import Identity
+
+MOST_RIVALS = 1000
+SAMPLE = 20
+UNSTICK = "a stuck slot is free when its code ends, or when its worker is restarted"
+
+
+class Viewable(Readable, Protocol):
+    """The verbs of a store that tell where a job stands."""
+
+    @property
+    def place(self) -> str: ...
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
+
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
+
+
+async def pool_named(store: Viewable, name: str) -> PoolRow | None:
+    """Return the pool of that name, None where there is none."""
+    return next(iter(await store.pools([name])), None)
+
+
+def at_a_glance(
+    stored: Stored, pool: PoolRow | None, now: datetime, workers: Sequence[Owner] | None = None
+) -> Explanation | None:
+    """Say what a job waits for, from its own record and its pool alone; None if it does not.
+
+    `workers` are all that live, where they are known.
+    """
+    job = stored.job
+    if stored.parked:
+        return Explanation("pool_full", "its submitter waits: the pool is full")
+    match job.status:
+        case Status.SCHEDULED:
+            return explain(Standing(job, None, due_in=_until(job.run_at, now)))
+        case Status.BLOCKED if job.blocked_on == "session":
+            return Explanation("session_busy", f"session {job.session!r} is busy")
+        case Status.BLOCKED:
+            return Explanation("key_cap", f"key {job.key!r} has all of its places in use")
+        case Status.QUEUED if pool is not None and pool.paused:
+            return explain(Standing(job, pool.slots, paused=True))
+        case Status.QUEUED if workers is not None and not _serve(workers, job.pool):
+            return Explanation("no_worker", f"no worker serves pool {job.pool!r}")
+        case Status.QUEUED:
+            return Explanation("queued", "it waits for a free slot of a worker")
+        case Status.RUNNING if stored.cancel_wished:
+            return Explanation("stopping", "it runs and was asked to stop")
+        case _:
+            return None
+
+
+async def glances(
+    store: Viewable, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
+) -> list[Explanation | None]:
+    """Say of each job what it waits for, from a few looks at the store for all of them."""
+    names = sorted({one.job.pool for one in jobs})
+    pools = {row.spec.name: row for row in await store.pools(names)}
+    workers = None
+    if any(one.job.status is Status.QUEUED for one in jobs):
+        workers = [one.owner for one in living(await store.leases(), here)]
+    return [at_a_glance(one, pools.get(one.job.pool), now, workers) for one in jobs]
+
+
+def living(leases: Sequence[Lease], here: Identity | None) -> list[Lease]:
+    """Return the leases of workers that live; processes of this host that are gone are known."""
+    working = [one for one in leases if one.owner.works and not one.buried]
+    return [one for one in working if here is None or not _is_gone(one.owner, here)]
+
+
+def _is_gone(owner: Owner, here: Identity) -> bool:
+    # This process lives, whatever a runtime of a test calls it.
+    mine = (owner.host, owner.boot, owner.pid, owner.started) == here
+    return not mine and is_gone(owner, here)
+
+
+def _serve(workers: Sequence[Owner], pool: str) -> bool:
+    return any(one.serves(pool) for one in workers)
+
+
+async def explained(
+    store: Viewable,
+    stored: Stored,
+    pool: PoolRow | None,
+    now: datetime,
+    here: Identity | None = None,
+) -> Explanation:
+    """Say why a job is where it is and, where that can be known, for about how long.
+
+    `here` is the identity of this process, by which others of its host are known to be gone.
+    """
+    job = stored.job
+    glance = at_a_glance(stored, pool, now)
+    if stored.parked or pool is None:
+        return glance or explain(Standing(job, None))
+    match job.status:
+        case Status.BLOCKED if job.blocked_on == "session":
+            return await _behind_session(store, job) or glance or explain(Standing(job, None))
+        case Status.BLOCKED:
+            return await _behind_key(store, job, pool)
+        case Status.QUEUED if not pool.paused:
+            return await _in_queue(store, job, pool, here)
+        case Status.SCHEDULED if (task := task_of(job.waits_for)) and not pool.paused:
+            known = await known_task(store, task, await store.leases(), job.pool)
+            return known or glance or explain(Standing(job, None))
+        case Status.RUNNING if glance is None:
+            return explain(Standing(job, pool.slots, ran=_since(job.started_at, now)))
+        case _:
+            return glance or explain(Standing(job, None))
+
+
+async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
+    which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
+    turns = await _rivals(store, which, job)
+    holders = [one for one in turns or () if holds_session(one)]
+    if turns is None or not holders:
+        return None
+    ahead = sum(one.status is Status.BLOCKED and one.id < job.id for one in turns)
+    average = await _average(store, job.pool)
+    return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
+
+
+async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
+    which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
+    rivals = await _rivals(store, which, job)
+    ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
+    average = None if ahead is None else await _average(store, job.pool)
+    most = pool.spec.max_per_key
+    return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
+
+
+async def _in_queue(store: Viewable, job: Job, pool: PoolRow, here: Identity | None) -> Explanation:
+    leases = living(await store.leases(), here)
+    if not _serve([one.owner for one in leases], job.pool):
+        return Explanation("no_worker", unserved(job.pool, bool(leases), store.place))
+    if (waits := await held_by_waits(store, job)) is not None:
+        text = f"it waits for a slot; all are held by jobs that wait ({waits})"
+        return Explanation("held_by_waits", text)
+    serving = [one for one in leases if one.owner.serves(job.pool)]
+    stuck = await stuck_processes(store, serving)
+    if pool.slots is None or pool.running < pool.slots:
+        text = f"it waits for a free slot of a worker{_others(pool)}"
+        full = [str(one) for one in stuck if one.is_full]
+        if full:
+            return Explanation("stuck_slots", f"{text}; {'; '.join(full)}; {UNSTICK}")
+        return Explanation("queued", text)
+    return await _behind_cap(store, job, pool, stuck)
+
+
+async def _behind_cap(
+    store: Viewable, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
+) -> Explanation:
+    stuck = [one for process in processes for one in process.jobs if one.pool == job.pool]
+    if stuck:
+        named = ", ".join(map(str, stuck[:MOST_NAMED]))
+        return Explanation(
+            "stuck_slots",
+            f"all {pool.slots} slots of the pool are taken{_others(pool)}; {len(stuck)} of them by "
+            f"code that runs on after its attempt is over: {named}; {UNSTICK}",
+        )
+    which = Filter(pool=job.pool, statuses=(Status.QUEUED,))
+    rivals = await _rivals(store, which, job) if _is_ranked(pool.spec.queue) else None
+    if rivals is None:
+        text = f"all {pool.slots} slots of the pool are taken{_others(pool)}"
+        return Explanation("behind_others" if pool.queued > 1 else "pool_cap", text)
+    ahead = sum(_goes_before(one, job, pool) for one in rivals)
+    average = await _average(store, job.pool)
+    return explain(Standing(job, pool.slots, ahead=ahead, average=average))
+
+
+async def known_task(
+    store: Readable, task: str, leases: Sequence[Lease], pool: str
+) -> Explanation | None:
+    """Say why workers that have a task do not run a job of a pool; None if none has the task."""
+    having, ambiguous = await workers_with(store, task, leases)
+    if not having and ambiguous:
+        text = f"its task {task!r} may mean {' or '.join(ambiguous)}; submit it by its full name"
+        return Explanation("ambiguous_task", f"{text}, or rename all but one")
+    if not having:
+        return None
+    if not any(one.serves(pool) for one in having):
+        return Explanation(
+            "no_worker",
+            f"no worker that has the task {task!r} serves pool {pool!r}; declare that pool in its "
+            f"app, or give a worker pools=[{pool!r}]",
+        )
+    return Explanation("queued", f"it waits for a free slot of a worker that has the task {task!r}")
+
+
+def unserved(pool: str, others: bool, place: str) -> str:
+    """Say that no worker serves a pool, and what to do; `others` serve other pools.
+
+    The store is named: workers may be connected to another one of the same name.
+    """
+    if not others:
+        return f"no worker is connected to this store ({place}); start one"
+    return (
+        f"no worker that is connected to this store ({place}) serves pool {pool!r}; start one "
+        f"whose app has a task in it or declares it, or give a worker pools=[{pool!r}]"
+    )
+
+
+async def _rivals(store: Viewable, which: Filter, job: Job) -> list[Job] | None:
+    """Return the others that are meant, of the same tenant's session; None if there are many."""
+    page = await store.find(which, limit=MOST_RIVALS)
+    if page.after is not None:
+        return None
+    others = [one.job for one in page.jobs if one.job.id != job.id]
+    return others if which.session is None else [o for o in others if o.tenant == job.tenant]
+
+
+async def _average(store: Viewable, pool: str) -> float | None:
+    """Return the mean seconds of the latest jobs that went well."""
+    page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
+    seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def _is_ranked(strategy: Strategy) -> bool:
+    """Tell whether the order of two jobs follows from their records alone."""
+    return isinstance(strategy, Fifo | Lifo) or (
+        isinstance(strategy, Priority) and strategy.aging is None
+    )
+
+
+def _goes_before(other: Job, job: Job, pool: PoolRow) -> bool:
+    # Ids sort by arrival; one that came back to wait may stand further behind than told here.
+    match pool.spec.queue:
+        case Lifo():
+            return other.id > job.id
+        case Priority(aging=None):
+            return (-other.priority, other.id) < (-job.priority, job.id)
+        case _:
+            return other.id < job.id
+
+
+def _others(pool: PoolRow) -> str:
+    others = pool.queued - 1
+    return "" if others < 1 else f"; {others} {'other waits' if others == 1 else 'others wait'} too"
+
+
+def _until(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else (moment - now).total_seconds()
+
+
+def _since(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else max(0.0, (now - moment).total_seconds())
+
+
+async def explain_stored(
+    store: Viewable, id: str, now: datetime, here: Identity | None = None
+) -> Explanation:
+    """Say why the job of that id is where it is."""
+    (stored,) = await store.get([id])
+    if stored is None:
+        return Explanation("gone", "it is not kept any more")
+    pool = await pool_named(store, stored.job.pool)
+    return await explained(store, stored, pool, now, here)

@@ -1,0 +1,188 @@
+"""Orders: calls and terms, made into what a store is asked to keep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.context import running, snapshot
+from poolhand.contract import Order
+from poolhand.durable.calls.call_record import (
+    CALL,
+    CONTEXT,
+    Brief,
+    bound,
+    bound_to,
+    read_brief,
+    record_of,
+    write_brief,
+)
+from poolhand.durable.calls.task_registry import Code
+from poolhand.pool.options import Options, Terms
+from poolhand.rules.ids import Ids, full_id
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.on_busy import OnBusy
+from poolhand.runtime import Identity, Runtime
+
+
+class Call(Struct, frozen=True):
+    """A call to be kept: of a task with its arguments, or of a closure, which lives at `home`."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    code: Code | None = None
+    home: Identity | None = None
+
+
+class Orders:
+    """Makes orders out of calls and the terms they are submitted under; from any thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._begin()
+
+    def _begin(self) -> None:
+        runtime = self._runtime
+        offset = runtime.wall().timestamp() - runtime.monotonic()
+        self._ids = Ids(runtime.salt(), offset)
+        self._lock = Lock()
+        self._process = os.getpid()
+
+    def make(self, call: Call, terms: Terms) -> Order:
+        (id,) = self._next_ids(1)
+        job = self._draft(call, terms, id)
+        brief = _brief(call, job, terms.options)
+        on_busy = OnBusy(terms.options.on_busy)
+        order = Order(job, write_brief(brief), *_how(terms.options))
+        return order if on_busy is OnBusy.ENQUEUE else replace(order, on_busy=on_busy)
+
+    def make_all(self, call: Call, calls: Sequence[tuple[Any, ...]], terms: Terms) -> list[Order]:
+        """Return orders for calls that differ in nothing but their arguments."""
+        options, how, orders = terms.options, _how(terms.options), list[Order]()
+        draft, code, brief = self._draft(call, terms, ""), call.code, None
+        for id, args in zip(self._next_ids(len(calls)), calls, strict=True):
+            job = replace(draft, id=id)
+            if brief is None or code is None or code.signs:
+                brief = _brief(replace(call, args=args), job, options)
+            else:
+                # All that is left to write anew: the rest is not signed, and the same for all.
+                brief = replace(brief, payload=code.pack(args, {}))
+            orders.append(Order(job, write_brief(brief), *how))
+        return orders
+
+    def _draft(self, call: Call, terms: Terms, id: str) -> Job:
+        inside = running.get()
+        return replace(
+            terms.draft,
+            id=id,
+            name=call.name,
+            submitted_at=self._runtime.wall(),
+            submitted_by="user" if inside is None else inside.submitter,
+            run_at=terms.options.run_at,
+        )
+
+    def again(self, job: Job, brief: bytes, by: str) -> Order:
+        """Return the order that runs a dead job again, as a new one."""
+        anew = Job(
+            id=self._next_ids(1)[0],
+            pool=job.pool,
+            pool_id=job.pool_id,
+            status=Status.QUEUED,
+            submitted_at=self._runtime.wall(),
+            name=job.name,
+            submitted_by=by,
+            key=job.key,
+            priority=job.priority,
+            session=job.session,
+            tenant=job.tenant,
+            user=job.user,
+            idempotency_key=job.idempotency_key,
+            continues=job.run,
+        )
+        expires = None
+        if job.expires_at is not None:
+            expires = (job.expires_at - job.submitted_at).total_seconds()
+        return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
+
+    def copy(
+        self, order: Order, by: str, key: str | None = None, code: Code | None = None
+    ) -> Order:
+        """Return an order for another job that makes the same call.
+
+        With a `code` that signs, the packed call is signed for that job; no user code runs.
+        """
+        id = self._next_ids(1)[0]
+        now = self._runtime.wall()
+        job = replace(order.job, id=id, submitted_at=now, submitted_by=by, idempotency_key=key)
+        brief = order.brief if code is None or not code.signs else _signed_for(job, order, code)
+        return replace(order, job=job, brief=brief)
+
+    def _next_ids(self, count: int) -> list[str]:
+        if self._process != os.getpid():
+            # A fork would count on with the salt of its parent, and may have got a held lock.
+            self._begin()
+        with self._lock:
+            now = self._runtime.monotonic()
+            return [self._next_id(now) for _ in range(count)]
+
+    def _next_id(self, now: float) -> str:
+        # First: it may change the head.
+        number = self._ids.next(now)
+        return full_id(self._ids.head, number)
+
+
+def _how(options: Options) -> tuple[float | None, float | None, bool]:
+    return options.delay, options.expires, options.rerun_failed
+
+
+def _brief(call: Call, job: Job, options: Options) -> Brief:
+    """Return the brief of a call, with what comes along; what is signed is for this job alone."""
+    code = call.code
+    if code is not None and code.signs:
+        return _signed(call, code, job, options)
+    # A closure has the whole context of its submitter.
+    if code is None:
+        return _plain(call, options, b"")
+    brief = _plain(call, options, code.pack(call.args, call.kwargs))
+    brought = snapshot()
+    return replace(brief, context=code.pack_context(brought)) if brought else brief
+
+
+def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
+    plain = _plain(call, options, b"")
+    to = bound_to(job, plain, job.run)
+    payload = code.pack(call.args, call.kwargs, bound(CALL, to))
+    brought = snapshot()
+    context = code.pack_context(brought, bound(CONTEXT, to)) if brought else None
+    return replace(plain, payload=payload, context=context, run=job.run)
+
+
+def _signed_for(job: Job, order: Order, code: Code) -> bytes:
+    """Return the brief of an order, its call and its context signed for another job."""
+    brief = read_brief(order.brief, order.job.id)
+    to = bound_to(job, brief, job.run)
+    payload = code.sign(brief.payload, bound(CALL, to))
+    context = None if brief.context is None else code.sign(brief.context, bound(CONTEXT, to))
+    return write_brief(replace(brief, payload=payload, context=context, run=job.run))
+
+
+def _plain(call: Call, options: Options, payload: bytes) -> Brief:
+    return Brief(
+        call.name,
+        payload,
+        record_of(options.retry),
+        options.timeout,
+        options.soft_timeout,
+        options.run_in,
+        options.on_crash == "rerun",
+        call.home is not None,
+        call.home,
+        version=None if call.code is None else call.code.version,
+        source=None if call.code is None else call.code.source,
+    )

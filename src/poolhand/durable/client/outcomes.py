@@ -1,0 +1,246 @@
+"""Watches: who waits for what to become of a stored job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from poolhand.contract import Stored
+from poolhand.durable.connection.store_thread import Keeper, Reply
+from poolhand.rules.job import Job
+
+POLL = 1.0  # hints may be lost; what is true is asked for this often
+MOST_AT_ONCE = 500
+REST = 5.0  # a look at many jobs may take a sixth of the time, no more
+
+
+class Seen:
+    """What this process knows of a stored job: what it raised here or, of a closure, returned.
+
+    `waiting` counts those here who wait for its value; `shared`: several submitters got it. `since`
+    is when it was submitted, if that was here and alone; the record was true `at` that moment.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "at",
+        "error",
+        "job",
+        "shared",
+        "since",
+        "trace",
+        "value",
+        "waiting",
+    )
+
+    def __init__(self, job: Job, at: float) -> None:
+        self.job = job
+        self.at = at
+        self.error: BaseException | None = None
+        self.trace: TracebackType | None = None
+        self.value: Any = None
+        self.shared = False
+        self.since = 0.0
+        self.waiting = 0
+
+    def end_with(self, value: Any, error: BaseException | None) -> None:
+        self.value, self.error = value, error
+        self.trace = None if error is None else error.__traceback__
+
+    def learn(self, job: Job, at: float) -> None:
+        """Note how the job was at a moment, unless more is known: its end, or something later."""
+        later = (at, job.attempts) >= (self.at, self.job.attempts)
+        if job.status.terminal or (later and not self.job.status.terminal):
+            self.job, self.at = job, at
+
+
+class Unserved(Protocol):
+    """Hears of every look at jobs that are awaited."""
+
+    def met(self, job: Job, at: float) -> None: ...
+
+    async def look(self) -> None: ...
+
+
+class Watch:
+    """Looks after jobs until they are as they are waited for; lives on the keeper's loop.
+
+    A hint makes it look, and so does time.
+    """
+
+    def __init__(self, name: str, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
+        self.name = name
+        self.met: Callable[[Job, float], None] | None = None
+        self.waited: Callable[[], None] | None = None
+        self.looked: Callable[[], Awaitable[None]] | None = None
+        self._keeper = keeper
+        self._settled = settled
+        self._waiting: dict[str, list[Reply]] = {}
+        self._look = asyncio.Event()
+        keeper.endings.append(self._end)
+
+    def hint(self) -> None:
+        if self._waiting:
+            self._look.set()
+
+    async def until(
+        self, id: str, look_in: float = 0.0, waiter: str | None = None
+    ) -> Stored | None:
+        """Return the job once it is as it is waited for, None if it is not kept; on any loop.
+
+        Without a hint it is looked for in so many seconds. `waiter` is the job that awaits it
+        without a time limit; `waited` is called when there is one.
+        """
+        found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in, waiter))
+        return found
+
+    def nested(self) -> list[tuple[Reply, str]]:
+        """Return what jobs await, each with the id of the awaited job."""
+        return [
+            (reply, id)
+            for id, replies in self._waiting.items()
+            for reply in replies
+            if reply.waiter is not None and not reply.future.done()
+        ]
+
+    def _wait(self, id: str, look_in: float, waiter: str | None, reply: Reply) -> None:
+        reply.waiter = waiter
+        self._waiting.setdefault(id, []).append(reply)
+        if waiter is not None and self.waited is not None:
+            self.waited()
+        if look_in:
+            self._keeper.loop.call_later(look_in, self._look.set)
+        else:
+            self._look.set()
+
+    def is_awaited(self, id: str) -> bool:
+        return id in self._waiting
+
+    def tell(self, id: str, stored: Stored | None) -> None:
+        """Answer those who wait for a job of which somebody brings news."""
+        for reply in self._waiting.pop(id, ()):
+            self._keeper.answer(reply, stored)
+
+    def _end(self, error: BaseException) -> None:
+        """Answer those for whom nobody looks any more."""
+        waiting, self._waiting = self._waiting, {}
+        for replies in waiting.values():
+            for reply in replies:
+                self._keeper.answer(reply, None, error)
+
+    async def run(self) -> None:
+        loop = self._keeper.loop
+        while True:
+            await self._hinted()
+            began = loop.time()
+            await self._look_around()
+            if self.looked is not None:
+                await self.looked()
+            self._keeper.well(self.name)
+            # Not again at once, however many hints come: a look costs as much as many wait. Nor
+            # much later: the store may only have been away.
+            await asyncio.sleep(min(POLL, (loop.time() - began) * REST))
+
+    async def _hinted(self) -> None:
+        self._drop_gone()
+        if not self._waiting:
+            await self._look.wait()
+        else:
+            try:
+                async with asyncio.timeout(POLL):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+        self._look.clear()
+
+    async def _look_around(self) -> None:
+        ids = list(self._waiting)
+        for start in range(0, len(ids), MOST_AT_ONCE):
+            some = ids[start : start + MOST_AT_ONCE]
+            at = self._keeper.runtime.monotonic()
+            for id, stored in zip(some, await self._keeper.store.get(some), strict=True):
+                if self._settled(stored):
+                    self.tell(id, stored)
+                elif self.met is not None and stored is not None:
+                    self.met(stored.job, at)
+
+    def _drop_gone(self) -> None:
+        """Forget those who do not wait any more."""
+        for id, replies in list(self._waiting.items()):
+            living = [reply for reply in replies if not reply.future.done()]
+            if living:
+                self._waiting[id] = living
+            else:
+                del self._waiting[id]
+
+
+class Outcomes:
+    """Knows how jobs end: by asking the store, or at once when a worker of this process says so."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.watch = Watch("outcomes", keeper, _is_over)
+        self.watch.met = self.meet
+        self._seen: WeakValueDictionary[str, Seen] = WeakValueDictionary()
+
+    def seen(self, job: Job, at: float) -> Seen:
+        """Return what is known of a job, the same to everybody who asks; `job` is as it was then.
+
+        Moments are monotonic ones: when the store was asked for the record, or was given it.
+        """
+        known = self._seen.get(job.id)
+        if known is None:
+            known = self._seen[job.id] = Seen(job, at)
+        else:
+            known.learn(job, at)
+        return known
+
+    def watch_unserved(self, notice: Unserved) -> None:
+        """Have it noticed that awaited jobs wait for a worker in vain."""
+
+        def meet(job: Job, at: float) -> None:
+            notice.met(job, at)
+            self.meet(job, at)
+
+        self.watch.met, self.watch.looked = meet, notice.look
+
+    def meet(self, job: Job, at: float) -> None:
+        """Note how a job was then that is not over, if anybody here wants to know."""
+        known = self._seen.get(job.id)
+        if known is not None:
+            known.learn(job, at)
+
+    def expect(self, job: Job, value: Any, error: BaseException | None) -> None:
+        """Note what a job of this process is about to end with; on the keeper's loop.
+
+        Before it is written: whoever sees it over in the store looks here for the rest.
+        """
+        known = self._seen.get(job.id)
+        if known is not None and job.status.terminal:
+            known.end_with(value, error)
+
+    def tell(self, job: Job) -> None:
+        """Note that a job of this process has ended as expected."""
+        known = self._seen.get(job.id)
+        if known is not None:
+            known.job = job
+        if self.watch.is_awaited(job.id):
+            self.watch.tell(job.id, Stored(job))
+
+    def retract(self, job: Job) -> None:
+        """Note that what was expected did not come about: the job is somebody else's."""
+        known = self._seen.get(job.id)
+        if known is not None:
+            known.end_with(None, None)
+
+
+def _is_over(stored: Stored | None) -> bool:
+    return stored is None or stored.job.status.terminal
+
+
+def is_in(stored: Stored | None) -> bool:
+    """Tell whether an order is not parked any more: it has its place, or was withdrawn."""
+    return stored is None or not stored.parked

@@ -1,0 +1,188 @@
+"""Submitting to a store: from a call to a job that is kept, or a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from poolhand.contract import Added, Batch, Entry, Order, Refusal
+from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.client.outcomes import Seen
+from poolhand.durable.client.refusal import refused, waited
+from poolhand.durable.client.ticket import Opened, StoredTicket
+from poolhand.durable.client.transaction import refuse_within
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.store_thread import Answer, give_up
+from poolhand.errors import Unavailable
+from poolhand.observe import events
+from poolhand.pool.options import Terms
+from poolhand.rules.job import Job
+from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy
+
+ACCEPT_WITHIN = 10.5  # a store that takes longer to say yes or no is as good as away
+TOO_SLOW = (
+    "the store did not say in time whether it took the job; submit it again with the same "
+    "idempotency key, which is safe whether it did or not"
+)
+
+
+class Submissions:
+    """Brings orders to the store, waits where a pool blocks its submitters, gives out tickets.
+
+    What happens is told to `tell` while anybody listens to the events, which hear it by default.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        events: events.Events,
+        tell: Callable[[events.Event], None] | None = None,
+    ) -> None:
+        self._opened = opened
+        self._events = events
+        self._tell = events.emit if tell is None else tell
+
+    async def submit(self, orders: Sequence[Order], how: How) -> list[StoredTicket[Any]]:
+        """Hand orders in, all or none; where submitters are blocked, wait until all are in."""
+        try:
+            async with asyncio.timeout(ACCEPT_WITHIN):
+                station = await self._opened.station()
+                refuse_within(station, "submit_in(tx, …)")
+                # Known before they are in: they may be over before their tickets are made.
+                at = station.keeper.runtime.monotonic()
+                known = [station.outcomes.seen(order.job, at) for order in orders]
+                answer = await self._add(station, orders, how.waits)
+        except TimeoutError:
+            raise Unavailable(TOO_SLOW) from None
+        added = self.accepted(answer)
+        jobs = [one.job for one in added]
+        if Entry.PARKED in {one.entry for one in added}:
+            jobs = await self._wait_in(station, orders, added, how)
+        seen = [_found(station, own, job, at) for own, job in zip(known, jobs, strict=True)]
+        if len(seen) == 1:
+            seen[0].since = station.keeper.runtime.monotonic()
+        return self._tickets(station, seen, how)
+
+    def accepted(self, answer: Answer) -> tuple[Added, ...]:
+        """Return what was added, or raise what an answer refuses."""
+        if isinstance(answer, Refusal):
+            if self._events.live:
+                code = getattr(refused(answer), "code", "")
+                self._tell(events.SubmitRefused(answer.pool, code, answer.policy))
+            raise refused(answer)
+        if self._events.live:
+            for one in answer:
+                self._announce(one)
+        return answer
+
+    def ticket(self, station: Station, job: Job, at: float, how: How) -> StoredTicket[Any]:
+        """Return a ticket for a job that is kept, and that was like that at a moment."""
+        return self._tickets(station, [station.outcomes.seen(job, at)], how)[0]
+
+    def _tickets(self, station: Station, seen: Sequence[Seen], how: How) -> list[StoredTicket[Any]]:
+        of_all = (how.code, self._opened, station.keeper, how.cancels, how.parcels)
+        return [StoredTicket(one, *of_all) for one in seen]
+
+    def _announce(self, added: Added) -> None:
+        job = added.job
+        match added.entry:
+            case Entry.JOINED:
+                self._tell(events.JobJoined(job.pool, job))
+            case Entry.PARKED:
+                self._tell(events.SubmitterParked(job.pool, job, 1))
+            case Entry.TAKEN | Entry.REJECTED:
+                self._tell(events.JobSubmitted(job.pool, job))
+                if added.entry is Entry.REJECTED:
+                    self._tell(events.JobEnded(job.pool, job))
+
+    async def _add(self, station: Station, orders: Sequence[Order], waits: bool) -> Answer:
+        if not waits:
+            return await station.keeper.add(Batch(tuple(orders)))
+        answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+        if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
+            # Only one who is not known as an owner is refused there: we have been away for long.
+            await station.keeper.ask(station.heart.renew)
+            answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+        return answer
+
+    async def _wait_in(
+        self, station: Station, orders: Sequence[Order], added: Sequence[Added], how: How
+    ) -> list[Job]:
+        """Return the jobs when all have a place; nothing stays behind if they do not get one."""
+        limit = how.policy.wait_timeout if isinstance(how.policy, Bounded) else None
+        both = list(zip(orders, added, strict=True))
+        # Their own: what a joined one stands for belongs to another submitter.
+        ids = [order.job.id for order in orders]
+        parked = [order.job.id for order, one in both if one.entry is Entry.PARKED]
+        try:
+            async with asyncio.timeout(limit):
+                return [await self._has_place(station, order, one) for order, one in both]
+        except TimeoutError:
+            found = await station.keeper.ask(lambda: _came_in(station, parked, orders))
+            if found is None:
+                raise waited(orders[0].job.pool, limit, str(how.policy)) from None
+            return [found.get(order.job.id, one.job) for order, one in both]
+        except BaseException:
+            batch = Batch(tuple(orders))
+            station.keeper.do("unpark", lambda: give_up(station.store, ids, batch))
+            raise
+
+    async def _has_place(self, station: Station, order: Order, added: Added) -> Job:
+        """Return the job once its order has a place; whoever shares its key waits with it."""
+        while added.entry is Entry.PARKED:
+            found = await station.parking.until(added.job.id)
+            if found is None:
+                # It was that of another submitter, who has given up, or our lease was lost.
+                answer = await self._add(station, [order], True)
+                (added,) = self.accepted(answer)
+                continue
+            own = found.job.id == order.job.id
+            added = Added(found.job, Entry.TAKEN if own else Entry.JOINED)
+            if self._events.live:
+                self._announce(added)
+        return added.job
+
+
+def _found(station: Station, own: Seen, job: Job, at: float) -> Seen:
+    """Return what is known of the job that an order got: its own, or one of the same key."""
+    if job.id == own.job.id:
+        own.learn(job, at)
+        return own
+    seen = station.outcomes.seen(job, at)
+    seen.shared = True
+    return seen
+
+
+async def _came_in(
+    station: Station, ids: list[str], orders: Sequence[Order]
+) -> dict[str, Job] | None:
+    """Take back what is parked; return what came in at the last moment if that is all of it."""
+    store = station.store
+    came_in = await store.unpark(ids)
+    if len(came_in) == len(ids):
+        return {one.job.id: one.job for one in await store.get(ids) if one is not None}
+    batch = Batch(tuple(orders))
+    await give_up(store, [order.job.id for order in orders], batch)
+    return None
+
+
+class How(Struct, frozen=True):
+    """What a submit must know beyond its orders: whose results they are, and the policy.
+
+    It `waits` where the policy has submitters wait, or is refused. Without the code of a task its
+    result is read by the `parcels`, as JSON has it.
+    """
+
+    code: Code | None
+    policy: Policy
+    cancels: bool = False
+    waits: bool = True
+    parcels: Parcels | None = None
+
+    @classmethod
+    def under(cls, terms: Terms, code: Code | None, policy: Policy) -> How:
+        return cls(code, policy, terms.options.cancel_with_caller, terms.waits)

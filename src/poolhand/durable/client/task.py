@@ -1,0 +1,360 @@
+"""Tasks: functions that can be submitted to a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from datetime import datetime
+from itertools import islice
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    overload,
+)
+
+from poolhand.contract import Order
+from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.client.job_request import Call, Orders
+from poolhand.durable.client.stored_map import map_stored, map_window
+from poolhand.durable.client.submit import How
+from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
+from poolhand.durable.client.transaction import Connection, Transaction
+from poolhand.durable.connection.connection import Station
+from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse, no_attribute
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine.work import where_to_run
+from poolhand.pool.mapping import key_faults, map_faults
+from poolhand.pool.options import Options, Origin, Terms, terms, with_changes
+from poolhand.pool.submitter import UNSET, chosen
+from poolhand.pool.ticket import Ticket
+from poolhand.rules.retry import Retry
+from poolhand.rules.validation import Seconds, shown
+from poolhand.rules.values.escape import safe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task(…)` takes beside the pool: the options of every submit of this task."""
+
+    name: str | None
+    priority: int
+    timeout: Seconds | None
+    soft_timeout: Seconds | None
+    retry: Retry | None
+    run_in: str | None
+    on_crash: str
+
+
+class Door(Protocol):
+    """What a task needs of its app."""
+
+    @property
+    def orders(self) -> Orders: ...
+
+    def config(self, pool: str) -> PoolConfig: ...
+
+    def slots(self, pool: str) -> int | None: ...
+
+    def pool_id(self, pool: str) -> str: ...
+
+    async def hand_in(self, orders: list[Order], how: How) -> list[Any]: ...
+
+    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
+
+    async def station(self) -> Station: ...
+
+
+@explain_misuse
+class Submits(Generic[P, T]):
+    """A task under one set of options; a task is one, and so is what `with_options` returns."""
+
+    def __init__(
+        self,
+        code: Code,
+        pool: str,
+        door: Door,
+        changes: dict[str, Any],
+        origin: Origin | None = None,
+    ) -> None:
+        self._code = code
+        self._origin = origin or Origin(f"{code.name}.with_options")
+        self._pool = pool
+        self._door = door
+        self._changes = changes
+        self._made: tuple[PoolConfig, Terms] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._code.name
+
+    @property
+    def code(self) -> Code:
+        return self._code
+
+    @property
+    def pool(self) -> str:
+        return self._pool
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
+        """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
+        (ticket,) = await self._door.hand_in([self.order(args, kwargs)], self._how())
+        found: Ticket[T] = ticket
+        return found
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Submit and wait: the value, or what `ticket.result()` raises."""
+        return await (await self.submit(*args, **kwargs))
+
+    @overload
+    async def map(
+        self,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+
+    @overload
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool
+    ) -> list[T | BaseException]: ...
+
+    async def map(
+        self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Submit a call per item, each with that one argument; values in the order of items.
+
+        A bounded number of jobs is in the pool at a time, so `items` may be endless or slow. The
+        first failure ends it: no further item is taken, its jobs that wait or run are cancelled,
+        then the error is raised. With `return_exceptions` errors stand among the values.
+        """
+        options, config = self._terms().options, self._config()
+        self._check_waits("map")
+        faults = map_faults(self._code.fn, items, return_exceptions, options.run_in, config.run_in)
+        faults += key_faults(options)
+        if faults:
+            raise UsageError(f"{self.name}.map: " + "; ".join(faults))
+        submit: Callable[[Any], Awaitable[Ticket[Any]]] = self.submit
+        return await map_stored(
+            submit,
+            items,
+            limit=map_window(self._slots(), config.backpressure),
+            return_exceptions=return_exceptions,
+        )
+
+    async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
+        """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
+
+        At most 50,000. Where the pool blocks its submitters, those without a place wait for one.
+        """
+        self._check_waits("submit_many")
+        code = self._code
+        call, given = Call(code.name, code=code), _as_calls(calls)
+        orders = self._door.orders.make_all(call, given, self._terms())
+        tickets: list[Ticket[T]] = await self._door.hand_in(orders, self._how()) if orders else []
+        return tickets
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
+        """Hand in a call from code without an event loop, and block until it is kept.
+
+        The ticket's `result()` and `cancel()` block as well.
+        """
+        self._check_no_loop()
+        ticket = self._door.hand_in_sync(self.order(args, kwargs), self._how())
+        found: SyncTicket[T] = ticket
+        return found
+
+    async def submit_in(
+        self, transaction: Transaction | Connection, /, *args: P.args, **kwargs: P.kwargs
+    ) -> str:
+        """Hand in a call that is taken if the transaction commits; return the id of its job.
+
+        It is one of `app.transaction()`, or, over PostgreSQL, the one that is open on a connection
+        of asyncpg. The job then comes in right after the commit.
+        """
+        self._check_waits("submit_in")
+        if isinstance(transaction, Transaction):
+            return await transaction.add(self.order(args, kwargs))
+        if not isinstance(transaction, Connection):
+            raise UsageError(
+                f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
+                "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
+                "a connection of asyncpg with an open transaction"
+            )
+        order, station = self.order(args, kwargs), await self._door.station()
+        made = await station.keeper.ask(lambda: station.store.insertion([order]))
+        await made.write(transaction)
+        return order.job.id
+
+    def with_options(
+        self,
+        *,
+        priority: int = UNSET,
+        key: str | None = UNSET,
+        idempotency_key: str | None = UNSET,
+        rerun_failed: bool = UNSET,
+        session: str | None = UNSET,
+        tenant: str | None = UNSET,
+        user: str | None = UNSET,
+        timeout: Seconds | None = UNSET,
+        soft_timeout: Seconds | None = UNSET,
+        retry: Retry | None = UNSET,
+        run_in: str | None = UNSET,
+        delay: Seconds | None = UNSET,
+        run_at: datetime | None = UNSET,
+        expires: Seconds | None = UNSET,
+        cancel_with_caller: bool = UNSET,
+        on_crash: str = UNSET,
+        on_busy: str = UNSET,
+        **fairness: str | None,
+    ) -> Submits[P, T]:
+        """Return this task with other options.
+
+        `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
+        """
+        changes = chosen(locals())
+        view = self._view({**self._changes, **changes})
+        # Told here, not at the submit: bad options are the fault of this line.
+        view.check()
+        return view
+
+    def _view(self, changes: dict[str, Any]) -> Submits[P, T]:
+        view: Submits[P, T] = Submits(self._code, self._pool, self._door, changes)
+        return view
+
+    def _check_no_loop(self) -> None:
+        if has_loop():
+            raise UsageError(
+                f"{self.name}.submit_sync would block the event loop that runs here; use "
+                f"await {self.name}.submit(…)"
+            )
+
+    def _check_waits(self, verb: str) -> None:
+        """Raise if what a busy session does to one turn would have to be decided for many."""
+        on_busy = self._terms().options.on_busy
+        if on_busy != "enqueue":
+            raise UsageError(f"{verb}: on_busy={on_busy!r} goes with submit, one turn at a time")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, OTHER_VERBS.get(name))
+
+    def check(self) -> None:
+        """Raise what is wrong with the options, as far as it can be known now."""
+        self._terms()
+
+    def usual_options(self) -> Options:
+        """Return the options of every submit, those of the pool included."""
+        return self._terms().options
+
+    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+        """Return what a store is asked to keep for a call; nothing is handed in."""
+        code = self._code
+        return self._door.orders.make(Call(code.name, args, kwargs, code), self._terms())
+
+    def _how(self) -> How:
+        config, terms = self._config(), self._terms()
+        return How(self._code, config.backpressure, terms.options.cancel_with_caller)
+
+    def _terms(self) -> Terms:
+        """Return the terms under the rules of the pool, which may be declared after the task."""
+        config = self._config()
+        if self._made is None or self._made[0] is not config:
+            options = with_changes(
+                _defaults(config), config, self._changes, durable=True, origin=self._origin
+            )
+            self._check_code(config, options.run_in)
+            made = terms(options, self._pool, self._door.pool_id(self._pool))
+            self._made = config, made
+        return self._made[1]
+
+    def _config(self) -> PoolConfig:
+        return self._door.config(self._pool)
+
+    def _slots(self) -> int | None:
+        """Return the cap of the pool, None if it has none."""
+        return self._door.slots(self._pool)
+
+    def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
+        """Raise if the function cannot run where the options say."""
+        fn = self._code.fn
+        where_to_run(fn, self._changes.get("run_in"), config.run_in)
+        if where_to_run(fn, run_in, run_in) == "process":
+            self._code.check_findable()
+
+
+class Task(Submits[P, T], Generic[P, R, T]):
+    """A registered function. Called, it just runs; submitted, it is a job that is kept."""
+
+    def __init__(
+        self, fn: Callable[P, R], code: Code, pool: str, door: Door, changes: dict[str, Any]
+    ) -> None:
+        super().__init__(code, pool, door, changes, BY_DECORATOR)
+        self.fn = fn
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", code.name)
+        self.__qualname__ = getattr(fn, "__qualname__", code.name)
+        self.__module__ = fn.__module__
+        self.__wrapped__ = fn
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make the call here and now, as if it were no task."""
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {safe(self.name)} in pool {self._pool!r}>"
+
+
+BY_DECORATOR = Origin("@app.task", ("pool", "name"))
+
+# A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.
+USUAL_RETRY = Retry()
+
+
+def _defaults(config: PoolConfig) -> Options:
+    return Options(
+        timeout=config.timeout,
+        soft_timeout=config.soft_timeout,
+        retry=USUAL_RETRY if config.retry is None else config.retry,
+        run_in=config.run_in,
+    )
+
+
+# How other task queues call it.
+OTHER_VERBS = {
+    "apply_async": "write task.submit(…), or task.with_options(…).submit(…)",
+    "apply": "write task.run(…)",
+    "delay": "write task.submit(…), and to run it later task.with_options(delay=seconds).submit(…)",
+    "enqueue": "write task.submit(…)",
+    "send": "write task.submit(…)",
+}
+
+# All of them are one commit, and nobody else can write to the file until it is done.
+MOST_CALLS = 50_000
+
+
+def _as_calls(calls: Any) -> list[tuple[Any, ...]]:
+    if not isinstance(calls, Iterable):
+        raise UsageError(f"submit_many({shown(calls)}) is not allowed; give {_CALLS}")
+    # One more than allowed is enough to know: there may be no end of them.
+    found = list(islice(calls, MOST_CALLS + 1))
+    if len(found) > MOST_CALLS:
+        raise UsageError(
+            f"submit_many takes at most {MOST_CALLS:,} calls at once; submit them in parts"
+        )
+    odd = [call for call in found if not isinstance(call, tuple)]
+    if odd:
+        raise UsageError(f"submit_many takes {_CALLS}; {shown(odd[0])} is none")
+    return found
+
+
+_CALLS = "tuples of arguments, such as [('bees',), ('ants',)]"

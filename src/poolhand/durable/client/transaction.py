@@ -1,0 +1,98 @@
+"""Transactions: jobs that are taken together with the user's own writes, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from poolhand.contract import Batch, Order, Refusal, StoreTransaction
+from poolhand.durable.client.refusal import refused
+from poolhand.durable.connection.connection import Station
+from poolhand.errors import UsageError
+
+# The transaction that is open around the code that runs, also after it is over.
+_around: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", default=None)
+
+
+@runtime_checkable
+class Connection(Protocol):
+    """A connection of the user's own to the database of a store, such as one of asyncpg."""
+
+    def is_in_transaction(self) -> bool: ...
+
+    async def fetch(self, query: str, *args: Any) -> Any: ...
+
+
+class Transaction:
+    """Writes of the user in the store's own file, and jobs that go with them.
+
+    Keep it short: while it is open nobody else can write to the file.
+    """
+
+    def __init__(self, station: Station, kept: StoreTransaction) -> None:
+        self.station = station
+        self.kept = kept
+        self.task = asyncio.current_task()
+        self.over = False
+
+    async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one SQL statement and return its rows."""
+        return await self.station.keeper.ask(lambda: self.kept.execute(sql, parameters))
+
+    async def add(self, order: Order) -> str:
+        """Take an order in if the transaction commits; return the id of its job."""
+        batch = Batch((order,))
+        answer = await self.station.keeper.ask(lambda: self.kept.add(batch))
+        if isinstance(answer, Refusal):
+            raise refused(answer)
+        return answer[0].job.id
+
+
+@asynccontextmanager
+async def transaction(station: Station) -> AsyncIterator[Transaction]:
+    """Open a transaction; leaving the block commits it, an exception takes everything back."""
+    refuse_within(station, "the transaction that is open")
+    ask = station.keeper.ask
+    opened = Transaction(station, await _begun(station))
+    _around.set(opened)
+    try:
+        yield opened
+    except BaseException:
+        await ask(opened.kept.roll_back)
+        raise
+    else:
+        await ask(opened.kept.commit)
+    finally:
+        opened.over = True
+
+
+def refuse_within(station: Station, instead: str) -> None:
+    """Raise where the caller is inside a transaction: to write beside it is to wait for itself."""
+    around = _around.get()
+    if around is None or around.over or around.station is not station:
+        return
+    # Tasks that were started inside go their own way, and may wait.
+    if around.task is asyncio.current_task():
+        raise UsageError(
+            f"a transaction on this store is open here, and this would wait for its end; use "
+            f"{instead}"
+        )
+
+
+async def _begun(station: Station) -> StoreTransaction:
+    """Begin, or leave nothing begun: an open transaction keeps everybody else from writing."""
+    beginning = asyncio.ensure_future(station.keeper.ask(station.store.begin))
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        beginning.add_done_callback(partial(_unwanted, station))
+        raise
+
+
+def _unwanted(station: Station, begun: asyncio.Future[StoreTransaction]) -> None:
+    if not begun.cancelled() and begun.exception() is None:
+        station.keeper.do("roll back", begun.result().roll_back)

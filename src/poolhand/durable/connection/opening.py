@@ -1,0 +1,156 @@
+"""Opening a store once for all who need it, on whatever loop or thread they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future as PlainFuture
+from contextlib import suppress
+from functools import partial
+
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.store_thread import Reply
+from poolhand.errors import Unavailable
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.runtime import check_script
+
+OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
+
+
+class Opening:
+    """Makes the station of this process when it is first needed; a failed try is tried again.
+
+    A fork gets a station of its own: threads and connections do not survive a fork. For the same
+    reason there is no lock here: a fork may be made while another thread holds it.
+    """
+
+    def __init__(self, make: Callable[[], Station]) -> None:
+        self._make = make
+        self._tries: dict[int, PlainFuture[Station]] = {}
+        self._ready: tuple[PlainFuture[Station], Station] | None = None
+        self._specs: dict[str, PoolSpec] = {}
+
+    def declare(self, spec: PoolSpec) -> None:
+        """Have a pool declared before the next thing is done."""
+        # Another dictionary: somebody may be looking through the old one, and news are seen by it.
+        self._specs = {**self._specs, spec.name: spec}
+
+    async def redeclare(self, spec: PoolSpec) -> None:
+        """Put other rules of a pool in force at once, or leave those that are."""
+        before = self._specs
+        self.declare(spec)
+        tried = self._specs
+        try:
+            await self.station()
+        except BaseException:
+            if self._specs is tried:
+                self._specs = before
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self.current is not None
+
+    @property
+    def current(self) -> Station | None:
+        """The station, if it is open."""
+        ready = self._ready
+        if ready is None or self._tries.get(os.getpid()) is not ready[0]:
+            return None
+        return ready[1]
+
+    async def station(self) -> Station:
+        station = self.current
+        if station is None:
+            station = await _result(self._begin())
+        specs = self._specs
+        if station.declared is not specs:
+            await station.keeper.ask(lambda: station.declare(specs))
+        return station
+
+    def station_sync(self) -> Station:
+        try:
+            station = self._begin().result(OPEN_WITHIN)
+        except TimeoutError:
+            raise Unavailable("the store could not be opened in time; try again later") from None
+        specs = self._specs
+        if station.declared is not specs:
+            station.keeper.ask_sync(lambda: station.declare(specs))
+        return station
+
+    async def close(self) -> None:
+        """Close what is open; the next need opens it again."""
+        opened = self._tries.pop(os.getpid(), None)
+        if opened is not None:
+            try:
+                station = await _result(opened)
+            except Exception:
+                return  # It did not open, which was told to those who wanted it.
+            await station.close()
+
+    def abandon(self) -> None:
+        """Let go of what is open as the death of the process would: nothing more is written."""
+        opened = self._tries.pop(os.getpid(), None)
+        if opened is not None:
+            opened.add_done_callback(_forsake)
+
+    def _begin(self) -> PlainFuture[Station]:
+        check_script("a store is opened")
+        mine: PlainFuture[Station] = PlainFuture()
+        found = self._tries.setdefault(os.getpid(), mine)
+        if found is mine:
+            try:
+                self._start(mine)
+            except (OSError, RuntimeError) as error:
+                text = f"no thread or event loop is to be had for the store: {error}"
+                self._fail(mine, Unavailable(text))
+            except BaseException as error:
+                self._fail(mine, error)
+                raise
+        return found
+
+    def _start(self, opened: PlainFuture[Station]) -> None:
+        station = self._make()
+        specs = self._specs
+
+        async def open_it() -> None:
+            try:
+                await station.open(specs)
+            except BaseException as error:
+                await station.abandon()
+                self._fail(opened, error)
+            else:
+                self._ready = opened, station
+                opened.set_result(station)
+
+        station.keeper.do("open", open_it)
+
+    def _fail(self, opened: PlainFuture[Station], error: BaseException) -> None:
+        # First: whoever hears of it may try again at once.
+        if self._tries.get(os.getpid()) is opened:
+            del self._tries[os.getpid()]
+        opened.set_exception(error)
+
+
+async def _result(opened: PlainFuture[Station]) -> Station:
+    """Wait for what others may wait for too: whoever leaves takes nothing along."""
+    reply = Reply(asyncio.get_running_loop())
+    opened.add_done_callback(partial(_pass_on, reply))
+    assert isinstance(reply.future, asyncio.Future)
+    station: Station = await reply.future
+    return station
+
+
+def _pass_on(reply: Reply, opened: PlainFuture[Station]) -> None:
+    error = opened.exception()
+    station = None if error is not None else opened.result()
+    assert reply.loop is not None
+    with suppress(RuntimeError):
+        # That loop is closed: nobody waits there.
+        reply.loop.call_soon_threadsafe(reply.give, station, error)
+
+
+def _forsake(opened: PlainFuture[Station]) -> None:
+    if opened.exception() is None:
+        opened.result().forsake()

@@ -1,0 +1,382 @@
+"""The keeper: the thread and event loop where a store lives and user code never runs.
+
+Others reach it through one mailbox. What lies there when the keeper looks is done together, so
+that the submits of many callers share one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, CancelledError, Future, Task
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future as PlainFuture
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import Any, TypeVar
+
+from poolhand.contract import Added, Batch, Entry, Refusal, Store
+from poolhand.durable.connection.event_relay import News
+from poolhand.errors import PoolhandError, StoreError, Unavailable
+from poolhand.observe.events import Events, StoreTrouble
+from poolhand.observe.failures import warn
+from poolhand.pool.slots.runner import own_task
+from poolhand.runtime import Runtime
+
+T = TypeVar("T")
+Answer = tuple[Added, ...] | Refusal
+Work = Callable[[], Coroutine[Any, Any, None]]
+RESTART_AFTER = 1.0
+
+
+class Reply:
+    """Where an answer goes: to a future of an event loop, or of a thread that waits.
+
+    `waiter` is the id of the stored job that awaits it, if one does and without a time limit.
+    """
+
+    __slots__ = ("dropped", "future", "loop", "task", "waiter")
+
+    def __init__(self, loop: AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self.dropped = False
+        self.waiter: str | None = None
+        self.task: Task[None] | None = None
+        self.future: Future[Any] | PlainFuture[Any] = (
+            PlainFuture() if loop is None else loop.create_future()
+        )
+
+    def give(self, value: Any, error: BaseException | None) -> None:
+        """Answer; on the loop of the future."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
+
+
+class Adding:
+    """A batch on its way in; all but its making happens on the keeper's loop.
+
+    One whose submitter has `left` must not stay, parked or not: nobody would ever hear of it.
+    """
+
+    __slots__ = ("answer", "batch", "left", "reply")
+
+    def __init__(self, batch: Batch, reply: Reply) -> None:
+        self.batch = batch
+        self.reply = reply
+        self.answer: Answer | None = None
+        self.left = False
+
+    @property
+    def taken(self) -> list[str]:
+        """The ids of the orders that are in, or parked, for this submitter."""
+        if self.answer is None or isinstance(self.answer, Refusal):
+            return []
+        own = {order.job.id for order in self.batch.orders}
+        found = (one.job.id for one in self.answer if one.entry in (Entry.TAKEN, Entry.PARKED))
+        return [id for id in found if id in own]
+
+
+class Keeper:
+    """Runs what is asked of it on its own loop and brings the answers back, many at a time.
+
+    Everybody who asks is answered: from when it is closed on, with an error.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, events: Events) -> None:
+        self.store = store
+        self.runtime = runtime
+        self.events = events
+        self.news = News(runtime, events)
+        self.loop = runtime.loop_beside("poolhand-keeper")
+        self.endings: list[Callable[[BaseException], None]] = []
+        self._adds: deque[Adding] = deque()
+        self._calls: deque[tuple[Callable[[], Awaitable[Any]], Reply]] = deque()
+        self._waits: deque[tuple[Callable[[Reply], None], Reply]] = deque()
+        self._awake = False
+        self.closed = False
+        self._answers: dict[AbstractEventLoop, list[tuple[Reply, Any, BaseException | None]]] = {}
+        self._tasks: dict[Task[None], Sequence[Reply]] = {}
+        self._told: dict[str, type[BaseException]] = {}
+
+    async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Have `call` awaited on the keeper; the answer comes to the loop that runs here."""
+        reply = Reply(asyncio.get_running_loop())
+        self._calls.append((call, reply))
+        self._wake()
+        assert isinstance(reply.future, Future)
+        value: T = await reply.future
+        return value
+
+    def ask_sync(self, call: Callable[[], Awaitable[T]], within: float | None = None) -> T:
+        """Have `call` awaited on the keeper while this thread waits, so many seconds at most."""
+        reply = Reply(None)
+        assert isinstance(reply.future, PlainFuture)
+        try:
+            self._calls.append((call, reply))
+            self._wake()
+            value: T = reply.future.result(within)
+        except KeyboardInterrupt:
+            # Nobody waits any more, and it may be waiting for long.
+            reply.dropped = True
+            self.post(self._drop, reply)
+            raise
+        return value
+
+    async def wait(self, register: Callable[[Reply], None]) -> Any:
+        """Wait for an answer that somebody on the keeper gives when it is known."""
+        reply = Reply(asyncio.get_running_loop())
+        self._waits.append((register, reply))
+        self._wake()
+        assert isinstance(reply.future, Future)
+        return await reply.future
+
+    async def add(self, batch: Batch) -> Answer:
+        """Have a batch added, together with those of others."""
+        reply = Reply(asyncio.get_running_loop())
+        adding = Adding(batch, reply)
+        self._adds.append(adding)
+        self._wake()
+        assert isinstance(reply.future, Future)
+        try:
+            answer: Answer = await reply.future
+        except BaseException:
+            self.post(self._leave, adding)
+            raise
+        return answer
+
+    def do(self, name: str, work: Work) -> None:
+        """Have something done once on the keeper; nobody waits, but a failure is told."""
+        self.post(self._do, name, work)
+
+    def _do(self, name: str, work: Work) -> None:
+        if not self.closed:
+            self._keep(self._task(self._once(name, work), f"poolhand-{name}"))
+
+    async def _once(self, name: str, work: Work) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self.trouble(name, error, is_retried=False)
+        else:
+            self.well(name)
+
+    def post(self, call: Callable[..., None], *args: Any) -> None:
+        """Have a plain call made on the keeper; nobody waits for it."""
+        with suppress(RuntimeError):
+            # The loop is closed: there is nobody left who could do it.
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def answer(self, reply: Reply, value: Any, error: BaseException | None = None) -> None:
+        """Bring an answer back; on the keeper's loop."""
+        if reply.loop is None or reply.loop is self.loop:
+            reply.give(value, error)
+            return
+        answers = self._answers.get(reply.loop)
+        if answers is None:
+            answers = self._answers[reply.loop] = []
+            self.loop.call_soon(self._hand_over, reply.loop)
+        answers.append((reply, value, error))
+
+    def start(self, name: str, work: Work) -> Task[None]:
+        """Do `work` for as long as the keeper lives; when it fails, tell and begin anew."""
+        task = self._task(self._supervise(name, work), f"poolhand-{name}")
+        self._keep(task)
+        return task
+
+    def trouble(self, what: str, error: BaseException, is_retried: bool = True) -> None:
+        """Report that something fails, once until it goes well again."""
+        if self._told.get(what) is not type(error):
+            self._told[what] = type(error)
+            text = f"{type(error).__name__}: {error}"
+            if is_retried and isinstance(error, StoreError):
+                line = f"the store connection fails at {what!r} and goes on trying: {text}"
+            else:
+                # One-off work, or a failure that is not one of the connection, such as PoolFull.
+                line = f"{what}: {error.message if isinstance(error, PoolhandError) else text}"
+            self.news.do(partial(warn, line, StoreTrouble, self.events))
+            self.news.tell(StoreTrouble("", what, text))
+
+    def well(self, what: str) -> None:
+        """Note that something goes as it should again."""
+        self._told.pop(what, None)
+
+    async def close(self, work: Work) -> None:
+        """Do the last work, then end the loop, even if the caller leaves; from another loop."""
+        closing = own_task(asyncio.get_running_loop(), self.ask(work), "keeper-close")
+        closing.add_done_callback(self._ended)
+        await asyncio.shield(closing)
+
+    def _ended(self, closing: Future[None]) -> None:
+        self.runtime.end_loop(self.loop)
+        if not closing.cancelled():
+            closing.exception()  # Looked at: whoever would have heard it may have left.
+
+    async def stop(self) -> None:
+        """End everything that was started here, and refuse what is asked; on the keeper's loop."""
+        self.closed = True
+        tasks = {one: self._tasks[one] for one in self._tasks if one is not asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for replies in tasks.values():
+            # One that had not begun has ended without a trace; to the others this is nothing new.
+            for reply in replies:
+                self.answer(reply, None, _closed())
+        self._refuse()
+        for end in self.endings:
+            end(_closed())
+
+    def _wake(self) -> None:
+        if not self._awake:
+            try:
+                self._awake = True
+                self.post(self._look)
+            except BaseException:
+                # Ctrl-C, in the middle of this: let the next letter wake the keeper.
+                self._awake = False
+                raise
+        # Looked at after the letter is in the box, and set before the box is emptied for the last
+        # time: one of the two finds it.
+        if self.closed or self.loop.is_closed():
+            self._refuse()
+
+    def _look(self) -> None:
+        # First: what is put in from now on wakes the keeper again.
+        self._awake = False
+        if self.closed:
+            # And nothing is begun: what comes in at this very moment is refused by its sender.
+            self._refuse()
+            return
+        adds: list[Adding] = []
+        while self._adds:
+            adds.append(self._adds.popleft())
+        if adds:
+            self._keep(self._task(self._add(adds)), [one.reply for one in adds])
+        while self._calls:
+            call, reply = self._calls.popleft()
+            if reply.dropped:
+                continue
+            reply.task = self._task(self._call(call, reply))
+            self._keep(reply.task, (reply,))
+        while self._waits:
+            register, reply = self._waits.popleft()
+            register(reply)
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> Task[None]:
+        """Start a task in an empty context: that of the waker may be one of a job, or a request."""
+        return self.loop.create_task(work, name=name, context=Context())
+
+    def _drop(self, reply: Reply) -> None:
+        if reply.task is not None:
+            reply.task.cancel()
+
+    def _keep(self, task: Task[None], replies: Sequence[Reply] = ()) -> None:
+        self._tasks[task] = replies
+        task.add_done_callback(self._tasks.pop)
+
+    def _refuse(self) -> None:
+        """Answer whatever lies in the mailbox of a closed keeper; from any thread."""
+        with suppress(IndexError):
+            while True:
+                _give_up(self._adds.popleft().reply)
+        for box in (self._calls, self._waits):
+            with suppress(IndexError):
+                while True:
+                    _give_up(box.popleft()[1])
+
+    async def _add(self, adds: list[Adding]) -> None:
+        try:
+            answers = await self.store.add([one.batch for one in adds])
+        except BaseException as error:
+            if len(adds) > 1 and isinstance(error, Exception) and not isinstance(error, StoreError):
+                # The fault of one of them, for which the others must not pay.
+                for one in adds:
+                    await self._add([one])
+                return
+            for one in adds:
+                self.answer(one.reply, None, _told_as(error))
+            if isinstance(error, CancelledError):
+                raise
+            return
+        for one, answer in zip(adds, answers, strict=True):
+            one.answer = answer
+            self.answer(one.reply, answer)
+            if one.left:
+                self._take_back(one)
+
+    def _leave(self, adding: Adding) -> None:
+        """Note that nobody waits for a batch any more."""
+        adding.left = True
+        self._take_back(adding)
+
+    def _take_back(self, adding: Adding) -> None:
+        ids = adding.taken
+        if ids:
+            self._do("unpark", lambda: give_up(self.store, ids, adding.batch))
+
+    async def _call(self, call: Callable[[], Awaitable[Any]], reply: Reply) -> None:
+        try:
+            value = await call()
+        except BaseException as error:
+            self.answer(reply, None, _told_as(error))
+            if isinstance(error, CancelledError):
+                raise
+        else:
+            self.answer(reply, value)
+
+    def _hand_over(self, loop: AbstractEventLoop) -> None:
+        answers = self._answers.pop(loop)
+        with suppress(RuntimeError):
+            # The loop that asked is closed: nobody waits there.
+            loop.call_soon_threadsafe(_give, answers)
+
+    async def _supervise(self, name: str, work: Work) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not ours: something that was waited for has been cancelled.
+                self.trouble(name, error)
+            except Exception as error:
+                self.trouble(name, error)
+            await asyncio.sleep(RESTART_AFTER)
+
+
+async def give_up(store: Store, ids: list[str], batch: Batch) -> None:
+    """Take back what nobody waits for; what came in meanwhile is cancelled unless it has a key."""
+    came_in = set(await store.unpark(ids))
+    keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
+    unwanted = [id for id in keyless if id in came_in]
+    if unwanted:
+        await store.cancel(unwanted, "submitter")
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the store was closed here before it could answer; use the app again")
+
+
+def _told_as(error: BaseException) -> BaseException:
+    """Return an error as those get it who asked: a cancellation was not theirs."""
+    return _closed() if isinstance(error, CancelledError) else error
+
+
+def _give_up(reply: Reply) -> None:
+    if reply.loop is None:
+        reply.give(None, _closed())
+    else:
+        with suppress(RuntimeError):
+            reply.loop.call_soon_threadsafe(reply.give, None, _closed())
+
+
+def _give(answers: list[tuple[Reply, Any, BaseException | None]]) -> None:
+    for reply, value, error in answers:
+        reply.give(value, error)

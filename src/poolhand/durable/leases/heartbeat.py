@@ -1,0 +1,178 @@
+"""The heartbeat: renews the leases of this process and hears what is lost and wished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from poolhand.contract import Owner, Put
+from poolhand.durable.catalogue import PUBLISH_EVERY, Published
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.errors import StoreError
+
+LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
+RENEW_EVERY = 5.0
+GIVE_UP_AFTER = 20.0  # unrenewed for so long, the jobs are stopped: others may soon run them
+RETRY_EVERY = 1.0
+FAREWELL = "farewell/"  # of owners that end in good order under code that does not
+KEEP_FAREWELL = 3600.0
+
+
+# The owners that this process is, one for each store it has open. Another one that bears the name
+# of this process belongs to a store that was let go of without a word.
+OWNERS: set[str] = set()
+
+
+class Holder(Protocol):
+    """Who runs jobs under the leases of this process."""
+
+    def tokens(self) -> Sequence[int]: ...
+
+    def pools(self) -> tuple[str, ...] | None:
+        """Return those whose jobs it runs, None for any."""
+
+    @property
+    def catalogue(self) -> Published | None:
+        """The tasks it has, if it publishes them."""
+
+    def lose(self, tokens: Sequence[int]) -> None:
+        """Stop what is not ours any more."""
+
+    def give_up(self) -> None:
+        """Stop everything and give it back, as it may soon not be ours any more."""
+
+    def cancel(self, tokens: Sequence[int]) -> None:
+        """Stop what somebody wants to be over."""
+
+
+class Heartbeat:
+    """Holds the one owner that this process is; lives on the keeper's loop."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._now = keeper.runtime.monotonic
+        self._wish = asyncio.Event()
+        self._renewed_at = self._now()
+        self.holders: list[Holder] = []
+        self.owner = self._new_owner()
+        self._enrolled: Owner | None = None
+        self._publish_at = 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether leases are renewed as they should, so that new ones may be taken."""
+        return self._now() - self._renewed_at < GIVE_UP_AFTER
+
+    def hint(self) -> None:
+        self._wish.set()
+
+    def join(self, holder: Holder) -> None:
+        """Renew the leases of a worker; everybody may know that this process works."""
+        self.holders.append(holder)
+        self.hint()
+
+    def part(self, holder: Holder) -> None:
+        self.holders.remove(holder)
+        self.hint()
+
+    async def enroll(self) -> None:
+        """Make this process known as an owner."""
+        owner = self._described()
+        await self._keeper.store.enroll(owner)
+        self._enrolled = owner
+        self._renewed_at = self._now()
+        await self._publish()
+
+    async def leave(self) -> None:
+        """Be forgotten, unless code still runs under a lease: that stays until it is dead."""
+        store, me = self._keeper.store, self.owner.id
+        for lease in await store.leases():
+            if lease.owner.id == me and not lease.holds:
+                await store.bury(me, lease.renewal)
+                OWNERS.discard(me)
+
+    async def say_farewell(self) -> None:
+        """Have what still runs when this process ends go back as if it had not begun.
+
+        Only then: nobody else may run it while its code does.
+        """
+        await self._keeper.store.put([Put(f"{FAREWELL}{self.owner.id}", b"", None, KEEP_FAREWELL)])
+
+    async def run(self) -> None:
+        pause = RENEW_EVERY
+        while True:
+            await self._pause(pause)
+            try:
+                await self.renew()
+                pause = RENEW_EVERY
+                self._keeper.well("heartbeat")
+            except StoreError as error:
+                pause = RETRY_EVERY
+                self._keeper.trouble("heartbeat", error)
+
+    async def guard(self) -> None:
+        """Have everything stopped when renewing fails for long, or does not even come back."""
+        while True:
+            left = self._renewed_at + GIVE_UP_AFTER - self._now()
+            if left <= 0:
+                self._each(lambda holder: holder.give_up())
+                left = RETRY_EVERY
+            await asyncio.sleep(left)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wish.wait()
+        except TimeoutError:
+            pass
+        self._wish.clear()
+
+    async def renew(self) -> None:
+        """Renew all leases of this process, and pass on what is heard."""
+        began, me = self._now(), self.owner.id
+        tokens = [token for holder in self.holders for token in holder.tokens()]
+        news = await self._keeper.store.extend(me, tokens)
+        # Others may renew at the same time: only the first to hear it makes a new owner.
+        if not news.alive and self.owner.id == me:
+            # Buried while we were away: whatever ran is somebody else's by now.
+            OWNERS.discard(self.owner.id)
+            self.owner = self._new_owner()
+            await self.enroll()
+        else:
+            self._renewed_at = began
+            if self._enrolled != self._described() or began >= self._publish_at:
+                await self.enroll()
+        if news.lost:
+            self._each(lambda holder: holder.lose(news.lost))
+        if news.cancel:
+            self._each(lambda holder: holder.cancel(news.cancel))
+
+    def _described(self) -> Owner:
+        served = [holder.pools() for holder in self.holders]
+        named = {name for names in served if names is not None for name in names}
+        pools = None if None in served else tuple(sorted(named))
+        catalogue = next((one.digest for one in self._catalogues()), None)
+        return replace(self.owner, works=bool(self.holders), pools=pools, catalogue=catalogue)
+
+    async def _publish(self) -> None:
+        """Write down which tasks are here; again after a while, as nothing is kept for ever."""
+        at = self._keeper.runtime.wall()
+        for catalogue in self._catalogues():
+            await self._keeper.store.put([catalogue.document(at)])
+        self._publish_at = self._now() + PUBLISH_EVERY
+
+    def _catalogues(self) -> list[Published]:
+        return [one.catalogue for one in self.holders if one.catalogue is not None]
+
+    def _each(self, tell: Callable[[Holder], None]) -> None:
+        for holder in list(self.holders):
+            tell(holder)
+
+    def _new_owner(self) -> Owner:
+        runtime = self._keeper.runtime
+        owner = Owner(f"owner-{runtime.salt()}", *runtime.identity())
+        OWNERS.add(owner.id)
+        return owner

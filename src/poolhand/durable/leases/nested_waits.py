@@ -1,0 +1,313 @@
+"""Nested waits: stored jobs that await stored jobs, seen over all processes of a store.
+
+While a job of this process awaits another one, the process writes down what runs in its workers and
+who awaits whom. Every process that has such waits looks at what all have written. A wait that can
+never end gets Deadlock from the process it is in: the youngest first, and only when two looks some
+seconds apart have found it so and everybody has written anew in between.
+
+A child, in which a job runs apart, writes down its waits as well and signals it: the process whose
+worker has the job then writes down its slots, which are held by jobs that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from poolhand.contract import Filter, Lease, Owner, Page, PoolRow, Put, Stored
+from poolhand.durable.client.outcomes import Watch
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.leases.heartbeat import Heartbeat
+from poolhand.errors import Deadlock
+from poolhand.farm.records import FARMS, FarmRecord, FarmState, WorkerState, read
+from poolhand.observe.events import DeadlockFound
+from poolhand.observe.failures import warn
+from poolhand.rules.job import WAITING, Job, Status
+from poolhand.rules.values.escape import safe
+from poolhand.rules.waits.nested_waits import ProcessWaits, Scene, WorkerSlots, never_going_on
+
+TOPIC = "nested"  # the signal that a child has written down waits
+NESTED = "nested/"  # what each process has written down, by the id of its owner
+KEEP = 20.0  # seconds that it stays without being written again
+LOOK_EVERY = 2.0
+LOOKS_APART = 3.5  # seconds between the two looks that decide
+MOST = 1000
+SHOWN = 5  # waits that an error names
+
+Waits = list[tuple[str, str]]
+Written = dict[str, tuple[ProcessWaits, int]]
+
+
+class Readable(Protocol):
+    """The verbs of a store that tell who awaits whom."""
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
+
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
+
+    async def leases(self) -> list[Lease]: ...
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
+
+
+class Crowded(Protocol):
+    """A worker of this process."""
+
+    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return its slots and what runs there, given which ids each job awaits."""
+
+
+class NestedWaits:
+    """Writes down the waits of this process, and ends those that never would; on the keeper."""
+
+    def __init__(
+        self, keeper: Keeper, heart: Heartbeat, watch: Watch, workers: Sequence[Crowded]
+    ) -> None:
+        self._keeper = keeper
+        self._heart = heart
+        self._watch = watch
+        self._workers = workers
+        self._now = keeper.runtime.monotonic
+        self._begun = asyncio.Event()
+        self._suspects: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
+        watch.waited = self._begun.set
+
+    def hint(self) -> None:
+        """Look whether a job of this process waits in a child."""
+        if self._workers:
+            self._begun.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._begun.wait()
+            await asyncio.sleep(LOOK_EVERY)
+            awaited = self._awaited()
+            if awaited:
+                await self._write(awaited)
+                await self._look()
+            elif await self._has_waits_apart():
+                await self._write({})
+            else:
+                # Before the document goes: a wait that begins meanwhile is looked at again.
+                self._begun.clear()
+                self._suspects.clear()
+                await self._keeper.store.delete(self._key)
+            self._keeper.well("nested waits")
+
+    @property
+    def _key(self) -> str:
+        return f"{NESTED}{self._heart.owner.id}"
+
+    def _awaited(self) -> dict[str, list[str]]:
+        awaited: dict[str, list[str]] = {}
+        for reply, id in self._watch.nested():
+            assert reply.waiter is not None
+            awaited.setdefault(reply.waiter, []).append(id)
+        return awaited
+
+    def _waits(self, awaited: dict[str, list[str]]) -> ProcessWaits:
+        if not self._workers:
+            return ProcessWaits((), tuple((one, id) for one, ids in awaited.items() for id in ids))
+        return ProcessWaits(tuple(worker.slots_held(awaited) for worker in list(self._workers)))
+
+    async def _write(self, awaited: dict[str, list[str]]) -> None:
+        waits, store = self._waits(awaited), self._keeper.store
+        await store.put([Put(self._key, msgspec.json.encode(waits), None, KEEP)])
+        if waits.waits:
+            store.publish(TOPIC)
+
+    async def _has_waits_apart(self) -> bool:
+        """Tell whether a job of the workers here waits in a child, which has written it down."""
+        running = self._waits({}).running()
+        if not running:
+            return False
+        store = self._keeper.store
+        written = await _written(store, await _owners(store))
+        return any(waiter in running for waits, _ in written.values() for waiter, _ in waits.waits)
+
+    async def _look(self) -> None:
+        """Look at the waits of all processes, and end the youngest that can never end, if ours."""
+        store = self._keeper.store
+        owners = await _owners(store)
+        written = await _written(store, owners)
+        scene = await _scene(store, owners, written, ())
+        lost = never_going_on(scene, [awaited for _, awaited in scene.waits()])
+        hopeless = [wait for wait in scene.waits() if wait[1] in lost]
+        versions = {owner: version for owner, (_, version) in written.items()}
+        now = self._now()
+        self._suspects = {
+            wait: self._suspects.get(wait, (now, versions)) for wait in sorted(hopeless)
+        }
+        if not hopeless:
+            return
+        # Ids sort by arrival.
+        youngest = max(hopeless)
+        since, then = self._suspects[youngest]
+        renewed = all(version != then.get(owner) for owner, version in versions.items())
+        if now - since >= LOOKS_APART and renewed:
+            self._end(youngest, chain(hopeless, scene.jobs), scene.jobs.get(youngest[1]))
+
+    def _end(self, wait: tuple[str, str], waits: str, awaited: Job | None) -> None:
+        replies = [reply for reply, id in self._watch.nested() if (reply.waiter, id) == wait]
+        if not replies:
+            return  # Another process has it, and sees it too.
+        self._suspects.clear()
+        waiter, id = wait
+        pool = "" if awaited is None else awaited.pool
+        text = (
+            f"job {waiter} waits for job {id} of pool {pool!r}, which can never start: all that "
+            f"it needs is held by jobs that wait ({waits}); run inner jobs in a pool of their own, "
+            "with a worker for that pool alone: app.worker(pools=[…])"
+        )
+        for reply in replies:
+            self._keeper.answer(reply, None, Deadlock(text, job_id=waiter))
+        news = self._keeper.news
+        news.do(partial(warn, f"Deadlock: {text}", DeadlockFound, self._keeper.events))
+        news.tell(DeadlockFound(pool, waiter, id, f"Deadlock: {text}"))
+
+
+def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
+    """Say which job waits for which."""
+
+    def named(id: str) -> str:
+        return f"{safe(jobs[id].name)} {id}" if id in jobs else id
+
+    shown = [f"{named(waiter)} waits for {named(id)}" for waiter, id in sorted(waits)[:SHOWN]]
+    more = len(waits) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+async def held_by_waits(store: Readable, job: Job) -> str | None:
+    """Say which waits hold all that a waiting job needs to start; None if it can start."""
+    owners = await _owners(store)
+    written = await _written(store, owners)
+    if not written:
+        return None
+    scene = await _scene(store, owners, written, (job,))
+    if job.id not in never_going_on(scene, [job.id]):
+        return None
+    return chain(scene.waits(), scene.jobs)
+
+
+def holds_session(job: Job) -> bool:
+    """Tell whether a turn has its session: it is through the gate and not over."""
+    return job.status in (Status.RUNNING, Status.QUEUED) or (
+        job.blocked_on == "key"
+        or (job.status is Status.SCHEDULED and (job.attempts > 0 or job.waits_for is not None))
+    )
+
+
+async def _owners(store: Readable) -> list[Owner]:
+    return [lease.owner for lease in await store.leases() if not lease.buried]
+
+
+async def _written(store: Readable, owners: Sequence[Owner]) -> Written:
+    """Return what live processes have written down, by their owners, with its version."""
+    living = {owner.id for owner in owners}
+    found: Written = {}
+    for key in await store.scan(NESTED, limit=MOST):
+        owner = key.removeprefix(NESTED)
+        document = await store.get_document(key) if owner in living else None
+        waits = None if document is None else read(document[0], ProcessWaits)
+        if document is not None and waits is not None:
+            found[owner] = waits, document[1]
+    return found
+
+
+async def _scene(
+    store: Readable, owners: Sequence[Owner], written: Written, asked: Sequence[Job]
+) -> Scene:
+    workers = tuple(worker for waits, _ in written.values() for worker in waits.workers)
+    jobs = {job.id: job for job in asked}
+    holders: dict[str, tuple[str, ...]] = {}
+    apart = tuple(pair for waits, _ in written.values() for pair in waits.waits)
+    waits = [*(pair for worker in workers for pair in worker.waits()), *apart]
+    await _learn(store, [*jobs, *(id for pair in waits for id in pair)], jobs, holders)
+    rows = await store.pools(sorted({job.pool for job in jobs.values()}))
+    free = [owner for owner in owners if owner.works and owner.id not in written]
+    open_pools, capped = await _open_pools(store, rows, free), await _capped(store, rows)
+    return Scene(jobs, workers, open_pools, capped, holders, apart)
+
+
+async def _learn(
+    store: Readable, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
+) -> None:
+    """Look jobs up, then those that hold what they wait for, and so on."""
+    to_see = list(dict.fromkeys(ids))[:MOST]
+    while to_see and len(jobs) < MOST:
+        found = await store.get(to_see)
+        seen = [one.job for one in found if one is not None and not one.parked]
+        jobs.update((job.id, job) for job in seen)
+        for job in seen:
+            if job.status is Status.BLOCKED:
+                holders[job.id] = await _holders(store, job)
+        named = [id for job in seen for id in holders.get(job.id, ())]
+        to_see = [id for id in dict.fromkeys(named) if id not in jobs]
+
+
+async def _holders(store: Readable, job: Job) -> tuple[str, ...]:
+    """Return those that hold the session or the key that a job waits for; empty: not known."""
+    session = job.session if job.blocked_on == "session" else None
+    key = None if session is not None else job.key
+    statuses = (Status.RUNNING, Status.QUEUED, *((*WAITING,) if session is not None else ()))
+    which = Filter(pool=job.pool, session=session, key=key, statuses=tuple(dict.fromkeys(statuses)))
+    page = await store.find(which, limit=MOST)
+    if page.after is not None:
+        return ()
+    found = [one.job for one in page.jobs]
+    if session is not None:
+        found = [one for one in found if one.tenant == job.tenant and holds_session(one)]
+    return tuple(one.id for one in found if one.id != job.id)
+
+
+async def _open_pools(
+    store: Readable, rows: Sequence[PoolRow], free: Sequence[Owner]
+) -> frozenset[str]:
+    """Return the pools that a worker without waits serves, or a farm that can start another one.
+
+    A pool that is paused counts as well: what waits there does not wait for slots.
+    """
+    growing = [farm for farm in await _farms(store) if _can_grow(farm)]
+    names = {row.spec.name: row.paused for row in rows}
+    return frozenset(
+        pool
+        for pool, paused in names.items()
+        if paused
+        or any(owner.serves(pool) for owner in free)
+        or any(farm.pools is None or pool in farm.pools for farm in growing)
+    )
+
+
+async def _farms(store: Readable) -> list[FarmRecord]:
+    documents = [await store.get_document(key) for key in await store.scan(FARMS, limit=MOST)]
+    records = [read(one[0], FarmRecord) for one in documents if one is not None]
+    return [one for one in records if one is not None]
+
+
+def _can_grow(farm: FarmRecord) -> bool:
+    if farm.state is FarmState.STOPPING:
+        return False
+    most = farm.wanted if farm.external else farm.maximum
+    starting = any(one.state is WorkerState.STARTING for one in farm.workers)
+    return starting or len(farm.workers) < most
+
+
+async def _capped(store: Readable, rows: Sequence[PoolRow]) -> dict[str, tuple[str, ...]]:
+    """Return the running jobs of each pool whose cap is used up."""
+    capped: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        if row.paused or row.slots is None or row.running < row.slots:
+            continue
+        page = await store.find(Filter(pool=row.spec.name, statuses=(Status.RUNNING,)), limit=MOST)
+        # Fewer jobs than places in use: code that does not stop has one, and may stop yet.
+        if page.after is None and len(page.jobs) >= row.running:
+            capped[row.spec.name] = tuple(one.job.id for one in page.jobs)
+    return capped

@@ -1,0 +1,369 @@
+"""A durable pool: a pool of this process whose jobs are kept in a store.
+
+Registered tasks go on after a crash. A closure cannot be made again from bytes: it is reloaded as
+a failed job that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio import AbstractEventLoop
+from asyncio import Task as LoopTask
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self, Unpack
+
+from msgspec.structs import replace
+
+from poolhand.contract import Order, Store
+from poolhand.durable.calls.task_registry import KNOWN, Code, Codes
+from poolhand.durable.client.job_request import Call, Orders
+from poolhand.durable.client.submit import How, Submissions
+from poolhand.durable.client.task import Task
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.opening import Opening
+from poolhand.durable.leases.closure_homes import HOUSEHOLDS
+from poolhand.durable.local_pool.drain import DurableDrain
+from poolhand.durable.local_pool.mirror import Lookout, note, unheard
+from poolhand.durable.local_pool.submitter import DurableSubmitter
+from poolhand.durable.local_pool.views import DurableSight
+from poolhand.durable.worker.executor import Closure, Executor
+from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.worker import Hooks, Shift
+from poolhand.errors import Conflict, Draining, PoolhandError, StoreError, Unavailable, UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.observe.events import EVENTS, Events
+from poolhand.pool import registry
+from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
+from poolhand.pool.engine.drain import DrainReport
+from poolhand.pool.engine.work import name_of, where_to_run
+from poolhand.pool.options import Terms, defaults, terms
+from poolhand.pool.pool import check_parts, default_runtime
+from poolhand.pool.scope import SHARED
+from poolhand.pool.ticket import Ticket
+from poolhand.rules import audit
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.pool_spec import pool_id
+from poolhand.rules.retention import KEEP
+from poolhand.rules.scaling.pool_size import Autoscale
+from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
+from poolhand.runtime import Runtime
+
+
+@explain_misuse
+class DurablePool(DurableSubmitter, DurableSight):
+    """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
+
+    Made again with the same names, here or elsewhere, it finds what it had. `snapshot`, `stats`,
+    `size` and `health` tell what the store held when it was last asked (`as_of`); `await refresh()`
+    asks it. `dead` tells what this process knows.
+    """
+
+    make_store: Callable[[str, Runtime], Store]
+    configured_store: Callable[[], str | None]
+    masked: Callable[[str], str]
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        runtime: Runtime | None = None,
+        events: Events | None = None,
+        **options: Unpack[PoolOptions],
+    ) -> None:
+        check_parts(runtime, events)
+        self.runtime = runtime or default_runtime()
+        self._config = config = self._configure(name, options)
+        scope = config.scope
+        self.id = pool_id(scope.kind, scope.id or "", self.name)
+        own = replace(defaults(config), tenant=scope.tenant)
+        self._terms = terms(own, config.kept_as, self.id)
+        self._events = EVENTS if events is None else events
+        self._created_at = self.runtime.wall()
+        self.serial = registry.next_serial()
+        self._opening = Opening(self._make_station)
+        self._orders = Orders(self.runtime)
+        self._executor = Executor(Codes(KNOWN), is_home=True)
+        self._submissions = Submissions(self, self._events)
+        self._shift: Shift | None = None
+        self._loop: AbstractEventLoop | None = None
+        self._process = os.getpid()
+        self._home = ("", "", 0, "")
+        self._closed = self._gone = False
+        self._leaving: DurableDrain | None = None
+        self._draining: LoopTask[DrainReport] | None = None
+        self._lookout = Lookout(config, self._executor.closures, self.runtime, self._events)
+        self._known, self._expected = self._lookout.known, self._lookout.expected
+        registry.check_free(self.known_as)
+
+    def _configure(self, name: str | None, options: PoolOptions) -> PoolConfig:
+        """Check all options, and whether there can be such a store, before anything is made."""
+        if options.get("scope") in SHARED and options.get("store") is None:
+            options["store"] = self.configured_store()
+        config = configure(name, options)
+        self._url = config.scope.url(config.name)
+        self.make_store(self._url, self.runtime)
+        store = config.scope.store
+        # Anybody may see it from here on.
+        return replace(config, scope=replace(config.scope, store=store and self.masked(store)))
+
+    def __repr__(self) -> str:
+        named = repr(self.name)
+        if self._config.kept_as != self.name:
+            named += f" as {self._config.kept_as!r}"
+        return f"<Pool {named} {self.id} in {self.masked(self._url)}>"
+
+    @property
+    def known_as(self) -> str:
+        # One process may serve many tenants.
+        return self._config.kept_as if self._config.scope.is_shared else self.name
+
+    @property
+    def is_orphan(self) -> bool:
+        if self._loop is None:
+            return False
+        return self._loop.is_closed() or self._process != os.getpid()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining is not None and not self._draining.done()
+
+    async def start(self) -> Self:
+        if self._draining is not None:
+            raise UsageError(f"pool {self.name!r} was drained; make a new one")
+        if self._shift is not None:
+            return self
+        # First: of two that start at once under one name, one has opened nothing when it is told.
+        registry.register(self)
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
+        self._gone = False
+        try:
+            self._shift = await self._open()
+        except BaseException:
+            registry.unregister(self)
+            self.abandon()
+            raise
+        HOUSEHOLDS.append(self)
+        return self
+
+    async def _open(self) -> Shift:
+        config, lookout = self._config, self._lookout
+        config.scope.make_folder()
+        self._home = self.runtime.identity()
+        first = await self._opening.station()
+        await first.keeper.ask(lambda: lookout.check_ours(first, self.id))
+        self._opening.declare(spec_of(config, self.id))
+        station = await self._opening.station()
+        loop = asyncio.get_running_loop()
+        await station.keeper.ask(lambda: lookout.load(station, loop))
+        name, slots = config.kept_as, self._known.slots(config)
+        terms, configs = WorkTerms(slots, (name,)), {name: config}
+        shift = Shift(self, self._executor, configs, terms, Hooks(lookout.hear))
+        lookout.resized = shift.grow
+        return await shift.start()
+
+    async def station(self) -> Station:
+        self._check_here()
+        return await self._opening.station()
+
+    def holds(self, id: str) -> bool:
+        """Tell whether a closure lives here, and can still run here."""
+        return id in self._executor.closures and not self.is_orphan
+
+    async def hand_in(
+        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ticket[Any]:
+        self._on_shift()
+        call, code = self._call(fn, args, kwargs, options)
+        order = self._orders.make(call, options)
+        if code is None:
+            self._executor.closures[order.job.id] = Closure.of(partial(fn, *args, **kwargs))
+            station = self._opening.current
+            if order.job.idempotency_key is not None and station is not None:
+                self._lookout.keep(station.outcomes.seen(order.job, self.runtime.monotonic()))
+        how = How.under(options, code, self._config.backpressure)
+        ticket = await self._add(order, how)
+        if ticket.status is Status.REJECTED and ticket.id == order.job.id:
+            # No worker will tell of it.
+            self._lookout.hear(ticket.snapshot())
+        return ticket
+
+    async def _add(self, order: Order, how: How) -> Ticket[Any]:
+        """Bring an order to the store, and expect the end of its job."""
+        id = order.job.id
+        self._expected.add(id)
+        try:
+            (ticket,) = await self._submissions.submit([order], how)
+        except PoolhandError as error:
+            if not isinstance(error, StoreError) or isinstance(error, Conflict):
+                self._lookout.forget(id)
+            # Anything else leaves open whether it was taken, and then its closure is needed.
+            raise
+        if ticket.id != id:
+            # It joined a job of the same key, which brings its own call.
+            self._lookout.forget(id)
+        else:
+            self._known.submitted += 1
+            self._expected.confirm(id)
+        return ticket
+
+    async def drain(self, timeout: Seconds | None = None) -> DrainReport:
+        """Stop within `timeout` seconds: finish what can be finished, keep the rest."""
+        seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
+        if not is_seconds(seconds):
+            raise UsageError(
+                f"drain(timeout={shown(timeout)}) is not allowed; give {SECONDS_ALLOWED}"
+            )
+        if self._draining is None or _has_failed(self._draining):
+            self._begin_drain(seconds)
+        elif timeout is not None and self._leaving is not None:
+            self._leaving.hurry(seconds)
+        assert self._draining is not None
+        return await asyncio.shield(self._draining)
+
+    def _begin_drain(self, seconds: float) -> None:
+        if self._draining is None:
+            self._on_shift()
+        self._closed = True
+        shift, station, lookout = self._shift, self._opening.current, self._lookout
+        assert shift is not None
+        lookout.resized = unheard
+        if station is not None:
+            self._leaving = DurableDrain(shift, station, lookout, seconds)
+        loop = asyncio.get_running_loop()
+        self._draining = loop.create_task(self._stop(), name=f"{self.name}-drain")
+
+    async def leave(self, timeout: Seconds | None = None) -> DrainReport:
+        try:
+            return await self.drain(timeout)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # Told twice: stop now, and give everything that runs back.
+            if self._leaving is not None:
+                self._leaving.hurry(0.0)
+            while self._draining is not None and not self._draining.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([self._draining])
+            raise
+
+    def abandon(self) -> None:
+        """Let go of what a pool holds whose loop was closed, as if its process had died."""
+        if self._process == os.getpid():
+            self._move_out()
+            self._opening.abandon()
+
+    async def resize(self, max_concurrent: int) -> None:
+        check, allowed = CHECKS["max_concurrent"]
+        if not check(max_concurrent):
+            raise UsageError(f"resize({max_concurrent!r}) is not allowed; it must be {allowed}")
+        shift = self._on_shift()
+        config = replace(self._config, max_concurrent=max_concurrent)
+        await self._opening.redeclare(spec_of(config, self.id))
+        self._config = config
+        shift.grow(max_concurrent)
+        station = await self._opening.station()
+        pool, slots = (self.id, config.kept_as), str(max_concurrent)
+        with suppress(StoreError):
+            await station.keeper.ask(lambda: note(station, audit.RESIZE, pool, slots))
+            await station.keeper.ask(lambda: self._lookout.look(station))
+
+    def set_autoscale(self, settings: Autoscale | None) -> None:
+        if settings is not None:
+            raise UsageError(f"pool {self.name!r} is durable and does not scale itself; resize it")
+
+    def pause(self) -> None:
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        self._set_paused(False)
+
+    async def rerun(self, job: Job | str) -> Ticket[object]:
+        """Run a dead job again, as a new job with the same call and options."""
+        if not isinstance(job, Job | str):
+            raise UsageError(f"rerun({job!r}) is not allowed; give a job of pool.dead(), or its id")
+        self._on_shift()
+        id = job if isinstance(job, str) else job.id
+        station = await self.station()
+        found = await station.keeper.ask(lambda: self._lookout.find_dead(station, id))
+        if found is None:
+            raise UsageError(f"job {id!r} is no dead job of pool {self.name!r}; see pool.dead()")
+        order = self._orders.again(*found, "user")
+        closures = self._executor.closures
+        if id in closures:
+            closures[order.job.id] = closures[id]
+        how = How(self._executor.codes.find(order.job.name), self._config.backpressure)
+        try:
+            ticket = await self._add(order, how)
+        except Conflict as error:
+            raise UsageError(error.message) from error
+        self._known.dead.pop(id, None)
+        closures.pop(id, None)
+        return ticket
+
+    def _call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms
+    ) -> tuple[Call, Code | None]:
+        if isinstance(fn, Task):
+            code = fn.code
+            # Another one may bear the same name: what runs is what was handed in.
+            self._executor.codes.add(code)
+            return Call(code.name, args, kwargs, code), code
+        where_to_run(fn, terms.options.run_in, self._config.run_in)
+        return Call(name_of(fn), home=self._home), None
+
+    def _make_station(self) -> Station:
+        store = self.make_store(self._url, self.runtime)
+        return Station(store, self.runtime, self._events, KEEP)
+
+    def _on_shift(self) -> Shift:
+        shift = self._started()
+        if self._closed:
+            text = f"pool {self.name!r} is draining and takes no new work"
+            raise Draining(text, policy="draining")
+        self._check_here()
+        return shift
+
+    def _check_here(self) -> None:
+        if self._gone:
+            raise Unavailable(
+                f"pool {self.name!r} has let go of its store, where its jobs are kept; make the "
+                "pool again, with the same scope, to go on with them"
+            )
+
+    def _set_paused(self, paused: bool) -> None:
+        """Have the pool paused soon, or not any more; what goes wrong is told as an event."""
+        self._on_shift()
+        station, name = self._opening.current, self._config.kept_as
+        assert station is not None
+        station.keeper.do("pool", lambda: station.store.pause(name, paused, "user"))
+        self._lookout.set_paused(paused)
+
+    async def _stop(self) -> DrainReport:
+        began = self.runtime.monotonic()
+        try:
+            stuck = await self._wind_up()
+        finally:
+            registry.unregister(self)
+            self._move_out()
+            with suppress(StoreError):
+                await self._opening.close()
+        return self._known.report(stuck, self.runtime.monotonic() - began)
+
+    async def _wind_up(self) -> int:
+        """End the shift; return how many slots run code that would not stop."""
+        assert self._shift is not None
+        if self._leaving is None:
+            return (await self._shift.drain(0.0)).stuck
+        return (await self._leaving.run((self.id, self._config.kept_as))).stuck
+
+    def _move_out(self) -> None:
+        """Let go of all closures, and be seen to."""
+        self._gone = True
+        self._executor.closures.clear()
+        if self in HOUSEHOLDS:
+            HOUSEHOLDS.remove(self)
+
+
+def _has_failed(task: LoopTask[DrainReport]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,195 @@
+"""The lookout of a durable pool: keeps what its process knows of it true."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
+
+from msgspec import json
+from msgspec.structs import replace
+
+from poolhand.contract import Filter, Line, PoolRow
+from poolhand.durable.client.explain import pool_named
+from poolhand.durable.client.outcomes import Seen
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.local_pool.expected import Expected, Gone
+from poolhand.durable.local_pool.known import Known, Look
+from poolhand.durable.worker.executor import Closure
+from poolhand.errors import Conflict
+from poolhand.observe.events import Events, JobEnded
+from poolhand.pool.config import PoolConfig
+from poolhand.rules import audit
+from poolhand.rules.job import Job
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.runtime import Runtime
+
+LOOK_EVERY = 0.5
+LOOK_SOON = 0.05  # between two looks of a pool that only this machine has, while things happen
+REST = 5.0  # looks may take a sixth of the time, no more
+MOST_VALUES = 1000
+
+
+class Lookout:
+    """Hears from workers and looks into the store; lets go of closures that nobody can need.
+
+    What awaits is for the keeper's loop, all else for that of the pool.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        closures: MutableMapping[str, Closure],
+        runtime: Runtime,
+        events: Events,
+    ) -> None:
+        self.known = Known(config.kept_as, runtime.wall())
+        self.expected = Expected(runtime.monotonic)
+        self.resized: Callable[[int], None] = unheard
+        self._name = config.kept_as
+        self._shared = config.scope.is_shared
+        self._history = config.history
+        self._closures = closures
+        self._events = events
+        self._noticed: Sequence[Gone] = ()
+        self._values: dict[str, Seen] = {}
+        self._looks = self._seen = 0
+        self._wake = asyncio.Event()
+
+    async def check_ours(self, station: Station, id: str) -> None:
+        """Raise if the store has another pool by this name."""
+        row = await pool_named(station.store, self._name)
+        if row is not None and row.spec.id != id and row.spec != undeclared(self._name):
+            raise Conflict(
+                f"the store has another pool named {self._name!r} ({row.spec.id}, not {id}); give "
+                "one of the two another name"
+            )
+
+    async def load(self, station: Station, loop: AbstractEventLoop) -> None:
+        """Learn what an earlier run left, and look on for a pool on that loop."""
+        store, known, history = station.store, self.known, self._history
+        if history:
+            page = await store.find(Filter(self._name, dead=True), limit=history)
+            known.dead = {one.job.id: one.job for one in reversed(page.jobs)}
+        await self.look(station)
+        store.subscribe(self._hint)
+        station.keeper.start("facts", lambda: self._look_on(station, loop))
+
+    async def look(self, station: Station) -> PoolRow:
+        """Learn how the pool stands: what the store holds of it from now on, or at this moment."""
+        known = self.known
+        self._looks += 1
+        number, as_of = self._looks, station.keeper.runtime.wall()
+        row = await pool_named(station.store, self._name)
+        counts = await station.store.count(Filter(self._name))
+        if row is not None and number > self._seen:
+            # One that began later may be back earlier, and knows more.
+            self._seen, known.look = number, Look(row, counts, as_of)
+        return row or known.look.row
+
+    def set_paused(self, paused: bool) -> None:
+        """Note that the pool is about to be paused, or not any more, whatever is seen meanwhile."""
+        self._seen, look = self._looks, self.known.look
+        self.known.look = replace(look, row=replace(look.row, paused=paused))
+
+    async def is_busy(self, station: Station) -> bool:
+        """Tell whether anything is left that could run now.
+
+        What others have handed in to a pool that they share is theirs: they go on with it.
+        """
+        row = await self.look(station)
+        if row.paused:
+            # Nothing will be claimed.
+            return row.running > 0 and not self._shared
+        if self._shared:
+            return await self.expected.are_open(station.store)
+        if row.queued + row.blocked + row.running:
+            return True
+        causes = await station.store.causes()
+        return station.homes.cause in causes.get(self._name, ())
+
+    async def look_at_all(self, station: Station) -> list[Gone]:
+        """Look for the last time after all jobs whose end is not known."""
+        return await self.expected.look_at_all(station.store)
+
+    async def find_dead(self, station: Station, id: str) -> tuple[Job, bytes] | None:
+        """Return a dead job of this pool and what it was ordered with, if it is one."""
+        (stored,) = await station.store.get([id])
+        brief = await station.store.brief(id)
+        if stored is None or brief is None or not stored.dead or stored.job.pool != self._name:
+            return None
+        return stored.job, brief
+
+    def notice(self, gone: Sequence[Gone]) -> None:
+        """Note what is over; it is told at the next look, unless a worker has by then."""
+        slots = self.known.look.row.slots
+        if slots is not None:
+            self.resized(slots)
+        before, self._noticed = self._noticed, gone
+        for one in before:
+            if one.id not in self.expected:
+                continue
+            if one.job is None:
+                self.forget(one.id)
+                continue
+            self.hear(one.job)
+            if self._events.live:
+                self._events.emit(JobEnded(one.job.pool, one.job))
+
+    def hear(self, job: Job) -> None:
+        """Note that a job is over."""
+        self.expected.discard(job.id)
+        for gone in self.known.hear(job, self._history):
+            self._closures.pop(gone, None)
+
+    def keep(self, seen: Seen) -> None:
+        """Keep what a closure will return for later submits of its key: it may be no JSON."""
+        self._values[seen.job.id] = seen
+        if len(self._values) > MOST_VALUES:
+            del self._values[next(iter(self._values))]
+
+    def forget(self, id: str) -> None:
+        """Expect nothing of a job that is not there."""
+        self.expected.discard(id)
+        self._values.pop(id, None)
+        self._closures.pop(id, None)
+
+    async def _look_on(self, station: Station, loop: AbstractEventLoop) -> None:
+        now = station.keeper.runtime.monotonic
+        due = now() + LOOK_EVERY
+        while True:
+            await self._hinted(due - now())
+            began = now()
+            await self.look(station)
+            if began >= due:
+                due = began + LOOK_EVERY
+                gone = await self.expected.look(station.store, station.outcomes.meet)
+                with suppress(RuntimeError):
+                    # The loop is closed: the pool is an orphan, and nobody wants to know.
+                    loop.call_soon_threadsafe(self.notice, gone)
+            station.keeper.well("facts")
+            await asyncio.sleep(max(LOOK_SOON, (now() - began) * REST))
+
+    async def _hinted(self, seconds: float) -> None:
+        """Wait for a hint, so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _hint(self, topic: str) -> None:
+        self.expected.hint(topic)
+        if not self._shared:
+            # A server that many processes share is asked no more often for all that they do.
+            self._wake.set()
+
+
+async def note(station: Station, kind: str, pool: tuple[str, str], detail: str = "") -> None:
+    """Write to the audit what the user did to a pool, given by its id and name."""
+    record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
+    await station.store.append([Line(audit.STREAM, kind, json.encode(record))])
+
+
+def unheard(slots: int) -> None:
+    """Hear nothing: there are no slots that could follow."""

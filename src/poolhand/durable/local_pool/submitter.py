@@ -1,0 +1,94 @@
+"""Submitting to a durable pool: the same verbs, with a store behind them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.durable.client.stored_map import map_stored, map_window
+from poolhand.durable.client.task import Task
+from poolhand.errors import UsageError
+from poolhand.pool.mapping import check_map
+from poolhand.pool.options import Options, Terms, terms
+from poolhand.pool.submitter import Submitter
+from poolhand.pool.ticket import Ticket
+from poolhand.rules.validation import shown
+
+
+class DurableSubmitter(Submitter):
+    """Takes work under one set of options and keeps it."""
+
+    _durable = True
+
+    @abstractmethod
+    async def hand_in(
+        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ticket[Any]:
+        """Keep a call and return its ticket."""
+
+    async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        """Hand in a call and return its ticket: from then on it is kept."""
+        return await self.hand_in(self._terms, fn, args, kwargs)
+
+    def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
+        raise UsageError(
+            f"pool {self._config.name!r} is durable, and a store cannot answer without waiting; "
+            "use await pool.submit(…)"
+        )
+
+    async def submit_or_refuse(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Ticket[Any]:
+        return await self.hand_in(replace(self._terms, waits=False), fn, args, kwargs)
+
+    async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Submit and wait: the value, or the exception the job raised."""
+        return await (await self.submit(fn, *args, **kwargs))
+
+    async def map(
+        self,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Run `fn(item)` for every item, each as a kept job; values in the order of items.
+
+        The first failure ends it as in a pool in memory: no further item is taken, its jobs that
+        wait or run are cancelled and over, then the error is raised.
+        """
+        check_map(self, fn.code.fn if isinstance(fn, Task) else fn, items, return_exceptions)
+        return await map_stored(
+            partial(self.submit, fn),
+            items,
+            limit=map_window(self._config.max_concurrent, self._config.backpressure),
+            return_exceptions=return_exceptions,
+        )
+
+    def _view(self, options: Options) -> DurableSubmitter:
+        tenant = self._config.scope.tenant
+        if tenant is not None and options.tenant not in (None, tenant):
+            raise UsageError(
+                f"Pool {self._config.name!r}, with_options: tenant={shown(options.tenant)} is not "
+                f"allowed; the pool is that of tenant {shown(tenant)}, and so are its jobs: leave "
+                "it out"
+            )
+        return DurableView(self, options if tenant is None else replace(options, tenant=tenant))
+
+
+class DurableView(DurableSubmitter):
+    """A durable pool seen through options of its own."""
+
+    def __init__(self, origin: DurableSubmitter, options: Options) -> None:
+        self._config = origin._config
+        self._terms = terms(options, origin._terms.draft.pool, origin._terms.draft.pool_id)
+        self._origin = origin
+
+    async def hand_in(
+        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ticket[Any]:
+        return await self._origin.hand_in(options, fn, args, kwargs)

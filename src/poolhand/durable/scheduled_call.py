@@ -1,0 +1,76 @@
+"""The call of a schedule: packed once, on the thread of the user, then copied for each moment.
+
+Validators and `__repr__` of arguments are user code, which must not run on the thread of the store:
+a slow one would hold up the renewal of leases.
+"""
+
+from __future__ import annotations
+
+from contextvars import Context
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.contract import Order
+from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.client.job_request import Call, Orders
+from poolhand.durable.client.task import Task
+from poolhand.pool.options import terms
+from poolhand.rules.schedule import EPOCH
+from poolhand.rules.validation import is_writable, shown
+
+LONGEST_TEXT = 100
+
+
+class Packs(Protocol):
+    """What the packing of a call needs of an app."""
+
+    @property
+    def orders(self) -> Orders: ...
+
+    def pool_id(self, pool: str) -> str: ...
+
+
+class ScheduledCall(Struct, frozen=True):
+    """A packed call, and its arguments as text. No method runs user code."""
+
+    orders: Orders
+    code: Code
+    order: Order
+    text: str
+
+    def order_for(self, key: str, by: str) -> Order:
+        """Return the order for one job."""
+        return self.orders.copy(self.order, by, key, self.code)
+
+    def as_document(self) -> bytes:
+        """Return the order as `trigger` copies it; empty where the call must be signed."""
+        if self.code.signs:
+            return b""
+        draft = replace(self.order.job, id="", submitted_at=EPOCH, submitted_by="")
+        return msgspec.msgpack.encode(replace(self.order, job=draft))
+
+
+def pack_call(
+    home: Packs,
+    task: Task[..., Any, Any],
+    code: Code,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> ScheduledCall:
+    """Pack a call of a task with `code`; raise if the task cannot be called so."""
+    agreed = terms(task.usual_options(), task.pool, home.pool_id(task.pool))
+    call = Call(code.name, args, kwargs, code)
+    # An empty context: no moment brings along the variables of the code that starts a worker.
+    order = Context().run(home.orders.make, call, agreed)
+    return ScheduledCall(home.orders, code, order, _text(args, kwargs))
+
+
+def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return arguments as people read them."""
+    named = (f"{name}={shown(value)}" for name, value in kwargs.items())
+    text = ", ".join((*map(shown, args), *named))
+    text = "".join(letter if is_writable(letter) else "\ufffd" for letter in text)
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -1,0 +1,398 @@
+"""The scheduler: submits tasks at their moments, once over all processes that share a store.
+
+It is a loop on the keeper for as long as this process has a worker. A moment is submitted under a
+key of its own, then it is written down that it was: who dies in between, or does it at the same
+time as another, finds the job of the key and joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.contract import Batch, Order, Put
+from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.client.submit import Submissions
+from poolhand.durable.client.task import Task
+from poolhand.durable.client.ticket import Opened
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.scheduled_call import Packs, ScheduledCall, pack_call
+from poolhand.errors import PoolhandError, StoreError, UsageError
+from poolhand.pool.config import PoolConfig
+from poolhand.rules import schedule as rules
+from poolhand.rules.schedule import Cron, Past, Schedule, When
+from poolhand.rules.validation import is_short, shown
+from poolhand.rules.values.canonical import digest
+
+DOCUMENTS = "schedule/"
+CALLS = "schedule-call/"  # the order that `trigger` copies; empty where calls are signed
+PAUSES = "schedule-pause/"  # in documents of their own: an older worker would not keep them
+SUBMITTER = "schedule"
+LOOK_EVERY = 1.0  # somebody may have moved the clock
+SOONEST = 0.005
+AGAIN = timedelta(seconds=1)  # until what was refused is tried again
+PATIENCE = (0.1, 0.6)  # seconds that the others leave to who did it last
+AT_ONCE = 100
+KEEP = timedelta(days=366)
+RENEW_EVERY = timedelta(days=1)  # how often a declared schedule renews its call and its pause
+KEY_TTL = 3600.0
+MOST_KEYS = 1_000
+CALL_DIGITS = 12
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class ScheduleRecord(Struct, frozen=True):
+    """A schedule as a store keeps it, the same for all processes."""
+
+    task: str
+    text: str
+    zone: str | None
+    missed: str
+    past: Past
+    next: datetime | None = None
+    arguments: str = ""
+
+
+class Pause(Struct, frozen=True):
+    """Whether a schedule is paused, since when, or until when it was."""
+
+    paused: bool
+    at: datetime
+    by: str
+
+    def until(self, now: datetime) -> datetime:
+        """Return the moment up to which nothing runs."""
+        return now if self.paused else self.at
+
+
+class Timed:
+    """A task with its arguments and one of its schedules, as this process knows them.
+
+    Another look is worth while at `look_at`, by the wall clock. It is `ours` if this process was
+    the last to write it down. Its call is packed by `prepare`, before the thread of the store
+    needs it.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        task: Task[..., Any, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.schedule = schedule
+        self.task = task
+        self.look_at: datetime | None = None
+        self.ours = False
+        self.renewed_at: datetime | None = None
+        self._args = args
+        self._kwargs = kwargs
+        self._call: ScheduledCall | None = None
+
+    @property
+    def document(self) -> str:
+        return f"{DOCUMENTS}{self.schedule.id}"
+
+    @property
+    def pause_document(self) -> str:
+        return f"{PAUSES}{self.schedule.id}"
+
+    def is_renewed(self, now: datetime) -> bool:
+        """Tell whether call and pause were renewed lately; not if the clock was set back."""
+        at = self.renewed_at
+        return at is not None and at <= now < at + RENEW_EVERY
+
+    @property
+    def what(self) -> str:
+        return f"schedule of {self.schedule.id}"
+
+    def prepare(self, home: Home, code: Code) -> None:
+        """Pack the call, once for all moments; raise if the task cannot be called so."""
+        self._call = pack_call(home, self.task, code, self._args, self._kwargs)
+
+    def order(self, moment: datetime) -> Order:
+        """Return the order for the job of a moment."""
+        return self._packed().order_for(self.schedule.key(moment), SUBMITTER)
+
+    def single(self) -> Order:
+        """Return the order for a job of no moment; the call is packed anew, here."""
+        return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
+
+    def call(self) -> Put:
+        """Return the order to be kept for those who have not the code of the task."""
+        key, value = f"{CALLS}{self.schedule.id}", self._packed().as_document()
+        return Put(key, value, ttl=KEEP.total_seconds())
+
+    def _packed(self) -> ScheduledCall:
+        if self._call is None:
+            raise UsageError(f"the call of the {self.what} was not packed before a worker started")
+        return self._call
+
+    def record(self, past: Past, now: datetime) -> Put:
+        """Return what is to be written down."""
+        schedule = self.schedule
+        coming = rules.upcoming(schedule, past, now)
+        zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
+        times = schedule.when.text, zone, schedule.missed, past, coming
+        record = ScheduleRecord(schedule.task, *times, self._packed().text)
+        # Longer than any time in which nothing is written: what is forgotten begins anew.
+        keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
+        return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
+
+
+class Home(Opened, Packs, Protocol):
+    """What a scheduler needs of its app."""
+
+    def config(self, pool: str) -> PoolConfig: ...
+
+    def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
+
+
+class Scheduler:
+    """All schedules of an app, and the loop that submits what is due.
+
+    `zone` tells which time zone is meant where none is named.
+    """
+
+    def __init__(self, home: Home, codes: Codes, zone: Callable[[], str]) -> None:
+        self.home = home
+        self.zone = zone
+        self._codes = codes
+        self._timed: dict[str, Timed] = {}
+        self._is_checked = False
+        self._station: Station | None = None
+        self._loop: tuple[Station, asyncio.Task[None]] | None = None
+
+    def add(
+        self,
+        task: Task[..., Any, Any],
+        when: When,
+        missed: rules.Missed,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Have a task run at these moments, from the next one on."""
+        code, call = self._checked_call(task, args, kwargs)
+        schedule = Schedule(task.name, when, missed, call)
+        self._check_name(schedule)
+        timed = Timed(schedule, task, args, kwargs)
+        if self._is_checked:
+            timed.prepare(self.home, code)
+        self._timed = {**self._timed, schedule.id: timed}
+        if self._station is not None:
+            self.begin(self._station)
+
+    def order(self, id: str) -> Order | None:
+        """Return the order for one more job of a schedule that this process declares."""
+        found = self._timed.get(id)
+        return None if found is None else found.single()
+
+    def check(self) -> None:
+        """Raise for what cannot go well, as far as it was not known when it was declared."""
+        # Called on the thread that starts a worker: code of the user may run here.
+        self._is_checked = True
+        for one in self._timed.values():
+            if self._codes.find(one.task.name) is not one.task.code:
+                raise UsageError(
+                    f"{one.task.name!r} was made a task again after it was scheduled; write "
+                    "@app.cron(…) and @app.every(…) above @app.task(…)"
+                )
+            # Types may be defined after the task: only now they are all known.
+            one.prepare(self.home, one.task.code)
+            config = self.home.config(one.task.pool)
+            if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
+                raise UsageError(
+                    f"pool {one.task.pool!r} forgets idempotency keys too soon for the scheduled "
+                    f"task {one.task.name!r}, whose moments would run twice; give it key_ttl of at "
+                    f"least {KEY_TTL:,.0f} and max_keys of at least {MOST_KEYS:,}, or give the "
+                    "task another pool"
+                )
+
+    def begin(self, station: Station) -> None:
+        """Submit what is due while this station has workers; from any thread."""
+        self._station = station
+        if self._timed:
+            station.keeper.post(self._begin, station)
+
+    def _begin(self, station: Station) -> None:
+        if self._loop is not None and self._loop[0] is station and not self._loop[1].done():
+            return
+        if not station.keeper.closed:
+            work = Clockwork(station, self.home, lambda: list(self._timed.values()))
+            self._loop = station, station.keeper.start("scheduler", work.run)
+
+    def _checked_call(
+        self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Code, str]:
+        """Return what packs a call of a task, and what stands for the arguments in names.
+
+        Raise if it cannot be called with them.
+        """
+        code = task.code
+        if self._codes.find(task.name) is not code:
+            raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
+        # With a signature of its own: that of the task would keep types that are not yet defined.
+        trial = Code(code.name, code.fn, code.parcels)
+        try:
+            trial.pack(args, kwargs)
+        except UsageError as error:
+            raise UsageError(
+                f"{error.message}; a scheduled task is called with the args=(…) and kwargs={{…}} "
+                "of its schedule: give them there, or give its parameters defaults"
+            ) from None
+        given = trial.signature.bind(args, kwargs)[2]
+        return trial, digest(given).hex()[:CALL_DIGITS] if given else ""
+
+    def _check_name(self, schedule: Schedule) -> None:
+        if not is_short(schedule.key(NEVER)):
+            raise UsageError(
+                f"the task {shown(schedule.task)} cannot be scheduled under so long a name; give "
+                "it a shorter one: @app.task(name=…)"
+            )
+
+
+class Clockwork:
+    """The loop of one station; everything happens on its keeper."""
+
+    def __init__(
+        self, station: Station, opened: Opened, timed: Callable[[], Sequence[Timed]]
+    ) -> None:
+        self._station = station
+        self._keeper = station.keeper
+        self._runtime = station.keeper.runtime
+        self._timed = timed
+        self._seen = self._runtime.wall()
+        self._submissions = Submissions(opened, station.events, self._keeper.news.tell)
+        for one in timed():
+            # What is known of a schedule is not older than this loop.
+            one.look_at = None
+            one.renewed_at = None
+
+    async def run(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._pause())
+            # Not before: the worker for which this began may still be on its way in.
+            if not self._station.workers:
+                return
+
+    async def _look(self) -> None:
+        now = self._runtime.wall()
+        moved = now < self._seen
+        self._seen = now
+        for one in self._timed():
+            if one.look_at is not None and one.look_at > now and not moved:
+                continue
+            try:
+                await self._attend(one)
+            except StoreError:
+                raise  # The keeper tells, and begins anew in a second.
+            except Exception as error:
+                self._keeper.trouble(one.what, error)
+                one.look_at = self._runtime.wall() + AGAIN
+            else:
+                self._keeper.well(one.what)
+        self._keeper.well("scheduler")
+
+    def _pause(self) -> float:
+        """Return how long nothing is to be done; at most until the clock may have been moved."""
+        now = self._runtime.wall()
+        looks = [now if one.look_at is None else one.look_at for one in self._timed()]
+        left = (min(looks) - now).total_seconds() if looks else LOOK_EVERY
+        return min(LOOK_EVERY, max(SOONEST, left))
+
+    async def _attend(self, one: Timed) -> None:
+        """Submit what is due, and write it down."""
+        if not one.is_renewed(self._runtime.wall()):
+            # First: a schedule that can be seen can be triggered.
+            await self._renew(one)
+        found = await self._keeper.store.get_document(one.document)
+        pause = read_pause(await self._keeper.store.get_document(one.pause_document))
+        now = self._runtime.wall()
+        before = None if found is None else _past(found[0])
+        past = rules.begin(now) if before is None else before
+        if pause is not None:
+            past = rules.pass_over(one.schedule, past, pause.until(now))
+        paused = pause is not None and pause.paused
+        moments = [] if paused else rules.due(one.schedule, past, now)
+        refusal: PoolhandError | None = None
+        if moments:
+            self._tell_cut(one, past, moments)
+            done, refusal = await self._submit(one, moments)
+            if done:
+                past = rules.settle(one.schedule, past, done)
+        written = True
+        if past is not before:
+            put = replace(one.record(past, now), expect=0 if found is None else found[1])
+            written = one.ours = await self._keeper.store.put([put]) is not None
+        if refusal is not None:
+            raise refusal
+        # Where another was first it may have seen less than we did, or more.
+        one.look_at = self._next_look(one, past, now) if written else now
+
+    async def _renew(self, one: Timed) -> None:
+        """Keep the call and the pause for another year: the schedule is still declared."""
+        store = self._keeper.store
+        await store.put([one.call()])
+        kept = await store.get_document(one.pause_document)
+        pause = read_pause(kept)
+        if kept is not None and pause is not None and pause.paused:
+            value, version = kept
+            # Nothing is written if the schedule is resumed meanwhile.
+            await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
+        one.renewed_at = self._runtime.wall()
+
+    def _next_look(self, one: Timed, past: Past, now: datetime) -> datetime:
+        coming = rules.upcoming(one.schedule, past, now)
+        wait = 0.0 if one.ours else self._runtime.random.uniform(*PATIENCE)
+        at = NEVER if coming is None else coming + timedelta(seconds=wait)
+        return min(at, now + RENEW_EVERY)
+
+    async def _submit(
+        self, one: Timed, moments: Sequence[datetime]
+    ) -> tuple[list[datetime], PoolhandError | None]:
+        """Hand in the jobs of moments; return those that are in before the first refused one."""
+        done: list[datetime] = []
+        for start in range(0, len(moments), AT_ONCE):
+            part = moments[start : start + AT_ONCE]
+            # Under no owner: where submitters are blocked it is refused, and comes again.
+            batches = [Batch((one.order(moment),)) for moment in part]
+            refusal: PoolhandError | None = None
+            for moment, answer in zip(part, await self._keeper.store.add(batches), strict=True):
+                try:
+                    self._submissions.accepted(answer)
+                except PoolhandError as error:
+                    refusal = refusal or error
+                if refusal is None:
+                    done.append(moment)
+            if refusal is not None:
+                return done, refusal
+        return done, None
+
+    def _tell_cut(self, one: Timed, past: Past, moments: Sequence[datetime]) -> None:
+        if len(moments) == rules.MOST and rules.leaves_out(one.schedule, past, moments[0]):
+            text = (
+                f"more than {rules.MOST:,} moments were missed since {past.last.isoformat()}; "
+                f"those before {moments[0].isoformat()} are left out"
+            )
+            self._keeper.trouble(one.what, PoolhandError(text))
+
+
+def read_pause(found: tuple[bytes, int] | None) -> Pause | None:
+    """Return a pause as it is kept; None where there is none, or one of a newer version."""
+    with suppress(msgspec.DecodeError):
+        return None if found is None else msgspec.json.decode(found[0], type=Pause)
+    return None
+
+
+def _past(data: bytes) -> Past | None:
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(data, type=ScheduleRecord).past
+    return None  # Written by a newer version: it begins anew, and repeats nothing.

@@ -1,0 +1,112 @@
+"""Listening: reads the events of jobs for those who follow them; lives on the keeper's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from poolhand.contract import Stored, Written
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.errors import JobLost
+from poolhand.rules.job import Job
+from poolhand.rules.streams import JobEvent, Kind, events_of
+
+POLL = 1.0  # hints may be lost; what is true is asked for this often
+PAGE = 500
+
+
+Told = tuple[Sequence[JobEvent], bool]
+
+
+class Readable(Protocol):
+    """The verbs of a store that tell what became of a job."""
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]: ...
+
+
+class _Body(Struct):
+    attempt: int
+    data: Any
+
+
+_read_body = msgspec.json.Decoder(_Body).decode
+
+
+class Listening:
+    """Wakes those who wait for a job to tell more."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._store = keeper.store
+        self._keeper = keeper
+        self._heard = asyncio.Event()
+
+    def hint(self) -> None:
+        """Note that some job has told something, or is over."""
+        self._heard.set()
+        self._heard = asyncio.Event()
+
+    async def follow(self, id: str, after: int) -> AsyncIterator[JobEvent]:
+        """Yield the events of a job from behind a number on, until it is over; on any loop."""
+        over = False
+        while not over:
+            page, over = await self._keeper.ask(partial(self._next, id, after))
+            for event in page:
+                yield event
+                after = event.number
+
+    async def _next(self, id: str, after: int) -> Told:
+        """Return what comes next, once there is something."""
+        while True:
+            heard = self._heard
+            told = await look(self._store, id, after)
+            if told is not None:
+                return told
+            await _until(heard)
+
+
+async def look(store: Readable, id: str, after: int) -> Told | None:
+    """Return what a job has told behind a number, and whether that is all; None: nothing yet."""
+    if lines := await store.read(events_of(id), after, PAGE):
+        return [_event(line) for line in lines], False
+    stored = (await store.get([id]))[0]
+    if stored is None:
+        raise JobLost(f"job {id} is not kept any more, nor what it told", job_id=id)
+    if not stored.job.status.terminal:
+        return None
+    # What was written before its end may have come in between.
+    if lines := await store.read(events_of(id), after, PAGE):
+        return [_event(line) for line in lines], False
+    return await _last(store, stored.job, after), True
+
+
+async def _last(store: Readable, job: Job, after: int) -> list[JobEvent]:
+    """Return how a job ended as its last event, whose number nothing else can ever have.
+
+    Who has heard that hears nothing more.
+    """
+    if after > 0 and not await store.read(events_of(job.id), after - 1, 1):
+        return []
+    at = job.finished_at or job.submitted_at
+    return [JobEvent(after + 1, at, Kind.STATE, job.attempts, job.status.value)]
+
+
+async def _until(heard: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(POLL):
+            await heard.wait()
+    except TimeoutError:
+        pass
+
+
+def _event(line: Written) -> JobEvent:
+    body = _read_body(line.body)
+    return JobEvent(line.number, line.at, Kind(line.kind), body.attempt, body.data)

@@ -1,0 +1,126 @@
+"""The ledger: what running jobs may ask of the store, each for itself and under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Line, Put
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.streams.numbers import bodies_of, last_number
+from poolhand.errors import Conflict, SessionErased
+from poolhand.rules.job import Job, Status
+from poolhand.rules.streams import erasure_of, inbox_of, journal_of
+
+RECORD, REVISION = "record", "revision"
+
+
+class Ledger:
+    """Answers on the keeper; asked from any loop or thread."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._verbs: dict[str, Callable[..., Awaitable[Any]]] = {
+            "journal": self._journal,
+            "record": self._record,
+            "document": self._document,
+            "put": self._put,
+            "keys": self._keys,
+            "job": self._job,
+            "lines": self._lines,
+            "inbox": self._inbox,
+            "shorten": self._shorten,
+            "save": self._save,
+            "hold": self._hold,
+        }
+        self._held: dict[int, tuple[Put, Line]] = {}
+
+    def ask(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
+        """Have something done for a job."""
+        return self._keeper.ask(partial(self._verbs[verb], job, token, *details))
+
+    def ask_sync(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Any:
+        return self._keeper.ask_sync(partial(self._verbs[verb], job, token, *details))
+
+    async def _journal(self, job: Job, token: int) -> list[bytes]:
+        """Return all that was recorded for a job."""
+        return await bodies_of(self._keeper.store, journal_of(job.run))
+
+    async def _record(self, job: Job, token: int, body: bytes) -> None:
+        """Record something for a job, for all its attempts to come."""
+        if await self._keeper.store.append([Line(journal_of(job.run), RECORD, body, token)]):
+            raise Conflict(
+                f"job {job.id} is not this attempt's any more; what it did is not recorded"
+            )
+
+    async def _document(self, job: Job, token: int, key: str) -> tuple[bytes, int] | None:
+        return await self._keeper.store.get_document(key)
+
+    async def _put(
+        self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]
+    ) -> tuple[int, ...] | None:
+        """Write documents; None if another version of one was there, or no lease is."""
+        return await self._keeper.store.put([Put(*one) for one in puts], token)
+
+    async def _keys(self, job: Job, token: int, prefix: str, after: str, limit: int) -> list[str]:
+        """Return keys of documents that begin so."""
+        return await self._keeper.store.scan(prefix, after, limit)
+
+    async def _job(self, job: Job, token: int, other: str) -> Job | None:
+        """Return another job."""
+        found = (await self._keeper.store.get([other]))[0]
+        return None if found is None else found.job
+
+    async def _lines(self, job: Job, token: int, stream: str) -> list[bytes]:
+        return await bodies_of(self._keeper.store, stream)
+
+    async def _inbox(self, job: Job, token: int) -> list[bytes]:
+        """Return what joined a turn while it waited."""
+        return await bodies_of(self._keeper.store, inbox_of(job.id))
+
+    async def _shorten(self, job: Job, token: int, stream: str, keep: int) -> None:
+        """Keep the last lines of a stream alone."""
+        store = self._keeper.store
+        await store.trim(stream, await last_number(store, stream) - keep + 1)
+
+    async def _save(
+        self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
+    ) -> int:
+        """Write the state of a session now, and that it was so; return the version."""
+        store = self._keeper.store
+        put = Put(key, value, None, ttl, seen)
+        versions = await store.put([put], token, [Line(key, REVISION, value)])
+        if versions is None:
+            erased = await store.get_document(erasure_of(key))
+            if erased is not None and seen <= int(erased[0]):
+                raise SessionErased(
+                    f"session {job.session!r} was erased while job {job.id}, a turn of it, ran: "
+                    "nothing of it is saved; let the turn end, and submit anew what shall stay"
+                )
+            raise Conflict(f"job {job.id} is not this attempt's any more; its session is not saved")
+        return versions[0]
+
+    async def _hold(
+        self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
+    ) -> None:
+        """Have the state of a session written when its turn ends well."""
+        self._held[token] = Put(key, value, None, ttl, seen), Line(key, REVISION, value)
+
+    def closing(self, changes: Sequence[Change]) -> list[Change]:
+        """Return changes with what is to be written with them."""
+        return [self._with_state(change) for change in changes] if self._held else list(changes)
+
+    def _with_state(self, change: Change) -> Change:
+        held = self._held.get(change.token)
+        if held is None or change.job.status is not Status.COMPLETED:
+            return change
+        put, line = held
+        return replace(change, documents=(*change.documents, put), log=(*change.log, line))
+
+    def over(self, tokens: Iterable[int]) -> None:
+        """Forget attempts that have ended."""
+        for token in tokens:
+            self._held.pop(token, None)

@@ -1,0 +1,343 @@
+"""The executor: the steps of one attempt at a stored job, around what the slot runs.
+
+The slot runs, times and judges. Here a claim becomes something to run, and its end a change of the
+store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.contract import Change, Claim
+from poolhand.durable.calls.call_record import (
+    CALL,
+    CONTEXT,
+    Brief,
+    bound,
+    bound_result,
+    bound_to,
+    expect_own_run,
+    read_brief,
+)
+from poolhand.durable.calls.returned import Returned, pack_returned
+from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError, WireError
+from poolhand.rules import lifecycle
+from poolhand.rules.causes import call_cause, home_cause, key_cause, task_cause
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
+from poolhand.rules.retry import NO_RETRY, Retry
+from poolhand.runtime import Identity
+
+# Whether a closure may still run at its home, which is elsewhere.
+Held = Callable[[Identity, str], bool]
+
+MOST_REFUSED = 1000  # a claim names them all
+NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
+
+
+class Errand(Struct, frozen=True):
+    """A claim that can run: its code, the call to make, and what it was told.
+
+    A closure has the whole `context` of its submitter, a task what it `brought` along of that.
+    """
+
+    claim: Claim
+    brief: Brief
+    code: Code | None
+    call: Callable[[], Any]
+    alone: bool = False
+    context: Context | None = None
+    brought: dict[str, Any] = {}
+
+    @property
+    def job(self) -> Job:
+        return self.claim.job
+
+    def own(self, value: Any) -> Returned | None:
+        """Return a value for those who wait for it here: that of a closure may be kept nowhere."""
+        return Returned(value) if self.code is None else None
+
+
+class Hopeless(Struct, frozen=True):
+    """A claim that cannot run, and what that means for its job."""
+
+    claim: Claim
+    outcome: Failed
+
+
+class Closure(Struct, frozen=True):
+    """A call that lives in this process alone, in the context of its submitter."""
+
+    call: Callable[[], Any]
+    context: Context
+
+    @classmethod
+    def of(cls, call: Callable[[], Any]) -> Closure:
+        return cls(call, copy_context())
+
+
+def call_of(code: Code, brief: Brief, job: Job) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Return the call of a job, if it is its own, and what came along with it."""
+    of_call = of_context = b""
+    if code.signs:
+        expect_own_run(brief, job)
+        to = bound_to(job, brief, job.run)
+        of_call, of_context = bound(CALL, to), bound(CONTEXT, to)
+    call = code.unpack(brief.payload, of_call)
+    return call, {} if brief.context is None else code.unpack_context(brief.context, of_context)
+
+
+class Executor:
+    """Knows the code of an app, and the closures that this process has handed in.
+
+    `pools` returns those that its jobs are in, None where they may be in any. `is_home`: closures
+    are handed in here.
+    """
+
+    def __init__(
+        self,
+        codes: Codes,
+        pools: Callable[[], tuple[str, ...] | None] = lambda: None,
+        *,
+        is_home: bool = False,
+    ) -> None:
+        self.codes = codes
+        self.pools = pools
+        self.is_home = is_home
+        self.closures: dict[str, Closure] = {}
+        # Replaced, not changed: the thread of the store reads it.
+        self._refused: tuple[object, frozenset[str]] = None, frozenset()
+
+    def prepare(self, claim: Claim, held: Held) -> Errand | Hopeless | Change:
+        """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
+        job_id = claim.job.id
+        try:
+            brief = read_brief(claim.brief, job_id)
+            if brief.closure:
+                return self._closure(claim, brief, held)
+            code = self.codes.find(brief.task)
+            if code is None:
+                return set_aside(claim, task_cause(brief.task))
+            if not code.is_meant(brief.task, brief.source):
+                return self._refuse(claim, task_cause(brief.task))
+        except Exception as error:
+            return Hopeless(claim, Failed(error, permanent=True))
+        try:
+            call, brought = call_of(code, brief, claim.job)
+        except BadSignature as error:
+            return _unverified(claim, error)
+        except WireError as error:
+            return self._misfit(claim, brief, code, error)
+        except Exception as error:
+            # Whatever the types of the user do when they are made.
+            return Hopeless(claim, Failed(error, permanent=True))
+        # Nearly no job has crashed, and reading a retry rule costs as much as all the rest.
+        alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
+        if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
+            return Hopeless(claim, Failed(_never_alone(claim.job, code), permanent=True))
+        return Errand(claim, brief, code, call, alone, brought=brought)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The causes of calls that the tasks here, as they are registered now, do not accept."""
+        codes, refused = self._refused
+        return refused if codes == self.codes.registered else frozenset()
+
+    def causes(self) -> frozenset[str]:
+        """Return the causes of jobs that wait for what is here."""
+        return self.codes.causes()
+
+    def complete(self, errand: Errand, claim: Claim, value: Any, end: End) -> Change | Failed:
+        """Say how a job that returned is kept; a value that cannot be kept is a failure."""
+        code = errand.code
+        try:
+            if code is None:
+                # This process has it already; others find it if it is JSON.
+                data = pack_returned(value)
+            else:
+                data = code.pack_result(value, bound_result(claim.job) if code.signs else b"")
+        except PoolhandError as error:
+            return Failed(error, permanent=True)
+        except Exception as error:
+            kind = type(error).__name__
+            text = f"what {claim.job.name} returned raises {kind} when it is written; return data"
+            return Failed(UsageError(text), permanent=True)
+        return Change(lifecycle.complete(claim.job, data, end.at, end.ran), claim.token)
+
+    def settle(self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End) -> Change:
+        """Say what became of a job that did not return a value."""
+        assert not isinstance(outcome, Completed)
+        job = lifecycle.settle(claim.job, outcome, policy, end.at, end.ran, end.roll)
+        return _change(job, claim, _wait(job, outcome, end.at), end)
+
+    def settle_surely(
+        self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End
+    ) -> tuple[Change, Outcome]:
+        """Settle also what breaks whoever looks at it; return the outcome that it counts as."""
+        try:
+            return self.settle(claim, outcome, policy, end), outcome
+        except Exception:
+            outcome = unreadable(claim.job.id)
+            return self.settle(claim, outcome, policy, end), outcome
+
+    def lost(self, claim: Claim, brief: Brief, end: End) -> Change:
+        """Say what becomes of a job whose own process died under it."""
+        job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
+        return _change(job, claim, 0.0, end)
+
+    def _refuse(self, claim: Claim, cause: str) -> Change:
+        """Set aside what this process offered to run, and does not offer again."""
+        refused = self.refused
+        # Too many: they are forgotten, and each of them is tried once more.
+        known = refused if len(refused) < MOST_REFUSED else frozenset()
+        self._refused = self.codes.registered, known | {cause}
+        return set_aside(claim, cause)
+
+    def _misfit(
+        self, claim: Claim, brief: Brief, code: Code, error: WireError
+    ) -> Hopeless | Change:
+        """Set aside a call that the version of the task that it was submitted to may accept."""
+        if brief.version is None or brief.version == code.version:
+            return Hopeless(claim, Failed(error, permanent=True))
+        cause = call_cause(brief.version, claim.job.name)
+        change = self._refuse(claim, cause)
+        fault = Fault(f"poolhand.errors.{type(error).__name__}", error.message)
+        return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
+
+    def _closure(self, claim: Claim, brief: Brief, held: Held) -> Errand | Hopeless | Change:
+        closure = self.closures.get(claim.job.id)
+        if closure is None:
+            if brief.home is not None and held(brief.home, claim.job.id):
+                return set_aside(claim, home_cause(brief.home))
+            text = (
+                f"job {claim.job.id} called {brief.task}, which no task is: it lived in the "
+                "process that submitted it, and that is gone; register it as a task, or submit it "
+                "again"
+            )
+            return Hopeless(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
+        return Errand(claim, brief, None, closure.call, context=closure.context)
+
+
+class End(Struct, frozen=True):
+    """How an attempt ended: when, after how long, with a number for the jitter of a retry."""
+
+    at: datetime
+    ran: float
+    roll: float
+    fault: Fault | None = None
+    stuck: bool = False
+
+
+def hand_back(claim: Claim) -> Change:
+    """Return a job that was stopped in good order, or not begun, to where it came from."""
+    return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
+
+
+def set_aside(claim: Claim, cause: str) -> Change:
+    """Let a job that cannot run in this process wait for one where it can."""
+    return Change(lifecycle.set_aside(claim.job, cause), claim.token)
+
+
+def _unverified(claim: Claim, error: BadSignature) -> Hopeless | Change:
+    if error.missing_key is None:
+        return Hopeless(claim, Failed(error, permanent=True))
+    # Another worker may have it: a new key does not reach all of them at once.
+    return set_aside(claim, key_cause(error.missing_key, claim.job.name))
+
+
+def unwritable(change: Change, error: Exception) -> Change:
+    """Return what is written of a job whose outcome, as it is, no store can take."""
+    text = f"how it ended cannot be kept ({type(error).__name__})"
+    job = change.job
+    ended_at = job.finished_at or job.started_at
+    job = replace(job, status=Status.FAILED, finished_at=ended_at, result=None, run_at=None)
+    fault = Fault("poolhand.errors.JobFailed", text)
+    return Change(lifecycle.with_fault(job, fault), change.token, stuck=change.stuck)
+
+
+def crashed(claim: Claim, at: datetime) -> Change:
+    """Say what becomes of a job whose process died, as told by somebody else."""
+    brief = _told(claim)
+    # One that cannot be read waits: whoever claims it next says what is wrong with it.
+    policy, rerun = (None, True) if brief is None else (brief.policy, brief.rerun)
+    job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
+    text = "the process that ran it died"
+    if job.status is Status.FAILED and not rerun:
+        text += NOT_AGAIN
+    return Change(lifecycle.with_fault(job, _lost(text)), claim.token, 0.0)
+
+
+def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
+    """Say what becomes of a job that its worker has stopped; `entered`: its code had begun."""
+    brief = _told(claim) if entered else None
+    job = lifecycle.cut_short(claim.job, brief is None or brief.rerun, at)
+    if job.status is Status.FAILED:
+        job = lifecycle.with_fault(job, _lost("its worker was stopped while it ran" + NOT_AGAIN))
+    return Change(job, claim.token, 0.0)
+
+
+def loss_of(job: Job) -> JobLost:
+    """Return what the callers of a job get that must not start again."""
+    text = "" if job.error is None else job.error.message
+    return JobLost(f"job {job.id} was lost: {text}", job_id=job.id)
+
+
+def _told(claim: Claim) -> Brief | None:
+    try:
+        return read_brief(claim.brief, claim.job.id)
+    except PoolhandError:
+        return None
+
+
+def _lost(text: str) -> Fault:
+    return Fault("poolhand.errors.JobLost", text)
+
+
+def _is_proven_enough(job: Job, brief: Brief) -> bool:
+    """Tell whether a job that should run alone, and cannot, has had its last chance in company."""
+    return (brief.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
+
+
+def _never_alone(job: Job, code: Code) -> JobLost:
+    return JobLost(
+        f"job {job.id} was lost: {job.crashes} processes that ran it died, and "
+        f"{code.unfindable().message}",
+        job_id=job.id,
+    )
+
+
+def is_own_loss(outcome: Outcome, job: Job) -> bool:
+    """Tell whether an outcome says that the process of this job is gone."""
+    # By its id: a job may pass on that another one was lost.
+    error = outcome.error if isinstance(outcome, Failed) else None
+    return type(error) is JobLost and error.job_id == job.id
+
+
+def _change(job: Job, claim: Claim, wait: float | None, end: End) -> Change:
+    if end.fault is not None:
+        job = lifecycle.with_fault(job, writable(end.fault))
+    return Change(job, claim.token, wait=wait, stuck=end.stuck)
+
+
+def writable(fault: Fault) -> Fault:
+    """Return a fault whose texts every store can take: errors may hold what is no text."""
+    texts = (fault.type, fault.message, fault.traceback)
+    return Fault(*(text.encode(errors="replace").decode() for text in texts))
+
+
+def _wait(job: Job, outcome: Outcome, at: datetime) -> float | None:
+    """Return the seconds until a job runs again; None where it named a moment of the calendar."""
+    if job.status is Status.QUEUED:
+        return 0.0
+    if job.run_at is None or job.status is not Status.SCHEDULED:
+        return None
+    if isinstance(getattr(outcome, "until", None), datetime):
+        return None
+    return max(0.0, (job.run_at - at).total_seconds())

@@ -1,0 +1,290 @@
+"""The hand of a worker: what claims and writes for it, on the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from poolhand.contract import Change, Claim, Replaced, Wanted
+from poolhand.durable.client.outcomes import Outcomes
+from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.leases.heartbeat import Heartbeat
+from poolhand.durable.streams.event_writer import Chronicle
+from poolhand.durable.streams.job_api import Ledger
+from poolhand.durable.worker.executor import hand_back, unwritable
+from poolhand.errors import StoreError
+
+POLL = 1.0  # hints may be lost; what is true is asked for this often
+RETRY_FIRST, RETRY_MOST = 0.05, 1.0
+STEP_ASIDE = 0.05  # for those who can run what was passed on
+
+
+# Which pools to claim from, None for all, by which causes, and by which not.
+Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]]
+
+
+class Done(Struct, frozen=True):
+    """What became of a claimed job, and what it raised, for those who wait in this process.
+
+    `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
+    for another that no store could take. One that had not `begun` is passed on to others without a
+    word. `failed`: the attempt ended with an error, whatever becomes of the job.
+    """
+
+    change: Change
+    error: BaseException | None = None
+    value: Any = None
+    poor: bool = False
+    begun: bool = True
+    failed: bool = False
+
+
+class Delivery(Struct, frozen=True):
+    """What the hand brings: new claims, and which of the things done were written."""
+
+    claims: tuple[Claim, ...]
+    written: tuple[Done, ...] = ()
+    refused: tuple[Done, ...] = ()
+
+
+class Served(Protocol):
+    """Whom a hand works for, on another loop."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether code runs whose end is still to be written."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its loop is closed: nothing can be brought there any more."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def left_behind(self) -> list[Done]:
+        """Return what is to be written for a crew that is gone."""
+
+
+class Hand:
+    """Settles what is done and claims for the slots that are free, both in one write.
+
+    While a write is on its way, what comes gathers for the next. What could not be written is kept
+    and tried again: a finished job is not lost because a store is away for a moment.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        heart: Heartbeat,
+        outcomes: Outcomes,
+        telling: tuple[Chronicle, Ledger],
+        choose: Choose,
+        served: Served,
+    ) -> None:
+        self._keeper = keeper
+        self._heart = heart
+        self._outcomes = outcomes
+        self._chronicle, self._ledger = telling
+        self._choose = choose
+        self._served = served
+        self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
+        self._done: list[Done] = []
+        self._free: list[int] = []
+        self._released: list[int] = []
+        self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._retry_in = 0.0
+        self._one_by_one = False
+        self._aside = False
+        self._claiming = True
+        self._closing = self._deserted = False
+        self._writing = False
+
+    def put(self, done: Sequence[Done], free: Sequence[int], released: Sequence[int]) -> None:
+        """Take over what is done, which slots are free, which tokens have left theirs.
+
+        From any thread. What was put is written even if the order of calls is lost on the way.
+        """
+        self._mail.append((done, free, released))
+        self._keeper.post(self._wake.set)
+
+    def hint(self) -> None:
+        # Also while no slot is free: those that are may be with a claim on its way, which was
+        # decided before what this hint tells of.
+        if self._claiming:
+            self._wake.set()
+
+    async def stop_claiming(self) -> None:
+        """Claim no more; what a write on its way still brings is given back from here."""
+        self._claiming = False
+
+    def close(self) -> None:
+        """End when nothing is left to be written."""
+        self._claiming, self._closing = False, True
+        self._wake.set()
+
+    async def ended(self) -> None:
+        """Wait until all is written; what still runs is not waited for."""
+        while not self._is_over() and (self._has_mail or not self._served.at_work):
+            self._looked.clear()
+            await self._looked.wait()
+
+    async def run(self) -> None:
+        while not self._is_over():
+            await self._woken()
+            if self._served.gone and not self._deserted:
+                self._deserted = True
+                self._done += self._served.left_behind()
+                self.close()
+            self._fetch()
+            if self._done or (self._free and self._claims):
+                await self._write()
+            if self._released and not self._done:
+                # Behind what was done: until that is written they are not known to be stuck.
+                await self._release()
+            self._looked.set()
+
+    @property
+    def _claims(self) -> bool:
+        return self._claiming and not self._aside and self._heart.steady
+
+    @property
+    def _has_mail(self) -> bool:
+        return bool(self._mail or self._done or self._released or self._writing)
+
+    def _is_over(self) -> bool:
+        at_work = self._served.at_work and not self._deserted
+        return self._closing and not (self._has_mail or at_work)
+
+    def _fetch(self) -> None:
+        while self._mail:
+            done, free, released = self._mail.popleft()
+            self._done += done
+            self._free += free
+            self._released += released
+
+    async def _woken(self) -> None:
+        if self._retry_in:
+            await asyncio.sleep(self._retry_in)
+            return
+        try:
+            async with asyncio.timeout(POLL):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _write(self) -> None:
+        most = 1 if self._one_by_one else len(self._done)
+        done, self._done = self._done[:most], self._done[most:]
+        if not all(one.begun or one.change.job.waits_for for one in done):
+            self._step_aside()
+        free, self._free = (self._free, []) if self._claims else ([], self._free)
+        self._writing = True
+        try:
+            replaced = await self._exchange(done, free)
+        except BaseException as error:
+            self._free = free + self._free
+            self._done = self._kept(done, error) + self._done
+            self._fail(error)
+            return
+        finally:
+            self._writing = False
+        self._retry_in = 0.0
+        self._one_by_one = self._one_by_one and bool(self._done)
+        if self._done:
+            self._wake.set()
+        if not self._one_by_one:
+            self._keeper.well("worker")
+        taken = {claim.slot for claim in replaced.claims}
+        self._free += [slot for slot in free if slot not in taken]
+        self._tell(done, replaced)
+
+    def _step_aside(self) -> None:
+        """Claim nothing for a moment: what is passed on must not come straight back."""
+        self._aside = True
+        self._keeper.loop.call_later(STEP_ASIDE, self._step_back)
+
+    def _step_back(self) -> None:
+        self._aside = False
+        self._wake.set()
+
+    async def _release(self) -> None:
+        """Take the slots back of code that has ended at last."""
+        released, self._released = self._released, []
+        self._writing = True
+        try:
+            await self._keeper.store.release(released)
+        except BaseException as error:
+            self._released = released + self._released
+            self._fail(error)
+        else:
+            self._retry_in = 0.0
+        finally:
+            self._writing = False
+
+    def _fail(self, error: BaseException) -> None:
+        """Note that something has to be tried again."""
+        self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
+        if not isinstance(error, Exception):
+            raise error
+        self._keeper.trouble("worker", error)
+
+    def _kept(self, done: list[Done], error: BaseException) -> list[Done]:
+        """Return what is tried again after a failure.
+
+        A store that is away comes back. Anything else is the fault of one thing that cannot be
+        written: it is found, and does not keep the others from it.
+        """
+        if isinstance(error, StoreError) or not isinstance(error, Exception):
+            return done
+        if len(done) == 1:
+            (one,) = done
+            return [] if one.poor else [Done(unwritable(one.change, error), error, poor=True)]
+        self._one_by_one = True
+        return done
+
+    async def _exchange(self, done: list[Done], free: list[int]) -> Replaced:
+        store = self._keeper.store
+        wanted = Wanted(self._heart.owner.id, tuple(free), *self._choose()) if free else None
+        for one in done:
+            if one.value is not None or one.error is not None:
+                self._outcomes.expect(one.change.job, one.value, one.error)
+        if done:
+            changes = self._ledger.closing([one.change for one in done])
+            changes = await self._chronicle.closing(changes)
+            replaced = await store.replace(changes, wanted)
+            tokens = [change.token for change in changes]
+            self._chronicle.over(tokens)
+            self._ledger.over(tokens)
+            return replaced
+        claims = () if wanted is None else tuple(await store.claim(wanted))
+        return Replaced((), claims)
+
+    def _tell(self, done: list[Done], replaced: Replaced) -> None:
+        claims = replaced.claims
+        if claims and not self._claiming:
+            # They were on their way when their worker took no more.
+            self._done += [Done(hand_back(claim), begun=False) for claim in claims]
+            self._wake.set()
+            claims = ()
+        if not done and not claims:
+            return
+        at = self._keeper.runtime.monotonic()
+        for claim in claims:
+            self._outcomes.meet(claim.job, at)
+        written: list[Done] = []
+        refused: list[Done] = []
+        for one, made in zip(done, replaced.made, strict=True):
+            job = one.change.job
+            (written if made else refused).append(one)
+            if not made:
+                self._outcomes.retract(job)
+            elif job.status.terminal:
+                self._outcomes.tell(job)
+            else:
+                self._outcomes.meet(job, at)
+        self._served.deliver(Delivery(claims, tuple(written), tuple(refused)))

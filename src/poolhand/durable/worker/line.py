@@ -1,0 +1,166 @@
+"""The line between a worker and the keeper, whose loops are two: what one tells the other."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, Task
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from poolhand.contract import Claim
+from poolhand.durable.catalogue import Published
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.worker.executor import hand_back, stopped
+from poolhand.durable.worker.hand import Choose, Delivery, Done, Hand
+from poolhand.durable.worker.running_claim import StoredWork
+from poolhand.durable.worker.tray import Tray
+from poolhand.pool.engine.drain import STOP_GRACE
+from poolhand.pool.slots.slots import Slots
+from poolhand.rules.waits.nested_waits import WorkerSlots
+
+
+class Crew(Protocol):
+    """What a worker does when it is told; on its own loop."""
+
+    @property
+    def loop(self) -> AbstractEventLoop: ...
+
+    @property
+    def running(self) -> Mapping[int, StoredWork]:
+        """What runs, by its token."""
+
+    @property
+    def stuck(self) -> Collection[int]:
+        """The tokens of jobs that are over while their code still runs."""
+
+    @property
+    def slots(self) -> Slots[StoredWork]: ...
+
+    def receive(self) -> None: ...
+
+    def lose(self, tokens: Sequence[int]) -> None: ...
+
+    def give_up(self) -> None: ...
+
+    def cancel(self, tokens: Sequence[int]) -> None: ...
+
+    def stop_now(self, grace: float) -> None: ...
+
+
+class Line:
+    """A worker as the keeper knows it: one that holds leases, and one that claims.
+
+    All but `begin` happens on the keeper's loop. The worker puts things on the `tray`; what is
+    brought to it waits as `claims` and `news`.
+    """
+
+    def __init__(self, station: Station, choose: Choose, crew: Crew) -> None:
+        self.task: Task[None] | None = None
+        self.claims: deque[Claim] = deque()
+        self.news: deque[Delivery] = deque()
+        self.catalogue: Published | None = None
+        self._station = station
+        self._choose = choose
+        self._crew = crew
+        self.hand = Hand(
+            station.keeper,
+            station.heart,
+            station.outcomes,
+            (station.chronicle, station.ledger),
+            choose,
+            self,
+        )
+        self.tray = Tray(crew.loop, self.hand)
+
+    def begin(self) -> None:
+        """Let the keeper know the worker; on the worker's loop."""
+        self._station.keeper.post(self._begin)
+
+    def _begin(self) -> None:
+        if not self._station.keeper.closed:
+            self._station.heart.join(self)
+            self._station.workers.append(self)
+            self.task = self._station.keeper.start("worker", self._serve)
+
+    async def _serve(self) -> None:
+        await self.hand.run()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self in self._station.workers:
+            self._station.heart.part(self)
+            self._station.workers.remove(self)
+
+    async def finish(self, within: float) -> None:
+        """Write what is done, for so many seconds at most.
+
+        What takes longer, or has not ended, is written when that is possible.
+        """
+        self.hand.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self.hand.ended()
+                if not self.at_work:
+                    self._leave()
+
+    @property
+    def at_work(self) -> bool:
+        crew = self._crew
+        return bool(self.claims) or bool(crew.running) or bool(crew.stuck) or self.tray.full
+
+    @property
+    def gone(self) -> bool:
+        return self._crew.loop.is_closed()
+
+    def tokens(self) -> Sequence[int]:
+        return list(self._crew.running)
+
+    def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
+        """Return the slots of the worker and what runs there, given which ids each job awaits."""
+        slots = self._crew.slots
+        # A list first: made in one go, while jobs begin and end.
+        ids = [work.id for work in list(self._crew.running.values())]
+        ids += [claim.job.id for claim in list(self.claims)]
+        held = {id: tuple(awaited.get(id, ())) for id in ids}
+        return WorkerSlots(len(slots.all), self.pools(), held, slots.stuck)
+
+    def pools(self) -> tuple[str, ...] | None:
+        return self._choose()[0]
+
+    def hint(self) -> None:
+        self.hand.hint()
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.claims += delivery.claims
+        self.news.append(delivery)
+        self._tell(self._crew.receive)
+
+    def lose(self, tokens: Sequence[int]) -> None:
+        self._tell(self._crew.lose, tokens)
+
+    def give_up(self) -> None:
+        self._tell(self._crew.give_up)
+
+    def cancel(self, tokens: Sequence[int]) -> None:
+        self._tell(self._crew.cancel, tokens)
+
+    def dismiss(self) -> None:
+        self.hand.close()
+        self._tell(self._crew.stop_now, STOP_GRACE)
+
+    def left_behind(self) -> list[Done]:
+        """Return what a loop that was closed in the middle of everything did not send."""
+        self.tray.send()
+        self.hand.put((), (), tuple(self._crew.stuck))
+        at = self._station.keeper.runtime.wall()
+        begun = [work.claim for work in self._crew.running.values() if not work.lost]
+        changes = [stopped(claim, at) for claim in begun]
+        changes += [hand_back(claim) for claim in self.claims]
+        return [Done(change) for change in changes]
+
+    def _tell(self, call: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):
+            # The loop is closed: the hand will see it.
+            self._crew.loop.call_soon_threadsafe(call, *args)

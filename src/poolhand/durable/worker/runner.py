@@ -1,0 +1,397 @@
+"""A worker: slots of this process that run what a store hands out."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from poolhand.contract import Change, Claim
+from poolhand.durable.calls.capture import close_output
+from poolhand.durable.connection.connection import Station
+from poolhand.durable.leases.stuck_slots import StuckSlots
+from poolhand.durable.streams.execution_log import Tried, logged
+from poolhand.durable.worker.announcing import Announcing
+from poolhand.durable.worker.attention import Attention
+from poolhand.durable.worker.executor import (
+    End,
+    Errand,
+    Executor,
+    Hopeless,
+    hand_back,
+    is_own_loss,
+    loss_of,
+    stopped,
+)
+from poolhand.durable.worker.guard import Guard
+from poolhand.durable.worker.hand import Done
+from poolhand.durable.worker.line import Line
+from poolhand.durable.worker.running_claim import StoredWork
+from poolhand.durable.worker.set_aside import StoreLookup
+from poolhand.durable.worker.settings import WorkTerms
+from poolhand.errors import PoolhandError
+from poolhand.observe import events
+from poolhand.observe.stalls import warn_stuck
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine.drain import STOP_GRACE
+from poolhand.pool.engine.outbox import Outbox
+from poolhand.pool.slots.attempt import Attempt
+from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.fault import error_of, fault_of
+from poolhand.pool.slots.slots import Slots
+from poolhand.rules import lifecycle
+from poolhand.rules.job import HARD_TIMEOUT, Status
+from poolhand.rules.outcome import Cancelled, Failed, Outcome
+from poolhand.rules.retry import NO_RETRY
+
+CANCEL_GRACE = 5.0
+LAST_WORDS = 2.0
+
+
+class Worker:
+    """Runs claims in its slots, on one event loop; its hand on the keeper claims and writes.
+
+    Every claim ends in exactly one change, unless its lease is lost: then whatever becomes of it
+    here counts for nothing.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        executor: Executor,
+        configs: Mapping[str, PoolConfig],
+        terms: WorkTerms,
+    ) -> None:
+        self.label = "worker"
+        self.events = station.events
+        self.stopped = False
+        self.loop: AbstractEventLoop = asyncio.get_running_loop()
+        self.running: dict[int, StoredWork] = {}
+        self.stuck = StuckSlots(station.keeper, station.heart, lambda: len(self.slots.all))
+        self.handed_back = 0
+        self.wedged = False
+        self._terms = terms
+        self._quota = terms.quota
+        self._offered = 0
+        self.station = station
+        self.changed = asyncio.Event()
+        self._executor = executor
+        self._configs = configs
+        runtime = station.keeper.runtime
+        self._random = runtime.random
+        self._clock = Clock(runtime)
+        lookup = StoreLookup(station, executor.codes.candidates, lambda: self.line.catalogue)
+        told = self.loop, self.events, configs, self._tell
+        self.announcing = Announcing(*told, lookup, self._clock)
+        self._context = copy_context()
+        self._outbox = Outbox(self.events)
+        self.attention = Attention(self, self.loop, runtime, terms.rests)
+        self.slots: Slots[StoredWork] = Slots(
+            "worker", self, self.loop, runtime, self._clock, self.events
+        )
+        self.slots.prepare_children(terms.before)
+        self.slots.resize(terms.slots)
+        self.line = Line(station, self._choose, self)
+        self.tray = self.line.tray
+        self._refusing = False
+        self._guard = Guard(self)
+
+    def begin(self) -> None:
+        """Start to claim."""
+        for slot in self.slots.all:
+            self._offer(slot.index)
+        self.line.begin()
+
+    def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]:
+        """Return what to claim: of which pools, by which causes; on the keeper's loop."""
+        pools, executor = self._terms.pools, self._executor
+        causes = executor.causes()
+        if executor.is_home:
+            causes |= {self.station.homes.cause}
+        return executor.pools() if pools is None else pools, causes, executor.refused
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def grow(self, slots: int) -> None:
+        """Have at least so many slots."""
+        before = {slot.index for slot in self.slots.all}
+        if slots > len(before):
+            self.slots.resize(slots)
+            for slot in self.slots.all:
+                if slot.index not in before:
+                    self._offer(slot.index)
+
+    def close(self) -> None:
+        """Let go of threads and processes."""
+        self.stopped = True
+        self._guard.leave()
+        self.announcing.failures.close()
+        self.attention.end()
+        self.slots.close()
+
+    def refuse(self) -> None:
+        """Begin no more; what is still brought goes back."""
+        self._refusing = True
+
+    def stop_now(self, grace: float) -> None:
+        """Stop what runs and give it back, as if it had not begun."""
+        self._refusing = True
+        for work in list(self.running.values()):
+            if not work.lost:
+                work.returned = True
+                self._stop(work, grace)
+        self.done()
+
+    # What the keeper tells.
+
+    def lose(self, tokens: Sequence[int]) -> None:
+        """Stop what is not ours any more."""
+        for token in tokens:
+            work = self.running.get(token)
+            if work is not None and not work.lost:
+                work.lost = True
+                self.announcing.lost(work.job)
+                self._stop(work, CANCEL_GRACE)
+        self.done()
+
+    def give_up(self) -> None:
+        """Stop what runs under leases that may soon be over, and give it back if they are not."""
+        for work in list(self.running.values()):
+            if not (work.lost or work.returned):
+                work.returned = True
+                self.announcing.lost(work.job)
+                self._stop(work, CANCEL_GRACE)
+        self.done()
+
+    def cancel(self, tokens: Sequence[int]) -> None:
+        """Stop what somebody wants to be over."""
+        for token in tokens:
+            work = self.running.get(token)
+            if work is not None and not work.wished:
+                work.wished = True
+                config = self._configs.get(work.job.pool)
+                self._stop(work, CANCEL_GRACE if config is None else config.cancel_grace)
+        self.done()
+
+    def _stop(self, work: StoredWork, grace: float) -> None:
+        self.slots.cancel(work.place, grace, self._clock.now())
+
+    # What the slots tell.
+
+    def marked(self, attempt: Attempt[StoredWork], mark: str) -> None:
+        work = attempt.work
+        if mark != "cancel":
+            work.job = lifecycle.mark(work.job, mark)
+        self._tell(events.JobMarked(work.job.pool, work.job, mark))
+
+    def completed(self, attempt: Attempt[StoredWork], value: Any, now: float) -> None:
+        work = attempt.work
+        end = self._end(attempt, None, now)
+        change = self._executor.complete(work.errand, work.claim, value, end)
+        if isinstance(change, Failed):
+            self.slots.recount(attempt)
+            self.failed(attempt, change, now)
+        else:
+            change = self._logged(change, work, value)
+            self._finish(work, Done(change, None, work.errand.own(value)))
+            self._vacate(attempt)
+
+    def failed(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
+        self._settle(attempt, outcome, now)
+        self._vacate(attempt)
+
+    def gave_up(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
+        work = attempt.work
+        is_late = isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT
+        # A child that was killed only takes a moment to be gone.
+        self.wedged = self.wedged or (is_late and work.run_in != "process")
+        self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
+        if work.run_in != "process" and not (self._refusing or work.lost):
+            warn_stuck(work.job, attempt.slot.id, self.events)
+        # To be given back it must have ended: nobody else may run it while its code does.
+        if not self._gives_back(attempt, outcome):
+            if not work.lost:
+                self.stuck.add(work.token, work.job, work.run_in == "thread")
+            self._settle(attempt, outcome, now, stuck=True)
+        self.done()
+
+    def recovered(self, attempt: Attempt[StoredWork], now: float) -> None:
+        work = attempt.work
+        self._tell(events.SlotFreed(work.job.pool, attempt.slot.id))
+        if work.token in self.running:
+            self._return(attempt)
+        elif not work.lost:
+            self.tray.release(work.token)
+            self.stuck.discard(work.token)
+        self._vacate(attempt)
+
+    def vanished(self, attempt: Attempt[StoredWork], why: str) -> None:
+        job = attempt.work.job
+        self._tell(events.WorkerVanished(job.pool, job, attempt.slot.id, why))
+
+    def done(self) -> None:
+        if self._outbox.waiting:
+            self._outbox.hand_out()
+        self.changed.set()
+
+    # What the hand brings.
+
+    def receive(self) -> None:
+        """Take what the hand has brought."""
+        claims, news = self.line.claims, self.line.news
+        while claims:
+            self._start(claims[0], self._clock.now())
+            # Only now: the hand must not see it neither here nor there.
+            claims.popleft()
+        while news:
+            delivery = news.popleft()
+            for one in delivery.written:
+                self.announcing.written(one)
+            for one in delivery.refused:
+                self.announcing.lost(one.change.job)
+        self.done()
+
+    def _start(self, claim: Claim, now: float) -> None:
+        held = self.station.homes.hold
+        errand = hand_back(claim) if self._refusing else self._executor.prepare(claim, held)
+        if isinstance(errand, Change):
+            self.tray.free(claim.slot)
+            self.tray.put(Done(errand, begun=False))
+            return
+        work = errand if isinstance(errand, Hopeless) else self._work(errand)
+        if isinstance(work, Hopeless):
+            self.tray.free(claim.slot)
+            self._despair(work)
+            return
+        self.running[claim.token] = work
+        self.attention.pay()
+        self._offered -= 1
+        attempt = self.slots.start(work, now, claim.slot)
+        self._tell(events.JobStarted(work.job.pool, work.job, attempt.slot.id))
+
+    def _work(self, errand: Errand) -> StoredWork | Hopeless:
+        try:
+            errand = self._terms.timed(errand)
+            return StoredWork(errand, self, self._context, self.station)
+        except Exception as error:
+            return Hopeless(errand.claim, Failed(error, permanent=True))
+
+    def _despair(self, hopeless: Hopeless) -> None:
+        outcome = hopeless.outcome
+        end = End(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
+        change = self._executor.settle(hopeless.claim, outcome, None, end)
+        self.tray.put(Done(change, error_of(change.job, outcome)))
+
+    # Steps.
+
+    def _settle(
+        self, attempt: Attempt[StoredWork], outcome: Outcome, now: float, stuck: bool = False
+    ) -> None:
+        work = attempt.work
+        if self._gives_back(attempt, outcome):
+            self._return(attempt)
+            return
+        error = outcome.error if isinstance(outcome, Failed) else None
+        end = self._end(attempt, error, now, stuck)
+        if is_own_loss(outcome, work.job) and not work.wished:
+            change = self._executor.lost(work.claim, work.errand.brief, end)
+        else:
+            policy = NO_RETRY if work.wished else work.errand.brief.policy
+            change, outcome = self._executor.settle_surely(work.claim, outcome, policy, end)
+        change = self._logged(change, work)
+        failed = isinstance(outcome, Failed)
+        self._finish(work, Done(change, error_of(change.job, outcome), failed=failed))
+
+    def _logged(self, change: Change, work: StoredWork, value: Any = None) -> Change:
+        if work.job.session is None:
+            return change
+        tried = Tried(work.job.attempts, self.station.heart.owner.id, work.errand.call)
+        return logged(change, tried, self._clock.wall(), value)
+
+    def _gives_back(self, attempt: Attempt[StoredWork], outcome: Outcome) -> bool:
+        """Tell whether an attempt ended because this process wanted it to, and nobody else did."""
+        work = attempt.work
+        if work.wished:
+            return False
+        if isinstance(outcome, Cancelled):
+            return work.returned or work.swept or self._guard.ending
+        # Code often says in its own words that it was cancelled.
+        spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
+        return work.returned and spontaneous
+
+    def _end(
+        self,
+        attempt: Attempt[StoredWork],
+        error: BaseException | None,
+        now: float,
+        stuck: bool = False,
+    ) -> End:
+        fault = None if error is None else fault_of(error)
+        ran = now - attempt.began
+        return End(self._clock.wall(), ran, self._random.random(), fault, stuck)
+
+    def _return(self, attempt: Attempt[StoredWork]) -> None:
+        """Give a claim back as if it had not begun, unless what was begun must not begin again."""
+        work = attempt.work
+        work.given_back = True
+        change = stopped(work.claim, self._clock.wall(), attempt.entered)
+        if change.job.status is Status.FAILED:
+            self._finish(work, Done(self._logged(change, work), loss_of(change.job)))
+        else:
+            self.handed_back += not work.lost
+            self._finish(work, Done(change))
+
+    def _finish(self, work: StoredWork, done: Done) -> None:
+        """Hand a claim back to the keeper, unless it is not ours any more."""
+        close_output(work.shelf)
+        # First: the hand may look at this moment whether there is anything left to come.
+        if not work.lost:
+            self.tray.put(done)
+        else:
+            self.station.keeper.post(self.station.chronicle.over, (work.token,))
+        del self.running[work.token]
+        work.call = None
+
+    def _vacate(self, attempt: Attempt[StoredWork]) -> None:
+        if not self.running:
+            self.attention.relax()
+        self._offer(attempt.slot.index)
+        self.done()
+
+    def _offer(self, slot: int) -> None:
+        """Let a slot be claimed for, as long as there is something left of the quota."""
+        if self._quota == 0:
+            return
+        if self._quota is not None:
+            self._quota -= 1
+        self._offered += 1
+        self.tray.free(slot)
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing runs any more, nor will, of what the quota allows."""
+        return self._quota == 0 and not self._offered and not self.running
+
+    def reclaim(self) -> None:
+        self.slots.reclaim()
+
+    async def go_down(self) -> None:
+        """Give back what runs, as long as the loop waits for it."""
+        self.station.keeper.post(self.line.hand.close)
+        self.stop_now(0.0)
+        with suppress(TimeoutError, PoolhandError, CancelledError):
+            async with asyncio.timeout(STOP_GRACE):
+                while self.running:
+                    self.changed.clear()
+                    await self.changed.wait()
+        self.tray.send()
+        with suppress(PoolhandError, CancelledError):
+            await self.station.keeper.ask(lambda: self.line.finish(LAST_WORDS))
+
+    def _tell(self, event: events.Event) -> None:
+        if self.events.live:
+            self._outbox.put(event)

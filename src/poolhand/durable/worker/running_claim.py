@@ -1,0 +1,134 @@
+"""Stored work: a claimed job in a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from poolhand.context import restore
+from poolhand.contract import Claim
+from poolhand.durable.calls.attribution import attributed_level
+from poolhand.durable.calls.capture import is_capturing
+from poolhand.durable.calls.task_registry import PARCELS, run_apart
+from poolhand.durable.streams.event_writer import Chronicle
+from poolhand.durable.streams.job_api import Ledger
+from poolhand.durable.worker.executor import Errand
+from poolhand.pool.engine.work import where_to_run
+from poolhand.pool.options import Options, Terms, deadlines
+from poolhand.pool.slots.attempt import Watched
+from poolhand.pool.slots.process_parent import pack
+from poolhand.rules.job import Job
+from poolhand.rules.streams import Kind
+
+_OPTIONS = Options()
+
+
+class Hearing(Protocol):
+    """Where running jobs are heard."""
+
+    @property
+    def chronicle(self) -> Chronicle: ...
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+
+class StoredWork:
+    """What a slot runs for a claim.
+
+    `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
+    somebody, not by us. `returned`: we stop it, and give it back when it has stopped. `given_back`:
+    that was done. `swept`: another job has ended it along with all tasks of the loop.
+    """
+
+    __slots__ = (
+        "_hearing",
+        "call",
+        "context",
+        "errand",
+        "given_back",
+        "host",
+        "job",
+        "lost",
+        "place",
+        "returned",
+        "run_in",
+        "shelf",
+        "swept",
+        "terms",
+        "wished",
+    )
+
+    def __init__(self, errand: Errand, host: Watched, context: Context, hearing: Hearing) -> None:
+        brief = errand.brief
+        self._hearing = hearing
+        self.shelf: dict[str, Any] = {} if errand.code is None else {PARCELS: errand.code.parcels}
+        self.errand = errand
+        self.host = host
+        self.job: Job = errand.job
+        self.terms = Terms(
+            _OPTIONS, errand.job, False, *deadlines(brief.soft_timeout, brief.timeout)
+        )
+        self.call: Callable[[], Any] | bytes | None
+        self.run_in, self.call = _where(errand)
+        self.place: Any = None
+        self.context = (errand.context or context).copy()
+        if errand.brought:
+            self.context.run(restore, errand.brought)
+        self.lost = self.wished = self.returned = self.given_back = self.swept = False
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def token(self) -> int:
+        return self.errand.claim.token
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, with the record as it is now."""
+        claim = self.errand.claim
+        return claim if claim.job is self.job else replace(claim, job=self.job)
+
+    def snapshot(self) -> Job:
+        return self.job
+
+    def fresh_context(self) -> Context:
+        return self.context
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self._hearing.chronicle.tell(self.job, self.token, Kind(kind), data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self._hearing.ledger.ask(self.job, self.token, verb, details)
+
+    def ask_sync(self, verb: str, *details: Any) -> Any:
+        return self._hearing.ledger.ask_sync(self.job, self.token, verb, details)
+
+
+def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
+    """Return where a call is made, and the call as it is made there."""
+    code, call = errand.code, errand.call
+    if code is None:
+        assert isinstance(call, partial)
+        wanted = where_to_run(call.func, errand.brief.run_in, errand.brief.run_in)
+        return wanted, pack(call.func, call.args, call.keywords) if wanted == "process" else call
+    run_in = errand.brief.run_in
+    # What this task may ask for was checked when it did; the rest is what its pool usually does.
+    wanted = where_to_run(code.fn, run_in, run_in)
+    if errand.alone and code.is_findable:
+        wanted = "process"
+    if wanted != "process":
+        return wanted, call
+    if not code.is_findable:
+        raise code.unfindable()
+    assert isinstance(call, partial)
+    # By its name: the function itself stands behind its task and cannot be found by its own.
+    path = (code.fn.__module__, code.fn.__qualname__)
+    told = (call.args, call.keywords, is_capturing(), errand.brought, attributed_level())
+    return wanted, pack(run_apart, (*path, *told), {})

@@ -1,0 +1,97 @@
+"""The terms of a worker: how much it runs, of what, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.durable.worker.executor import Errand
+from poolhand.errors import UsageError
+from poolhand.pool.engine.drain import STOP_GRACE
+from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, are_slots
+from poolhand.rules.validation import (
+    SECONDS_ALLOWED,
+    Seconds,
+    is_name,
+    is_seconds,
+    shown,
+    to_seconds,
+)
+
+DRAIN_TIMEOUT = 30.0
+
+
+class WorkTerms(Struct, frozen=True):
+    """What a worker goes by.
+
+    After `quota` attempts it takes no more. `soft_timeout` and `hard_timeout` hold for jobs that
+    have none of their own. What is stopped at the end has `stop_grace` seconds to do so. Where it
+    `captures`, what jobs print and log goes into their events. One that `rests` has an event loop
+    for jobs alone, which is not watched while there are none. `before` is the packed call that each
+    child makes before its first job.
+    """
+
+    slots: int
+    pools: tuple[str, ...] | None = None
+    drain_timeout: float = DRAIN_TIMEOUT
+    captures: bool = False
+    quota: int | None = None
+    soft_timeout: float | None = None
+    hard_timeout: float | None = None
+    stop_grace: float = STOP_GRACE
+    rests: bool = False
+    before: bytes | None = None
+
+    def timed(self, errand: Errand) -> Errand:
+        """Give a job without timeouts those that are usual here."""
+        brief, soft, hard = errand.brief, self.soft_timeout, self.hard_timeout
+        has_own = brief.timeout is not None or brief.soft_timeout is not None
+        if has_own or soft is hard is None:
+            return errand
+        return replace(errand, brief=replace(brief, timeout=hard, soft_timeout=soft))
+
+
+def checked_terms(
+    slots: int, pools: Iterable[str] | None, drain_timeout: Seconds, captures: bool
+) -> WorkTerms:
+    """Return the terms that somebody asked for, or raise everything that is wrong with them."""
+    faults, within = [], to_seconds(drain_timeout)
+    if not are_slots(slots):
+        faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
+    if not is_seconds(within):
+        faults.append(f"drain_timeout={shown(within)} is not allowed; give {SECONDS_ALLOWED}")
+    if not isinstance(captures, bool):
+        faults.append(f"capture={shown(captures)} is not allowed; give True or False")
+    names = _names(pools)
+    if names is not None and not all(map(is_name, names)):
+        faults.append(_not_names(pools))
+    if faults:
+        raise UsageError("worker: " + "; ".join(faults))
+    return WorkTerms(slots, names, within, captures)
+
+
+def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
+    """Return names of pools, None for all, or raise if they are none."""
+    names = _names(pools)
+    if names is not None and not all(map(is_name, names)):
+        raise UsageError(f"{what}: {_not_names(pools)}")
+    return names
+
+
+def _names(pools: object) -> tuple[Any, ...] | None:
+    """Return what should be names; a text is one thing, not an iterable of letters."""
+    if pools is None:
+        return None
+    if isinstance(pools, str) or not isinstance(pools, Iterable):
+        return (None,)
+    return tuple(pools)
+
+
+def _not_names(pools: object) -> str:
+    cure = f": pools=[{shown(pools)}]" if is_name(pools) else ""
+    return (
+        f"pools={shown(pools)} is not allowed; give a list of names of pools{cure}, or None for all"
+    )

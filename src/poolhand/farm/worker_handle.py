@@ -1,0 +1,228 @@
+"""A worker process as its supervisor knows it: started, heard, told to leave, seen to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import msgspec
+
+from poolhand.farm.output_relay import Relay
+from poolhand.farm.protocol import (
+    CHUNK,
+    Alive,
+    Ask,
+    Beat,
+    Employ,
+    Inbox,
+    Orders,
+    Stop,
+    Words,
+    packed,
+)
+from poolhand.farm.records import WorkerRecord, WorkerState
+from poolhand.rules.scaling.liveness import Sight
+
+ENTRY = "poolhand.worker_process"
+GONE_EVERY = 0.02  # how often it is seen whether a process that closed its pipe has ended
+GONE_WITHIN = 5.0  # after which it is killed
+
+
+class Hired:
+    """One worker process and the pipe to it; lives on the loop of the supervisor.
+
+    `outgoing`: it works on until another has taken its place.
+    """
+
+    def __init__(self, employ: Employ, now: float, wall: datetime) -> None:
+        self.id = employ.worker
+        self.started_at = now
+        self.heard_at: float | None = None
+        self.told_at: float | None = None
+        self.beat: Beat | None = None
+        self.outgoing = False
+        self.leaving: str | None = None
+        self.leaving_at: float | None = None
+        self.leaves_by_itself = False
+        self.failure: str | None = None
+        self.said_bye = False
+        self.handed_back = 0
+        self.cut_short: tuple[str, ...] | None = None
+        self.code: int | None = None
+        self.pid = 0
+        self._employ = employ
+        self._wall = wall
+        self._process: subprocess.Popen[bytes] | None = None
+        self._seen_dead = False
+        self._reader: StreamReader | None = None
+        self._writer: StreamWriter | None = None
+
+    async def start(self, relay: Relay) -> None:
+        """Start the process; on the main thread, as a fork of another may hold strange locks."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = _spawn(theirs.fileno(), self.id, relay)
+            self.pid = self._process.pid
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self.tell(self._employ)
+
+    async def listen(self, hear: Callable[[Hired, Words], None], now: Callable[[], float]) -> None:
+        """Hear what it says until it is gone."""
+        assert self._reader is not None
+        inbox = Inbox()
+        try:
+            while data := await self._reader.read(CHUNK):
+                self.heard_at = now()
+                for word in inbox.words(data):
+                    hear(self, word)
+        except OSError:
+            pass  # Its end of the pipe is gone.
+        except msgspec.MsgspecError as error:
+            # Another version of poolhand, or a job that has found the pipe.
+            self.failure = f"it said what nobody understands: {error}"
+            self.kill()
+        self.code = await self._ended()
+        assert self._writer is not None
+        self._writer.close()
+
+    async def _ended(self) -> int:
+        """Wait for the end of a process that says nothing more."""
+        assert self._process is not None
+        looks = 0
+        while (code := self._process.poll()) is None:
+            await asyncio.sleep(GONE_EVERY)
+            looks += 1
+            if looks * GONE_EVERY >= GONE_WITHIN:
+                self.kill()
+        return code
+
+    def look(self) -> None:
+        """Hang up if the process has ended, though what it has started holds on to its pipe."""
+        if self._process is None or self._writer is None or self._process.poll() is None:
+            return
+        if self._seen_dead:
+            self._writer.transport.abort()
+        # At the second look: its last words have been heard by then.
+        self._seen_dead = True
+
+    def tell(self, order: Orders) -> None:
+        """Send it an order; one that is gone hears nothing."""
+        if self._writer is not None and not self._writer.is_closing():
+            with suppress(OSError):
+                self._writer.write(packed(order))
+
+    def show_life(self) -> None:
+        self.tell(Alive())
+
+    def leaves(self, why: str, now: float) -> None:
+        """Note that it takes no more jobs; the first reason counts."""
+        if self.leaving is None:
+            self.leaving, self.leaving_at = why, now
+
+    def dismiss(self, grace: float | None, why: str, now: float) -> None:
+        """Tell it to take no more jobs, finish what runs, and end."""
+        self.leaves(why, now)
+        self.tell(Stop(self._employ.farm, grace, why))
+
+    def ask(self, number: int, after: int, limit: int) -> None:
+        self.tell(Ask(number, after, limit))
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self.code is None:
+            # Its poll knows whether the number is still that of our child.
+            self._process.send_signal(number)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.beat is not None and self.beat.ready
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is one of those that are wanted: it works, or will soon."""
+        return not self.is_leaving and not self.outgoing
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it takes no more jobs and its process is still there."""
+        return self.leaving is not None or self.told_at is not None
+
+    @property
+    def slots(self) -> int:
+        return self._employ.settings.prefetch_per_worker
+
+    def sight(self) -> Sight:
+        blocked = 0.0 if self.beat is None else self.beat.blocked
+        return Sight(self.started_at, self.heard_at, self.told_at, blocked)
+
+    @property
+    def state(self) -> WorkerState:
+        if self.told_at is not None:
+            return WorkerState.HUNG
+        if self.leaving is not None:
+            return WorkerState.LEAVING
+        return WorkerState.READY if self.is_ready else WorkerState.STARTING
+
+    def record(self, now: float) -> WorkerRecord:
+        """Return what is told of it."""
+        beat = self.beat or _NOTHING
+        heard_at = self.started_at if self.heard_at is None else self.heard_at
+        return WorkerRecord(
+            id=self.id,
+            pid=self.pid,
+            state=self.state,
+            slots=self.slots,
+            active=beat.active,
+            stuck=beat.stuck,
+            completed=beat.completed,
+            failed=beat.failed,
+            started_at=self._wall,
+            heard=round(now - heard_at, 1),
+            memory=beat.memory,
+            blocked=round(beat.blocked, 1),
+            jobs=beat.jobs,
+            leaving_at=self._left_at(),
+            leaving_why=self.leaving,
+        )
+
+    def _left_at(self) -> datetime | None:
+        since = self.leaving_at if self.told_at is None else self.told_at
+        return None if since is None else self._wall + timedelta(seconds=since - self.started_at)
+
+
+def _spawn(pipe: int, id: str, relay: Relay) -> subprocess.Popen[bytes]:
+    output, errors = relay.open(id)
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
+            # The id is for those who list processes.
+            [sys.executable, "-m", ENTRY, str(pipe), id],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            pass_fds=[pipe],
+            # Ctrl-C in a terminal is for the supervisor alone.
+            process_group=0,
+        )
+    finally:
+        os.close(output)
+        os.close(errors)
+
+
+_NOTHING = Beat(False, None, 0, 0, 0, 0, 0, 0.0)

@@ -1,0 +1,254 @@
+"""Findings: what is right and wrong with a store, its owners and its jobs, and how to mend it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+
+from poolhand.contract import Filter, Lease, Owner, PoolRow, Store
+from poolhand.durable.client.explain import known_task
+from poolhand.durable.leases.closure_homes import is_gone
+from poolhand.durable.leases.stuck_slots import StuckProcess, stuck_processes
+from poolhand.errors import StoreError
+from poolhand.operate.doctor import file_findings, server_findings, worker_findings
+from poolhand.operate.doctor.file_findings import InFile
+from poolhand.operate.doctor.finding import Finding, Level, many
+from poolhand.operate.doctor.server_findings import OnServer
+from poolhand.rules.causes import call_of, key_of, task_of
+from poolhand.rules.job import Status
+from poolhand.runtime import Runtime
+
+CLOCK_SLACK = 5.0
+OVERDUE = 60.0
+# What is found wrong here makes the rest impossible to see, or is not to be touched.
+DECIDING = frozenset({"file", "schema", "store", "server", "rights"})
+
+
+async def examine(store: Store, runtime: Runtime) -> list[Finding]:
+    """Look at everything, opening and closing the store.
+
+    The look ends at a store that is damaged, closed to us or has another schema: opening it would
+    migrate it.
+    """
+    found = [finding async for finding in _outside(store)]
+    if any(finding.level is not Level.OK and finding.check in DECIDING for finding in found):
+        return found
+    try:
+        await store.open()
+    except StoreError as error:
+        return [*found, _unusable(error)]
+    try:
+        found.append(await _writable(store))
+        found += await _contents(store, runtime)
+    except StoreError as error:
+        found.append(_unusable(error))
+    finally:
+        await store.close()
+    return found
+
+
+async def _outside(store: Store) -> AsyncIterator[Finding]:
+    """Look at a store without opening it."""
+    try:
+        if isinstance(store, InFile):
+            yield file_findings.space(store.path)
+            damage = await store.damage()
+            has, knows = await store.schema()
+            yield file_findings.sound(store.path, damage)
+            yield _schema("the file", has, knows)
+            yield file_findings.private(store.path, store.permissions)
+        elif isinstance(store, OnServer):
+            survey = await store.survey()
+            for finding in server_findings.usable(store.place, survey):
+                yield finding
+            yield _schema(store.place, *await store.schema(), survey.since)
+            for finding in server_findings.shape(survey):
+                yield finding
+    except StoreError as error:
+        yield _unusable(error)
+
+
+def _schema(place: str, has: int, knows: int, since: int | None = None) -> Finding:
+    if has == knows:
+        return Finding("schema", Level.OK, f"the schema is number {has}, the newest")
+    if has > knows and since is not None and since <= knows:
+        text = f"the schema is number {has}; this poolhand knows {knows}, and can go on with it"
+        return Finding("schema", Level.OK, text)
+    if has == 0:
+        text = f"{place} is no store of poolhand yet"
+        fix = "check the name, or make one of it with `poolhand migrate`"
+        return Finding("schema", Level.WRONG, text, fix)
+    if has > knows:
+        text = f"the schema is number {has}, this poolhand knows {knows}"
+        return Finding("schema", Level.WRONG, text, "use the newer version of poolhand")
+    text = f"the schema is number {has}, this poolhand brings {knows}"
+    return Finding("schema", Level.WARN, text, "run `poolhand migrate`, or start the app")
+
+
+def _unusable(error: StoreError) -> Finding:
+    return Finding("store", Level.WRONG, f"it cannot be used: {error}", _cure(error))
+
+
+def _cure(error: StoreError) -> str:
+    # The message of an error says what to do; this adds where to look.
+    return f"{type(error).__name__} is explained in the operating guide, under exit codes"
+
+
+async def _writable(store: Store) -> Finding:
+    try:
+        await store.check()
+    except StoreError as error:
+        return _unusable(error)
+    return Finding("store", Level.OK, "it could take a job now")
+
+
+async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
+    now = runtime.wall()
+    leases = await store.leases()
+    pools = await store.pools()
+    here = runtime.identity()
+    dead = [lease for lease in leases if lease.buried or is_gone(lease.owner, here)]
+    workers = [one.owner for one in leases if one.owner.works and one not in dead]
+    return [
+        *([] if isinstance(store, OnServer) else [await _clock(store, now)]),
+        _owners(leases, dead),
+        *_unserved(pools, workers),
+        *await worker_findings.pool_conflicts(store, pools, workers),
+        *await _causes(store, leases),
+        *[_stuck(one) for one in await stuck_processes(store, leases) if one.lease not in dead],
+        await _due(store, now),
+        *await worker_findings.schedule_faults(store, workers, now),
+        _sessions(await store.unheld()),
+    ]
+
+
+async def _clock(store: Store, now: datetime) -> Finding:
+    """Compare the clock with the newest job: nothing was submitted in the future."""
+    page = await store.find(Filter(), limit=1)
+    ahead = (page.jobs[0].job.submitted_at - now).total_seconds() if page.jobs else 0.0
+    if ahead <= CLOCK_SLACK:
+        return Finding("clock", Level.OK, "the clock of this machine agrees with the store")
+    text = f"the newest job was submitted {ahead:.0f} s from now by the clock of this machine"
+    fix = "set the clock (NTP) here and on the machines that submit; times shown are off till then"
+    return Finding("clock", Level.WRONG, text, fix)
+
+
+def _owners(leases: Sequence[Lease], gone: Sequence[Lease]) -> Finding:
+    """Name the dead owners that hold jobs.
+
+    The record of one that holds none says nothing: its process has ended well, without closing its
+    app, and the next process that opens the store removes it.
+    """
+    dead = [lease for lease in gone if lease.holds]
+    holds = sum(lease.holds for lease in dead)
+    if not dead:
+        text = f"{many(len(leases) - len(gone), 'owner')}, none of them known to be dead"
+        return Finding("leases", Level.OK, text)
+    who = ", ".join(f"{lease.owner.host} pid {lease.owner.pid}" for lease in dead[:3])
+    text = f"{many(len(dead), 'dead owner')} ({who}) still holding {many(holds, 'job')}"
+    fix = "start a worker: it takes them back at once on this machine, else within 35 s"
+    return Finding("leases", Level.WRONG, text, fix)
+
+
+def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> Iterator[Finding]:
+    """Tell of jobs that nobody will run as things are."""
+    waiting = [pool for pool in pools if pool.queued]
+    found = [_paused(pool) for pool in waiting if pool.paused]
+    open_pools = [pool for pool in waiting if not pool.paused]
+    if workers:
+        found += [
+            _without_worker(pool)
+            for pool in open_pools
+            if not any(worker.serves(pool.spec.name) for worker in workers)
+        ]
+    elif open_pools:
+        text = f"{_waiting(sum(pool.queued for pool in open_pools))} and no worker is connected"
+        found.append(Finding("jobs", Level.WRONG, text, "start a worker of the app"))
+    yield from found or [Finding("jobs", Level.OK, "no job waits without anybody to run it")]
+
+
+def _paused(pool: PoolRow) -> Finding:
+    name = pool.spec.name
+    text = f"{_waiting(pool.queued)} in pool {name!r}, which is paused"
+    fix = f"`poolhand pools resume {shlex.quote(name)}` lets them run"
+    return Finding("jobs", Level.WARN, text, fix)
+
+
+def _without_worker(pool: PoolRow) -> Finding:
+    name = pool.spec.name
+    text = f"{_waiting(pool.queued)} in pool {name!r}, which no worker that is connected serves"
+    fix = (
+        "start a worker whose app has a task in that pool or declares it, or give one "
+        f"pools=[{name!r}]"
+    )
+    return Finding("jobs", Level.WRONG, text, fix)
+
+
+def _stuck(process: StuckProcess) -> Finding:
+    fix = (
+        "they are free when the code ends, or when that worker is restarted; ask stop_requested() "
+        'in threads, or use run_in="process", which can be killed'
+    )
+    return Finding("slots", Level.WARN, str(process), fix)
+
+
+async def _causes(store: Store, leases: Sequence[Lease]) -> list[Finding]:
+    """Name what jobs wait for that the workers which claimed them do not have."""
+    found = [
+        await _cause(store, leases, pool, cause, count)
+        for pool, counts in (await store.causes()).items()
+        for cause, count in counts.items()
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+async def _cause(
+    store: Store, leases: Sequence[Lease], pool: str, cause: str, count: int
+) -> Finding | None:
+    waiting = f"{_waiting(count)} in pool {pool!r}"
+    if (task := task_of(cause)) is not None:
+        known = await known_task(store, task, leases, pool)
+        if known is not None:
+            return Finding("tasks", Level.WARN, f"{waiting}: {known.text}")
+        text = f"{waiting} for the task {task!r}, which no worker that is connected has"
+        fix = "start a worker whose code registers it, or cancel them"
+        return Finding("tasks", Level.WRONG, text, fix)
+    if (key := key_of(cause)) is not None:
+        text = f"{waiting} for a worker that has the key {key!r}"
+        fix = "add the key to the key ring of the workers, or cancel them"
+        return Finding("keys", Level.WARN, text, fix)
+    if (called := call_of(cause)) is not None:
+        text = f"{waiting} for a worker whose task {called!r} accepts their arguments"
+        fix = (
+            "start a worker of the version that submitted them, deploy one that accepts both "
+            "(give new parameters a default), or cancel them"
+        )
+        return Finding("tasks", Level.WARN, text, fix)
+    return None
+
+
+async def _due(store: Store, now: datetime) -> Finding:
+    page = await store.find(Filter(statuses=(Status.SCHEDULED,)), limit=1000)
+    late = [
+        one.job
+        for one in page.jobs
+        if one.job.run_at is not None and (now - one.job.run_at).total_seconds() > OVERDUE
+    ]
+    if not late:
+        return Finding("schedule", Level.OK, "no job is overdue")
+    text = f"{many(len(late), 'job')} should have been queued over {OVERDUE:.0f} s ago"
+    return Finding("schedule", Level.WRONG, text, "start a worker of the app: workers do that")
+
+
+def _sessions(unheld: Sequence[tuple[str, str]]) -> Finding:
+    if not unheld:
+        return Finding("sessions", Level.OK, "every session that turns wait for is held by a job")
+    some = ", ".join(f"{session!r} in pool {pool!r}" for pool, session in unheld[:3])
+    text = f"{many(len(unheld), 'session')} ({some}) closed though no job holds it"
+    fix = "start a worker of the app: it lets their next turns go on within a minute"
+    return Finding("sessions", Level.WRONG, text, fix)
+
+
+def _waiting(count: int) -> str:
+    return f"{many(count, 'job')} {'waits' if count == 1 else 'wait'}"

@@ -1,0 +1,233 @@
+"""The intake of a pool: from a call to a place at the desk, or a refusal."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from poolhand.context import running
+from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
+from poolhand.observe import events
+from poolhand.pool.engine.work import Work, name_of, where_to_run
+from poolhand.pool.options import Terms
+from poolhand.pool.slots.process_parent import pack
+from poolhand.rules.explain import next_free
+from poolhand.rules.ids import Ids
+from poolhand.rules.job import Status
+from poolhand.rules.queue.backpressure import FailFast
+from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+
+if TYPE_CHECKING:
+    from poolhand.pool.engine.engine import Engine
+
+
+class Intake:
+    """Makes work out of calls, brings it to the desk and carries out the verdict."""
+
+    def __init__(self, engine: Engine, ids: Ids) -> None:
+        self.closed = False
+        self._engine = engine
+        self._pool = engine.config.name
+        self._policy = engine.config.backpressure
+        self._run_in = engine.config.run_in
+        self._events = engine.events
+        self._outbox = engine.outbox
+        self._tally = engine.tally
+        self._desk = engine.desk
+        self._clock = engine.clock
+        self._alarm = engine.alarm
+        self._loop = engine.loop
+        self._thread = engine.thread
+        self._ids = ids
+
+    def offer(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        terms: Terms,
+        may_wait: bool,
+    ) -> Work:
+        """Take a call in; return its work, which may be somebody's with the same key.
+
+        It may be parked, if its submitter may wait.
+        """
+        run_in = where_to_run(fn, terms.options.run_in, self._run_in)
+        if get_ident() != self._thread or not self._loop.is_running():
+            self._engine.check_here()
+        if self.closed:
+            raise self._refusal(Draining)
+        now = self._clock.now()
+        call: Callable[[], Any] | bytes = partial(fn, *args, **kwargs) if args or kwargs else fn
+        if run_in == "process":
+            # Here, where its submitter learns at once what cannot be sent.
+            call = pack(fn, args, kwargs)
+        name = getattr(fn, "__qualname__", None) or name_of(fn)
+        return self._admit(self._work(call, run_in, terms, name, now), now, may_wait)
+
+    def again(self, dead: Work) -> Work:
+        """Take in a dead job once more, as a new job with the same call, options and context."""
+        if self.closed:
+            raise self._refusal(Draining)
+        assert dead.call is not None
+        now = self._clock.now()
+        again = self._work(dead.call, dead.run_in, dead.terms.rerun(), dead.name, now)
+        again.context = dead.context
+        return self._admit(again, now, may_wait=True)
+
+    def close(self) -> None:
+        """Refuse new work, and the submitters that wait for a place."""
+        self.closed = True
+        for work in self._desk.unpark_all():
+            work.wake()
+
+    @property
+    def last(self) -> tuple[str, int]:
+        """The head and the number of the last id that was given."""
+        return self._ids.last
+
+    @property
+    def blocked_submitters(self) -> int:
+        return sum(len(work.waiters or ()) for work in self._desk.parked)
+
+    def park(self, work: Work) -> Future[None]:
+        """Return what the submitter of a parked job waits for."""
+        future = work.add_waiter()
+        self._engine.set_alarm()
+        if self._events.live:
+            count = self.blocked_submitters
+            self._outbox.put(events.SubmitterParked(self._pool, work.snapshot(), count))
+            self._engine.done()
+        return future
+
+    def welcome(self) -> None:
+        """Tell the submitters of parked jobs that they have got in."""
+        admitted = self._desk.admitted[:]
+        self._desk.admitted.clear()
+        for work in admitted:
+            self._accept(work, blocked=True)
+            work.wake()
+
+    def leave(self, work: Work, future: Future[None]) -> None:
+        """Let one submitter of a parked job go; the last one takes the job along."""
+        work.drop_waiter(future)
+        if not work.waiters and work.place is self._desk.parked:
+            self._unpark(work)
+
+    def withdraw(self, work: Work) -> None:
+        """Cancel a job that got in at the moment its submitter gave up.
+
+        Nobody holds a ticket for it, unless somebody else submits its key.
+        """
+        if work.accepted and work.options.idempotency_key is None:
+            self._engine.cancel(work, "submitter")
+        elif work.accepted:
+            work.caller_left()
+
+    def drained(self) -> Refused:
+        """Return the refusal of a pool that stops."""
+        return self._refusal(Draining)
+
+    def full(self) -> Refused:
+        """Return the refusal of a pool that has no room."""
+        return self._refusal(NoFreeSlot if isinstance(self._policy, FailFast) else PoolFull)
+
+    def _unpark(self, work: Work) -> None:
+        """Let a parked job go; one behind it may be able to start at once."""
+        now = self._clock.now()
+        self._desk.unpark(work, now)
+        self._engine.set_alarm()
+        self._engine.pump(now)
+        self._engine.done()
+
+    def _work(
+        self, call: Callable[[], Any] | bytes, run_in: str, terms: Terms, name: str, now: float
+    ) -> Work:
+        work = Work(call, run_in, terms, self._engine, name, now)
+        work.number = self._ids.next(now)
+        work.head = self._ids.head
+        inside = running.get()
+        if inside is not None:
+            work.job = replace(work.job, submitted_by=inside.submitter)
+        if terms.is_timed:
+            work.job, work.window = terms.timed(work.job, now, self._clock.wall())
+        return work
+
+    def _admit(self, work: Work, now: float, may_wait: bool) -> Work:
+        desk = self._desk
+        if self._alarm.at <= now:
+            # What is due goes first, or a place that is about to come free would count as taken.
+            self._engine.pump(now)
+        verdict = desk.admit(work, now, work.terms.options.rerun_failed)
+        if verdict is desk.taken:
+            self._accept(work)
+            if desk.running < desk.limit:
+                self._engine.pump(now)
+        else:
+            work = self._carry_out(verdict, work, now, may_wait)
+        if self._outbox.waiting:
+            self._engine.done()
+        return work
+
+    def _carry_out(self, verdict: Verdict[Work], work: Work, now: float, may_wait: bool) -> Work:
+        match verdict:
+            case Admitted(victim=victim):
+                self._accept(work)
+                if victim is not None:
+                    self._engine.reject(victim, now, work.id)
+                self._engine.pump(now)
+            case Joined(entry=owner):
+                if owner.place is self._desk.parked and not may_wait:
+                    raise self.full()
+                owner.shared = True
+                if self._events.live:
+                    self._outbox.put(events.JobJoined(self._pool, owner.snapshot()))
+                return owner
+            case Parked():
+                if not may_wait:
+                    self._unpark(work)
+                    raise self.full()
+            case Rejected():
+                self._accept(work, status=Status.REJECTED)
+                self._engine.reject(work, now)
+            case RefusedEntry():
+                raise self.full()
+        return work
+
+    def _accept(self, work: Work, blocked: bool = False, status: Status = Status.QUEUED) -> None:
+        """Note that a job is ours."""
+        work.accepted = True
+        self._tally.submitted += 1
+        if self._events.live:
+            job = work.snapshot()
+            self._outbox.put(events.JobSubmitted(self._pool, job))
+            tracer = self._events.tracer
+            if tracer is not None:
+                assert work.context is not None
+                job = job if status is Status.QUEUED else replace(job, status=status)
+                tracer.submitted(job, work.context, self._clock.wall(), blocked)
+        if work.window is not None:
+            self._engine.set_alarm()
+
+    def _refusal(self, kind: type[Refused]) -> Refused:
+        policy = "draining" if kind is Draining else str(self._policy)
+        if self._events.live:
+            self._outbox.put(events.SubmitRefused(self._pool, kind.code, policy))
+            tracer = self._events.tracer
+            if tracer is not None:
+                tracer.refused(self._pool, self._engine.pool_id, kind.code)
+            self._engine.done()
+        if kind is Draining:
+            text = f"pool {self._pool!r} is draining and takes no new work"
+            return Draining(text, policy=policy)
+        return kind(
+            f"pool {self._pool!r} is full ({self._desk.running} running, "
+            f"{self._desk.waiting} waiting, {policy}); try again later or give it more room",
+            retry_after=next_free(self._engine.slots.average_seconds(), self._desk.slots),
+            policy=policy,
+        )

@@ -1,0 +1,240 @@
+"""The audit of a pool in memory: the same records as a store writes, the latest of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from heapq import nlargest
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.pool.engine.tally import Tally
+from poolhand.pool.engine.work import Work
+from poolhand.pool.slots.clock import Clock
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.audit import Audit, AuditLine
+from poolhand.rules.ids import full_id
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.desk import Desk
+
+MOST_RECORDS = 10_000
+CLOCK_SET = 0.001  # seconds by which the wall clock must be off to count as set
+
+Key = tuple[str, int]  # the head and the number of a job's id
+FIRST, LAST = ("", 0), ("~", 0)  # before and behind all of them
+
+
+class Ran(Struct, frozen=True, gc=False):
+    """What is needed to write the records of an attempt that went well, as nearly all do.
+
+    Only values and the record, which is the shared draft of its terms, never the work: that would
+    keep what the job returned.
+    """
+
+    job: Job
+    head: str
+    number: int
+    since: float
+    began: float
+    ended: float
+    slot: int
+
+
+class Happened(Struct, frozen=True, gc=False):
+    """A record that was written at once; of a start, `key` says of which job and `began` when."""
+
+    moment: float
+    at: datetime
+    record: Audit
+    key: Key | None = None
+    began: float | None = None
+
+    @property
+    def order(self) -> tuple[float, Key]:
+        """Submits go before what else happens at their moment; all else stays as it came."""
+        if self.key is not None and isinstance(self.record, audit.Submitted):
+            return self.moment, self.key
+        return self.moment, FIRST if self.record.schema == CREATED else LAST
+
+
+CREATED = f"poolhand.{audit.CREATE}.v1"
+
+
+class AuditLog:
+    """Keeps what happens, and writes records when somebody asks: most jobs leave one `note`.
+
+    The submit and the start of a job are noted with the end of its first attempt; those of jobs
+    that wait or run are seen on them. Sorted by their moments all stand where they belong.
+
+    When somebody asked last, ids up to `_until` were made, all of them of jobs that were told of
+    but for those that were `_parked`, and of those that ran their start was told.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_lines",
+        "_notes",
+        "_origin",
+        "_parked",
+        "_pool",
+        "_running",
+        "_until",
+        "_written",
+        "note",
+    )
+
+    def __init__(self, pool: tuple[str, str], clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._notes: deque[Ran | Happened] = deque(maxlen=MOST_RECORDS)
+        self._lines: list[AuditLine] = []
+        self._until = FIRST
+        self._parked: frozenset[Key] = frozenset()
+        self._running: dict[Key, float] = {}
+        self._written = 0
+        self._origin = clock.wall(), clock.now()
+        self.note: Callable[[Ran | Happened], None] = self._notes.append
+
+    def act(self, kind: str, by: str, detail: str = "") -> None:
+        """Write what somebody did to the pool."""
+        at = self._clock.wall()
+        self._write(audit.acted(kind, self._pool, by, detail, at), at, self._clock.now())
+
+    def act_on(self, kind: str, job: Job, now: float, by: str, detail: str = "") -> None:
+        """Write what somebody did to a job."""
+        at = self._clock.wall()
+        self._write(audit.acted_on(kind, job, by, detail, at), at, now)
+
+    def tried(self, work: Work, slot: int) -> None:
+        """Write that an attempt began which did not go well; what came of it follows."""
+        job = work.snapshot()
+        assert job.started_at is not None
+        if job.ran is None:
+            self.note(_submit(work))
+        record, key = audit.dequeued(job, slot), (work.head, work.number)
+        self._written += 1
+        self.note(Happened(work.began, job.started_at, record, key, work.began))
+
+    def retried(self, job: Job, at: datetime, now: float) -> None:
+        """Write that a job waits for its next attempt."""
+        self._write(audit.retried(job, at), at, now)
+
+    def ended(
+        self, work: Work, now: float, replacement: str | None, depth: int, most: int | None
+    ) -> None:
+        """Write that a job is over without a value; if it was turned away, from which queue."""
+        job = work.job
+        assert job.finished_at is not None
+        if job.ran is None:
+            self.note(_submit(work))
+        rejected = job.status is Status.REJECTED
+        record = audit.dropped(job, replacement, depth, most) if rejected else audit.ended(job)
+        self._write(record, job.finished_at, now)
+
+    def _write(self, record: Audit, at: datetime, now: float) -> None:
+        self._written += 1
+        self.note(Happened(now, at, record))
+
+    def read(
+        self, tally: Tally, desk: Desk[Work], running: Iterable[tuple[Work, int]], until: Key
+    ) -> list[AuditLine]:
+        """Return the latest records, given what runs in which slots, and the last id made."""
+        self._look_at_clock()
+        begun = list(running)
+        found = [one for note in self._notes for one in self._expanded(note)]
+        found += map(self._waiting, nlargest(MOST_RECORDS, self._untold(desk), key=_arrival))
+        found += [one for work, slot in begun for one in self._begun(work, slot)]
+        news = [one for one in found if not self._is_told(one)]
+        news.sort(key=lambda one: one.order)
+        # Every job has a submit, every success a start and an outcome.
+        last = tally.submitted + 2 * tally.completed + self._written + len(begun)
+        self._add(news, last)
+        self._notes.clear()
+        self._until = until
+        self._parked = frozenset((work.head, work.number) for work in desk.parked)
+        self._running = {(work.head, work.number): work.began for work, _ in begun}
+        return self._lines
+
+    def _untold(self, waiting: Iterable[Work]) -> Iterator[Work]:
+        """Yield what has never run and was not told of."""
+        for work in waiting:
+            if work.job.ran is None and not self._is_known((work.head, work.number)):
+                yield work
+
+    def _add(self, news: list[Happened], last: int) -> None:
+        """Number what is new; who asks again gets the same lines, as far as they are kept."""
+        news = news[-MOST_RECORDS:]
+        first = last - len(news) + 1
+        lines = [
+            AuditLine(first + place, one.at, audit.kind_of(one.record), one.record)
+            for place, one in enumerate(news)
+        ]
+        self._lines = (self._lines + lines)[-MOST_RECORDS:]
+
+    def _is_told(self, one: Happened) -> bool:
+        if one.key is None:
+            return False
+        if one.began is None:
+            return self._is_known(one.key)
+        return self._running.get(one.key) == one.began
+
+    def _is_known(self, key: Key) -> bool:
+        return key <= self._until and key not in self._parked
+
+    def _expanded(self, note: Ran | Happened) -> Iterator[Happened]:
+        if isinstance(note, Happened):
+            yield note
+            return
+        job, key = self._named(note), (note.head, note.number)
+        if job.ran is None:
+            yield Happened(note.since, job.submitted_at, audit.submitted(job), key)
+        if job.status is not Status.RUNNING:
+            job = lifecycle.start(job, self._wall_at(note.began), note.began - note.since)
+        assert job.started_at is not None
+        start = audit.dequeued(job, note.slot)
+        yield Happened(note.began, job.started_at, start, key, note.began)
+        at = self._wall_at(note.ended)
+        end = audit.ended(lifecycle.complete(job, None, at, note.ended - note.began))
+        yield Happened(note.ended, at, end)
+
+    def _waiting(self, work: Work) -> Happened:
+        # Its own record is not written for this: many may wait.
+        job = self._named(work)
+        record = audit.submitted(job)
+        return Happened(work.since, job.submitted_at, record, (work.head, work.number))
+
+    def _named(self, of: Ran | Work) -> Job:
+        """Return the record with its id, and the moment of its submit."""
+        if of.job.id:
+            return of.job
+        id, at = full_id(of.head, of.number), self._wall_at(of.since)
+        return replace(of.job, id=id, submitted_at=at)
+
+    def _begun(self, work: Work, slot: int) -> Iterator[Happened]:
+        job = work.snapshot()
+        assert job.started_at is not None
+        if job.ran is None:
+            yield _submit(work)
+        key, start = (work.head, work.number), audit.dequeued(job, slot)
+        yield Happened(work.began, job.started_at, start, key, work.began)
+
+    def _wall_at(self, moment: float) -> datetime:
+        wall, now = self._origin
+        return wall + timedelta(seconds=moment - now)
+
+    def _look_at_clock(self) -> None:
+        """Go by the wall clock as it was, unless it was set: the same moment, the same time."""
+        wall, now = self._clock.wall(), self._clock.now()
+        if abs((wall - self._wall_at(now)).total_seconds()) > CLOCK_SET:
+            self._origin = wall, now
+
+
+def _arrival(work: Work) -> tuple[float, Key]:
+    return work.since, (work.head, work.number)
+
+
+def _submit(work: Work) -> Happened:
+    job = work.snapshot()
+    return Happened(work.since, job.submitted_at, audit.submitted(job), (work.head, work.number))

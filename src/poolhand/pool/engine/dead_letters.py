@@ -1,0 +1,145 @@
+"""Dead letters: jobs that used up their attempts, and whom to tell."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, CancelledError, Task
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
+
+from poolhand.errors import UsageError
+from poolhand.observe.events import CallbackFailed, Events
+from poolhand.observe.failures import warn
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine.unheard import Failure, Unheard, UnheardFailure
+from poolhand.pool.engine.work import Work
+from poolhand.pool.slots.fault import fault_of, own_trace
+from poolhand.rules.job import Job
+
+
+class DeadLetters:
+    """Keeps the latest failed jobs with their calls, so that they can run again.
+
+    `busy` counts the calls of `on_dead` that are not over; `quiet` is called when one is.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        loop: AbstractEventLoop,
+        events: Events,
+        quiet: Callable[[], None],
+        unheard: Unheard,
+    ) -> None:
+        self.busy = 0
+        self._works: deque[Work] = deque()
+        self._most = config.history
+        self._pool = config.name
+        self._on_dead = config.on_dead
+        self._loop = loop
+        self._events = events
+        self._quiet = quiet
+        self._unheard = unheard
+        self._callbacks: set[Task[None]] = set()
+        self._rerunning: set[str] = set()
+
+    def jobs(self) -> list[Job]:
+        return [work.snapshot() for work in self._works if work.id not in self._rerunning]
+
+    @contextmanager
+    def rerunning(self, job_id: str) -> Iterator[Work]:
+        """Give out a dead job to be run again; it stays dead unless that succeeds."""
+        found = next((work for work in self._works if work.id == job_id), None)
+        if found is None or job_id in self._rerunning:
+            raise UsageError(
+                f"job {job_id!r} is no dead job of pool {self._pool!r}; see pool.dead()"
+            )
+        self._rerunning.add(job_id)
+        try:
+            yield found
+            if found in self._works:
+                self._works.remove(found)
+            found.call = found.context = None
+        finally:
+            self._rerunning.discard(job_id)
+
+    def add(self, work: Work, error: BaseException) -> Work:
+        """Give its ticket the failure of a job, and return the record that is kept apart.
+
+        The ticket alone holds its failure: when it is gone without having been asked, and no
+        `on_dead` was told, the failure is logged.
+        """
+        trace = own_trace(error)
+        if self._on_dead is None:
+            work.failure = UnheardFailure(error, trace, work.job, self._unheard)
+        else:
+            work.failure = Failure(error, trace)
+        apart = work.record_apart()
+        self._keep(apart)
+        return apart
+
+    def look_at_log(self) -> None:
+        """Log the summaries that are due of failures that are never asked for."""
+        self._unheard.log.look()
+
+    def close_log(self) -> None:
+        """Log what is held back of failures that are never asked for."""
+        self._unheard.log.close()
+
+    def _keep(self, work: Work) -> None:
+        self._works.append(work)
+        while len(self._works) > self._most + len(self._rerunning):
+            self._let_go()
+        if self._on_dead is not None:
+            # Not here: the pool is in the middle of settling the job.
+            self.busy += 1
+            self._loop.call_soon(self._tell, work.snapshot())
+
+    def _let_go(self) -> None:
+        """Forget the oldest, and what it holds even if its key is remembered.
+
+        Those about to run again stay: they may come back.
+        """
+        gone = next(work for work in self._works if work.id not in self._rerunning)
+        self._works.remove(gone)
+        gone.call = gone.context = None
+        if gone.failure is not None:
+            gone.failure = Failure(BaseException.with_traceback(gone.failure.error, None), None)
+
+    def stop(self) -> None:
+        """Give up on the callbacks that still run."""
+        for task in self._callbacks:
+            task.cancel()
+
+    def _tell(self, job: Job) -> None:
+        assert self._on_dead is not None
+        try:
+            told = self._on_dead(job)
+        except (Exception, CancelledError) as error:
+            self._over(error)
+            return
+        if isawaitable(told):
+            task = self._loop.create_task(_await(told), name=f"{self._pool}-on-dead")
+            self._callbacks.add(task)
+            task.add_done_callback(self._told)
+        else:
+            self._over(None)
+
+    def _told(self, task: Task[None]) -> None:
+        self._callbacks.discard(task)
+        self._over(None if task.cancelled() else task.exception())
+
+    def _over(self, error: BaseException | None) -> None:
+        self.busy -= 1
+        if error is not None:
+            fault = fault_of(error)
+            text = f"{fault.type.rpartition('.')[2]}: {fault.message}"
+            warn(f"on_dead of pool {self._pool!r} raised {text}", CallbackFailed, self._events)
+            if self._events.live:
+                self._events.emit(CallbackFailed(self._pool, "on_dead", text))
+        self._quiet()
+
+
+async def _await(awaitable: Awaitable[object]) -> None:
+    await awaitable

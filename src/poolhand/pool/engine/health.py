@@ -1,0 +1,124 @@
+"""The health of a pool: how busy it is, and who shows no life."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from datetime import datetime
+from typing import Any, Self
+
+from poolhand.pool.config import PoolConfig
+from poolhand.pool.engine.engine import Engine
+from poolhand.pool.engine.vitals import Examined, is_stale, look_for_life, silent_for, slots_of
+from poolhand.pool.slots.attempt import IDLE, STUCK, Runnable, Slot
+from poolhand.rules.queue.backpressure import capacity
+from poolhand.rules.values.plain import View
+
+
+class WorkerHealth(View, frozen=True):
+    """One slot: what it does and has done.
+
+    `state` is idle, busy, draining (it goes when its job is over) or stopped. A `stuck` one runs
+    code whose job is over. `avg_time` is over all it has run, None before the first.
+    """
+
+    state: str
+    completed: int
+    failed: int
+    avg_time: float | None
+    last_heartbeat_ago: float
+    job: str | None
+    stuck: bool = False
+
+
+class PoolHealth(View, frozen=True):
+    """How a pool is; `queue_capacity` is None where the queue has no bound.
+
+    `pool_size` is the number of workers, those that go when their job is over included. Of a pool
+    that a store keeps, workers are those of this process, and what waits and has ended is what the
+    store held at `as_of`; without one everything is of this instant.
+    """
+
+    pool_size: int
+    queue_size: int
+    queue_capacity: int | None
+    utilization: float
+    total_completed: int
+    total_failed: int
+    stale_workers: tuple[str, ...]
+    workers: dict[str, WorkerHealth]
+    as_of: datetime | None = None
+
+
+class HealthCheck(dict[str, Any]):
+    """The health of a pool as plain data; may be awaited, and gives itself."""
+
+    def __await__(self) -> Generator[None, None, Self]:
+        return self
+        yield
+
+
+def health_of(engine: Engine) -> PoolHealth:
+    """Examine a pool; any thread may do so, also while the loop of the pool is blocked."""
+    now = engine.clock.now()
+    examined = slots_of(engine)
+    shown = workers(engine, examined, now)
+    size = 0 if engine.stopped else len(shown)
+    return PoolHealth(
+        pool_size=size,
+        queue_size=engine.desk.waiting,
+        queue_capacity=capacity(engine.desk.policy),
+        utilization=busy_among(examined) / size if size else 0.0,
+        total_completed=engine.tally.completed,
+        total_failed=engine.tally.failed,
+        stale_workers=stale_among(examined, now),
+        workers=shown,
+    )
+
+
+def not_started(config: PoolConfig) -> PoolHealth:
+    """Return the health of a pool that has no workers yet."""
+    return PoolHealth(0, 0, capacity(config.backpressure), 0.0, 0, 0, (), {})
+
+
+def workers(engine: Engine, examined: Examined, now: float) -> dict[str, WorkerHealth]:
+    """Return what each slot of a pool does and has done."""
+    shown = examined.slots if engine.intake.closed else engine.slots.surplus()
+    leaving = {slot.id for slot in shown}
+    return each_worker(examined, leaving, "stopped" if engine.stopped else "idle", now)
+
+
+def each_worker(
+    examined: Examined, leaving: Collection[str], idle: str, now: float
+) -> dict[str, WorkerHealth]:
+    """Return what each slot does and has done, given those that go once they are `idle`."""
+    look_for_life(examined, now)
+    return {
+        slot.id: _worker(examined, slot, "draining" if slot.id in leaving else "busy", idle, now)
+        for slot in examined.slots
+    }
+
+
+def busy_among(examined: Examined) -> int:
+    """Count the slots in use, of those seen: the loop may go on while another thread looks."""
+    return sum(slot.state is not IDLE for slot in examined.slots)
+
+
+def stale_among(examined: Examined, now: float) -> tuple[str, ...]:
+    """Return the ids of the busy slots that show no life."""
+    return tuple(slot.id for slot in examined.slots if is_stale(examined, slot, now))
+
+
+def _worker(
+    examined: Examined, slot: Slot[Runnable], busy: str, idle: str, now: float
+) -> WorkerHealth:
+    # Read once: the loop may go on while another thread looks.
+    attempt = slot.attempt
+    return WorkerHealth(
+        idle if slot.state is IDLE else busy,
+        slot.completed,
+        slot.failed,
+        slot.busy_for / slot.runs if slot.runs else None,
+        silent_for(examined, slot, now),
+        None if attempt is None else attempt.work.id,
+        slot.state is STUCK,
+    )

@@ -1,0 +1,86 @@
+"""Vital signs: whether the code of a running job still does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import get_ident
+
+from msgspec import Struct
+
+from poolhand.pool.engine.engine import Engine
+from poolhand.pool.slots.attempt import STUCK, Attempt, Outside, Runnable, Slot
+from poolhand.runtime import Runtime
+
+
+class Examined(Struct, frozen=True):
+    """Some slots, the thread of their loop, how long that has not turned, and the limit."""
+
+    slots: Sequence[Slot[Runnable]]
+    runtime: Runtime
+    thread: int
+    silence: Callable[[float], float]
+    stale_after: float
+
+
+def slots_of(engine: Engine) -> Examined:
+    """Return the slots of a pool as they are now, to be examined."""
+    slots = tuple(engine.slots.all)
+    stale_after = engine.config.stale_after
+    return Examined(slots, engine.runtime, engine.thread, engine.watch.silence, stale_after)
+
+
+def look_for_life(examined: Examined, now: float) -> None:
+    """Note which threads and processes have used the processor since the last look."""
+    for slot in examined.slots:
+        # Read once: the loop may go on while another thread looks.
+        attempt = slot.attempt
+        outside = None if attempt is None else attempt.outside
+        if outside is not None:
+            _feel_pulse(outside, examined.runtime, now)
+
+
+def silent_for(examined: Examined, slot: Slot[Runnable], now: float) -> float:
+    """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
+    attempt = slot.attempt
+    outside = None if attempt is None or _is_on_loop(attempt) else attempt.outside
+    sign = None if outside is None else outside.sign
+    if sign is None:
+        return 0.0 if get_ident() == examined.thread else examined.silence(now)
+    # Another thread that asks at the same time may have seen it later than we did.
+    return max(0.0, now - sign[1])
+
+
+def is_stale(examined: Examined, slot: Slot[Runnable], now: float) -> bool:
+    """Tell whether a busy slot is beyond its job's deadline or, without one, shows no life."""
+    attempt = slot.attempt
+    if attempt is None:
+        return False
+    if slot.state is STUCK:
+        return True
+    hard = attempt.work.terms.hard
+    if hard is not None:
+        return now > attempt.began + hard + SLACK
+    return silent_for(examined, slot, now) >= examined.stale_after
+
+
+SLACK = 1.0  # a deadline that has just passed is being dealt with
+
+
+def _is_on_loop(attempt: Attempt[Runnable]) -> bool:
+    outside = attempt.outside
+    # A task may wait for a thread, as that of an agent whose code is plain does.
+    return outside is None or (outside.thread is None and attempt.task is not None)
+
+
+def _feel_pulse(outside: Outside, runtime: Runtime, now: float) -> None:
+    used, sign = _processor_time(outside, runtime), outside.sign
+    if used is None or sign is None or sign[0] != used:
+        # Where nothing can be known, nothing is held against it.
+        outside.sign = (used, now)
+
+
+def _processor_time(outside: Outside, runtime: Runtime) -> float | None:
+    thread, order = outside.thread, outside.order
+    if order is not None:
+        return runtime.cpu_of_process(order[0].pid)
+    return None if thread is None else runtime.cpu_of_thread(thread)

@@ -1,0 +1,314 @@
+"""The agent pool: a pool for those who come with an agent object."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from poolhand.errors import PoolhandError, UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.observe.events import Events
+from poolhand.pool.config import CHECKS as POOL_CHECKS
+from poolhand.pool.config import PoolOptions, is_kept
+from poolhand.pool.engine.drain import DrainReport
+from poolhand.pool.engine.health import HealthCheck
+from poolhand.pool.engine.snapshot import PoolSnapshot
+from poolhand.pool.engine.work import Work
+from poolhand.pool.faces.agent_run import Turn, is_factory, steps
+from poolhand.pool.faces.fanout import label_of
+from poolhand.pool.pool import Pool
+from poolhand.pool.registry import get_pool
+from poolhand.pool.slots.fault import ending_of
+from poolhand.pool.submitter import Submitter
+from poolhand.pool.ticket import Ticket, wait
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import bounded, fail_fast
+from poolhand.rules.scaling.pool_size import Autoscale
+from poolhand.rules.validation import Seconds, is_text, no_option, shown
+from poolhand.runtime import Runtime
+
+KEPT = 1_000
+MIN_WORKERS = 2
+MAX_WORKERS = 50
+DRAIN_SECONDS = 60.0
+
+CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_workers": POOL_CHECKS["max_concurrent"],
+    "max_queue_size": (is_kept, POOL_CHECKS["history"][1]),
+    "agent_factory": (is_factory, "a function or a class that returns an agent"),
+    "session_id": (is_text, "a non-blank text"),
+    "block": (lambda value: isinstance(value, bool), "True or False"),
+}
+# Options of a pool that have another word here.
+OTHERWISE = {
+    "max_concurrent": "num_workers=…",
+    "backpressure": "max_queue_size=…",
+    "autoscale": "`await pool.auto_scale(…)`",
+    "run_in": "a plain or an async `run` of the agent, which tells where it runs",
+}
+KNOWN = (
+    "num_workers",
+    "max_queue_size",
+    "agent_factory",
+    "name",
+    *(one for one in PoolOptions.__annotations__ if one not in OTHERWISE),
+)
+# The settings of an Autoscale, as `auto_scale` calls them.
+SCALE_WORDS = {
+    "min": "min_workers",
+    "max": "max_workers",
+    "up_at": "scale_up_threshold",
+    "down_at": "scale_down_threshold",
+    "interval": "check_interval",
+}
+
+
+@explain_misuse
+class AgentPool:
+    """A pool of `num_workers` slots that makes an agent for each job, runs it and closes it.
+
+    `agent_factory()` makes an agent, `agent.run(session_id=…, payload=…)` is the job, `aclose()` or
+    `close()`, if it has one, ends it whatever happened. Each may be async or plain, and plain code
+    does not block the loop: an agent whose `run` is plain is made, run and closed in one thread. An
+    agent whose `run` is async lives on the loop, but a factory that is a plain function is called
+    in a thread; one that needs the running loop is written `async def`.
+
+    Turns of one session run one at a time in submit order. Up to `max_queue_size` jobs wait; with 0
+    none does, and what finds no free slot is refused with NoFreeSlot. Further options are those of
+    a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on. With a `scope` its jobs are kept in a
+    store; an agent lives in this process, and a job that was not over when that ended has failed.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 10,
+        max_queue_size: int = 100,
+        agent_factory: Callable[[], Any] | None = None,
+        name: str | None = None,
+        timeout: Seconds | None = None,
+        *,
+        runtime: Runtime | None = None,
+        events: Events | None = None,
+        **options: Any,
+    ) -> None:
+        faults = _faults(
+            num_workers=num_workers, max_queue_size=max_queue_size, agent_factory=agent_factory
+        )
+        faults += _take_unknown(options)
+        options = {"drain_timeout": DRAIN_SECONDS, **options, "timeout": timeout}
+        if not faults:
+            options["max_concurrent"] = num_workers
+            options["backpressure"] = bounded(max_queue_size) if max_queue_size else fail_fast()
+        self._runtime = runtime
+        self._events = events
+        self._options = options
+        try:
+            # Also when something is wrong already: all faults are told at once.
+            self._pool = self._make_pool(name)
+        except UsageError as error:
+            faults.append(error.message)
+        if faults or agent_factory is None:
+            raise UsageError("AgentPool: " + "; ".join(faults))
+        self.num_workers = num_workers
+        self._job = self._make_job(agent_factory)
+        self._started = False
+        self._live: dict[str, Ticket[Any]] = {}
+        self._over: OrderedDict[str, Ticket[Any]] = OrderedDict()
+        self._seeing: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<AgentPool {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        return self._pool.name
+
+    @property
+    def pool(self) -> Pool:
+        """The pool behind this face; another one after a new start."""
+        return self._pool
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def start(self) -> Self:
+        """Open the pool; doing so twice is harmless, and after a drain it starts afresh."""
+        if self._started and get_pool(self._pool.id) is None:
+            self._pool = self._make_pool(self.name)
+            for job_id in list(self._live):
+                self._retire(job_id)
+        if self._pool.is_draining:
+            raise UsageError(f"{self!r} is draining; start it again when that is over")
+        await self._pool.start()
+        self._started = True
+        return self
+
+    async def submit(self, session_id: str, payload: Any, *, block: bool = True) -> dict[str, Any]:
+        """Run an agent and wait: status "success" with its `result`, or "error" with its `error`.
+
+        On a full pool it waits for a place, or with `block=False` raises PoolFull. When the caller
+        is cancelled, the job runs on.
+        """
+        view = self._view(session_id, block)
+        if block:
+            ticket = await view.submit(self._job, session_id, payload)
+        else:
+            ticket = await view.submit_or_refuse(self._job, session_id, payload)
+        self._keep(ticket)
+        job = await wait(ticket)
+        status = "success" if job.status is Status.COMPLETED else "error"
+        return {"status": status, **_ending(job)}
+
+    async def submit_nowait(self, session_id: str, payload: Any) -> str:
+        """Hand in a job and return its id, for `get`; a full pool raises PoolFull."""
+        view = self._view(session_id)
+        ticket = await view.submit_or_refuse(self._job, session_id, payload)
+        self._keep(ticket)
+        return ticket.id
+
+    def get(self, job_id: str) -> dict[str, Any] | None:
+        """Return the status of a job, and its `result` or `error` when it is over.
+
+        Known are all jobs that wait or run and the latest 1,000 that are over; None for others.
+        """
+        ticket = self._find(job_id)
+        if ticket is None:
+            return None
+        job = ticket.snapshot()
+        found = {"job_id": job.id, "status": job.status.value}
+        return {**found, **_ending(job)} if job.status.terminal else found
+
+    async def cancel(self, job_id: str) -> bool:
+        """Cancel a job and wait until it is over; tell whether it ended cancelled."""
+        ticket = self._find(job_id)
+        return ticket is not None and await ticket.cancel()
+
+    def health_check(self) -> HealthCheck:
+        """Return the health of the pool as a dict for any JSON encoder, awaited or not."""
+        return self._pool.health_check()
+
+    def snapshot(self) -> PoolSnapshot:
+        """Return everything about the pool at this instant."""
+        return self._pool.snapshot()
+
+    async def auto_scale(
+        self,
+        min_workers: int = MIN_WORKERS,
+        max_workers: int = MAX_WORKERS,
+        scale_up_threshold: float = 0.8,
+        scale_down_threshold: float = 0.3,
+        check_interval: Seconds = 10.0,
+    ) -> None:
+        """Let the started pool choose its own size from now on; returns at once."""
+        try:
+            settings = Autoscale(
+                min=min_workers,
+                max=max_workers,
+                up_at=scale_up_threshold,
+                down_at=scale_down_threshold,
+                interval=check_interval,
+            )
+        except UsageError as error:
+            raise UsageError(_in_scale_words(error.message)) from None
+        self._pool.set_autoscale(settings)
+
+    async def drain(self, timeout: Seconds = DRAIN_SECONDS) -> DrainReport:
+        """Stop within `timeout` seconds: refuse what is new, finish what is there, and report."""
+        return await self._pool.drain(timeout)
+
+    def _make_pool(self, name: str | None) -> Pool:
+        return Pool(name, runtime=self._runtime, events=self._events, **self._options)
+
+    def _make_job(self, factory: Callable[[], Any]) -> Callable[[str, Any], Awaitable[Any]]:
+        async def job(session_id: str, payload: Any) -> Any:
+            return await Turn(steps(factory, session_id, payload), self._pool.runtime).run()
+
+        # By this name the jobs are known in logs, traces and snapshots.
+        job.__qualname__ = label_of(factory)
+        return job
+
+    def _view(self, session_id: str, block: bool = True) -> Submitter:
+        faults = _faults(session_id=session_id, block=block)
+        if faults:
+            raise UsageError(f"AgentPool {self.name!r}, submit: " + "; ".join(faults))
+        return self._pool.with_options(session=session_id)
+
+    def _find(self, job_id: str) -> Ticket[Any] | None:
+        if not isinstance(job_id, str):
+            raise UsageError(
+                f"job_id={shown(job_id)} is not allowed; give the text submit_nowait gave"
+            )
+        return self._live.get(job_id) or self._over.get(job_id)
+
+    def _keep(self, ticket: Ticket[Any]) -> None:
+        """Let a job be found by its id until `KEPT` others have ended after it."""
+        job_id = ticket.id
+        self._live[job_id] = ticket
+        if ticket.status.terminal:
+            self._retire(job_id)
+        elif isinstance(ticket, Work):
+            ticket.add_waiter().add_done_callback(lambda _: self._retire(job_id))
+        else:
+            seen = asyncio.create_task(self._see_over(ticket), name=f"{self.name}-{job_id}")
+            self._seeing.add(seen)
+            seen.add_done_callback(self._seeing.discard)
+
+    async def _see_over(self, ticket: Ticket[Any]) -> None:
+        """Wait for the end of a job that a store keeps."""
+        # Where the store is let go of first, what is known by then is all that will be.
+        with suppress(PoolhandError):
+            await wait(ticket)
+        self._retire(ticket.id)
+
+    def _retire(self, job_id: str) -> None:
+        ticket = self._live.pop(job_id, None)
+        if ticket is not None:
+            self._over[job_id] = ticket
+            if len(self._over) > KEPT:
+                self._over.popitem(last=False)
+
+
+def _ending(job: Job) -> dict[str, Any]:
+    """Return how a job ended: with its result, or with an error as text."""
+    error = ending_of(job)
+    return {"result": job.result} if error is None else {"error": error}
+
+
+def _faults(**given: Any) -> list[str]:
+    return [
+        f"{name}={shown(value)} is not allowed; it must be {CHECKS[name][1]}"
+        for name, value in given.items()
+        if not CHECKS[name][0](value)
+    ]
+
+
+def _in_scale_words(text: str) -> str:
+    """Return what an Autoscale says of its settings in the words of `auto_scale`."""
+    words = rf"\b({'|'.join(SCALE_WORDS)})(?==)"
+    text = re.sub(words, lambda found: SCALE_WORDS[found[0]], text)
+    return text.replace("Autoscale", "auto_scale", 1)
+
+
+def _take_unknown(options: dict[str, Any]) -> list[str]:
+    """Take options out that there are not, and return what is wrong with them."""
+    unknown = [word for word in options if word not in PoolOptions.__annotations__]
+    for word in unknown:
+        del options[word]
+    return [
+        f"{word!r} is no option of an agent pool; use {other}"
+        for word, other in OTHERWISE.items()
+        if word in options
+    ] + [no_option(word, KNOWN, " of an agent pool") for word in unknown]

@@ -1,0 +1,233 @@
+"""A turn: one agent is made, runs, and is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import CancelledError, Future
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from inspect import isawaitable
+from threading import current_thread
+from typing import Any, NamedTuple
+
+from poolhand.context import running, stop_requested
+from poolhand.errors import UsageError
+from poolhand.pool.engine.work import where_to_run
+from poolhand.pool.slots.alarm import NEVER
+from poolhand.pool.slots.attempt import Attempt, Outside, Runnable
+from poolhand.pool.slots.runner import discard
+from poolhand.runtime import Runtime
+
+LOG = logging.getLogger("poolhand")
+CLOSE_SECONDS = 10.0  # how long the close of an agent may take on the loop
+
+
+class Call(NamedTuple):
+    """A step: what to call, and where. One that `closes` is taken whatever has happened.
+
+    What is done when the run has `succeeded` cannot make it fail any more.
+    """
+
+    fn: Callable[[], Any]
+    in_thread: bool
+    closes: bool = False
+    succeeded: bool = False
+
+
+class Over(NamedTuple):
+    """No step is left."""
+
+    value: Any
+
+
+Steps = Generator[Call, Any, Any]
+
+
+def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
+    """Make an agent, run it, close it; what a step returns or raises comes back in here."""
+    in_thread = _is_made_in_thread(factory)
+    agent = yield Call(factory, in_thread)
+    try:
+        if stop_requested():
+            # Told while the agent was made in a thread, which could not be interrupted.
+            raise CancelledError
+        run = _run_of(agent)
+        in_thread = _is_plain(run)
+        result = yield Call(partial(run, session_id=session_id, payload=payload), in_thread)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from _closing(agent, in_thread, succeeded=False)
+        raise
+    yield from _closing(agent, in_thread, succeeded=True)
+    return result
+
+
+class Turn:
+    """Takes steps: on the loop, or in a thread, and there as many as possible one after the other.
+
+    A thread cannot be interrupted. The turn waits for it even when told to stop, so that its slot
+    stays taken for as long as its code runs.
+    """
+
+    def __init__(self, steps: Steps, runtime: Runtime) -> None:
+        self._steps = steps
+        self._runtime = runtime
+        self._told: CancelledError | None = None
+
+    async def run(self) -> Any:
+        inside = running.get()
+        assert isinstance(inside, Attempt)
+        step = self._next()
+        while isinstance(step, Call):
+            if step.succeeded:
+                # The work is done: no timeout makes it undone.
+                inside.due_at = NEVER
+            step = await (self._in_thread(step, inside) if step.in_thread else self._on_loop(step))
+        return step.value
+
+    def _next(self, value: Any = None, error: BaseException | None = None) -> Call | Over:
+        try:
+            return self._steps.send(value) if error is None else self._steps.throw(error)
+        except StopIteration as end:
+            return Over(end.value)
+
+    async def _on_loop(self, step: Call) -> Call | Over:
+        try:
+            value = step.fn()
+            if isawaitable(value):
+                async with asyncio.timeout(CLOSE_SECONDS if step.closes else None):
+                    value = await value
+        except GeneratorExit:
+            # The loop is gone; nothing can be awaited any more.
+            raise
+        except BaseException as error:
+            return self._next(error=error)
+        return self._next(value)
+
+    async def _in_thread(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
+        ended: Future[Callable[[], Call | Over]] = asyncio.get_running_loop().create_future()
+        work = partial(copy_context().run, self._plainly, step, inside)
+        try:
+            self._runtime.in_thread(partial(_carry_out, work, ended), inside.slot.name)
+        except Exception as error:
+            # No thread is to be had.
+            return self._next(error=error)
+        await self._end_of(ended, inside)
+        following = ended.result()()
+        if self._told is None or isinstance(following, Over) or following.closes:
+            return following
+        # What a plain call returned is still to be awaited, and nobody wants it any more.
+        discard(following.fn())
+        return self._next(error=self._told)
+
+    async def _end_of(self, ended: Future[Any], inside: Attempt[Runnable]) -> None:
+        heard = inside.asked
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except CancelledError as told:
+                if inside.asked <= heard:
+                    # It was not the pool: the loop comes to its end and cannot wait for a thread.
+                    raise
+                heard, self._told = inside.asked, told
+
+    def _plainly(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
+        """Take steps in this thread until one belongs on the loop or none is left."""
+        outside = inside.outside = Outside()
+        outside.entered, outside.thread = True, current_thread()
+        try:
+            return self._taken(step)
+        finally:
+            inside.outside = None
+
+    def _taken(self, step: Call) -> Call | Over:
+        following: Call | Over = step
+        while isinstance(following, Call) and following.in_thread:
+            try:
+                value = following.fn()
+                if isawaitable(value):
+                    return following._replace(fn=partial(_given, value), in_thread=False)
+            except BaseException as error:
+                following = self._next(error=error)
+            else:
+                following = self._next(value)
+        return following
+
+
+def is_factory(value: Any) -> bool:
+    """Tell whether this can be called for an agent; what yields agents cannot."""
+    try:
+        return callable(value) and where_to_run(value, None, None) in ("async", "thread")
+    except UsageError:
+        return False
+
+
+def _is_plain(fn: Callable[..., Any]) -> bool:
+    return where_to_run(fn, None, None) != "async"
+
+
+def _is_made_in_thread(factory: Callable[[], Any]) -> bool:
+    made: Any = factory
+    while isinstance(made, partial):
+        made = made.func
+    if not isinstance(made, type):
+        return _is_plain(factory)
+    # A constructor is called where its agent will live, and `run` tells where that is.
+    run = getattr(made, "run", None)
+    return callable(run) and _is_plain(run)
+
+
+def _run_of(agent: Any) -> Callable[..., Any]:
+    run: Callable[..., Any] | None = getattr(agent, "run", None)
+    if not callable(run):
+        kind = type(agent).__qualname__
+        raise UsageError(
+            f"agent_factory made a {kind}, which has no method run(session_id=…, payload=…)"
+        )
+    return run
+
+
+def _closing(agent: Any, in_thread: bool, succeeded: bool) -> Steps:
+    """Close an agent that can be closed; a failure is logged and changes nothing else."""
+    try:
+        close = getattr(agent, "aclose", None) or getattr(agent, "close", None)
+        if callable(close):
+            yield Call(close, in_thread and _is_plain(close), True, succeeded)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, CancelledError) and _is_cancelled() and not succeeded:
+            raise
+        LOG.error("closing a %s failed", type(agent).__qualname__, exc_info=error)
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody cancels this task: an agent may raise CancelledError by itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # This is a thread.
+    return task is not None and task.cancelling() > 0
+
+
+def _carry_out(work: Callable[[], Call | Over], ended: Future[Callable[[], Call | Over]]) -> None:
+    """Do the work of a thread and report to the loop how it ended."""
+    try:
+        outcome = partial(_given, work())
+    except BaseException as error:
+        outcome = partial(_raised, error)
+    with suppress(RuntimeError):
+        # The loop may be closed by now; then nobody waits.
+        ended.get_loop().call_soon_threadsafe(ended.set_result, outcome)
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _raised(error: BaseException) -> Any:
+    raise error

@@ -1,0 +1,84 @@
+"""Check-ups: a pool looks at itself now and then and tells what it finds."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+
+from msgspec.structs import astuple
+
+from poolhand.observe import events
+from poolhand.observe.events import Event
+from poolhand.pool.engine.engine import Engine
+from poolhand.pool.engine.snapshot import executor_threads, stats
+from poolhand.pool.engine.vitals import look_for_life, slots_of
+from poolhand.pool.slots.ticker import Ticker
+from poolhand.rules.diagnosis import Condition, Diagnosis, Sample
+from poolhand.rules.queue.backpressure import capacity
+
+SECONDS = 10.0
+
+
+class Checkup:
+    """Looks every ten seconds: takes back what vanished, tells the figures and what is wrong."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._diagnosis = Diagnosis()
+        self._ticker = Ticker(engine.loop, SECONDS, self.look)
+
+    def look(self) -> None:
+        """Take one sample, and tell what it shows."""
+        engine = self._engine
+        engine.slots.reclaim()
+        engine.dead.look_at_log()
+        look_for_life(slots_of(engine), engine.clock.now())
+        sample = take_sample(engine)
+        begun = self._diagnosis.look(sample)
+        if engine.events.live:
+            engine.events.emit(_figures(engine))
+            for condition in begun:
+                engine.events.emit(_finding(condition, engine.config.name, sample))
+
+    def stop(self) -> None:
+        self._ticker.stop()
+
+
+def take_sample(engine: Engine) -> Sample:
+    """Read off what a diagnosis is made from."""
+    desk = engine.desk
+    threads, calls = _default_executor(engine.loop)
+    return Sample(
+        size=desk.slots or 0,
+        busy=desk.running,
+        # What waits in a paused pool does not wait for a slot.
+        backlog=0 if desk.paused else desk.backlog,
+        waiting=desk.waiting,
+        capacity=capacity(desk.policy),
+        completed=engine.tally.completed,
+        failed=engine.slots.failed_attempts,
+        executor_size=threads,
+        executor_backlog=calls,
+    )
+
+
+def _default_executor(loop: AbstractEventLoop) -> tuple[int | None, int]:
+    """Return how many threads `asyncio.to_thread` has, and how many calls wait for one."""
+    calls = getattr(getattr(loop, "_default_executor", None), "_work_queue", None)
+    return executor_threads(loop), 0 if calls is None else calls.qsize()
+
+
+def _figures(engine: Engine) -> Event:
+    return events.StatsTaken(engine.config.name, *astuple(stats(engine))[:-1])
+
+
+def _finding(condition: Condition, pool: str, sample: Sample) -> Event:
+    match condition:
+        case Condition.WORKER_BOUND:
+            return events.WorkerBound(pool, sample.size, sample.backlog)
+        case Condition.POISON:
+            return events.PoisonSuspected(pool, sample.completed, sample.failed)
+        case Condition.QUEUE_HIGH:
+            return events.QueueHigh(pool, sample.waiting, sample.capacity or 0)
+        case Condition.EXECUTOR_SMALL:
+            size, waiting = sample.executor_size or 0, sample.executor_backlog
+            return events.ExecutorSmall(pool, size, waiting, sample.busy)

@@ -1,0 +1,200 @@
+"""An attempt: one run of one job in one slot."""
+
+from __future__ import annotations
+
+from asyncio import Task
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from enum import StrEnum
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+from poolhand.context import running
+from poolhand.observe.events import Events
+from poolhand.pool.options import Terms
+from poolhand.pool.slots.alarm import NEVER
+from poolhand.pool.slots.process_parent import Child
+from poolhand.rules.job import Job
+from poolhand.rules.outcome import Asked
+
+
+class Watched(Protocol):
+    """Whose jobs run on a loop, and who is told when one of them blocks it."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+
+class Runnable(Protocol):
+    """What a slot needs of the work it runs: a call, its terms, and whose it is.
+
+    `place` is the attempt while it runs.
+    """
+
+    job: Job
+    terms: Terms
+    run_in: str
+    call: Callable[[], Any] | bytes | None
+    place: Any
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def token(self) -> int | None: ...
+
+    @property
+    def host(self) -> Watched: ...
+
+    def snapshot(self) -> Job: ...
+
+    def fresh_context(self) -> Context: ...
+
+    @property
+    def shelf(self) -> dict[str, Any]: ...
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]: ...
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]: ...
+
+    def ask_sync(self, verb: str, *details: Any) -> Any: ...
+
+
+W_co = TypeVar("W_co", bound=Runnable, covariant=True)
+
+
+class SlotState(StrEnum):
+    """What a slot does; a stuck one runs code whose job is already over."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    STUCK = "stuck"
+
+
+# Names of the module: looking a member up in its enum costs as much as a call, for every job.
+IDLE, BUSY, STUCK = SlotState
+NOTHING = Asked.NOTHING
+
+
+class Slot(Generic[W_co]):
+    """A place for one running job, and what it has done so far."""
+
+    __slots__ = (
+        "attempt",
+        "busy_for",
+        "completed",
+        "failed",
+        "id",
+        "index",
+        "name",
+        "runs",
+        "state",
+    )
+
+    def __init__(self, index: int, pool: str) -> None:
+        self.index = index
+        self.id = f"worker-{index:03d}"
+        self.name = f"{pool}-{self.id}"
+        self.state = IDLE
+        self.attempt: Attempt[W_co] | None = None
+        self.completed = 0
+        self.failed = 0
+        self.runs = 0
+        self.busy_for = 0.0
+
+
+class Outside:
+    """The part of an attempt that runs beside the loop.
+
+    Its code runs in `thread`, or that waits for a child which carries out `order` unless it was
+    `killed`. `entered`: the call was made, or sent to the child. `sign` is the processor time it
+    had used when it last showed life, and when that was.
+    """
+
+    __slots__ = ("entered", "killed", "order", "sign", "thread")
+
+    def __init__(self) -> None:
+        self.entered = False
+        self.killed = False
+        self.order: tuple[Child, int] | None = None
+        self.sign: tuple[float | None, float] | None = None
+        self.thread: Thread | None = None
+
+
+class Attempt(Generic[W_co]):
+    """A job in a slot. `asked` says what it was told, `begun` whether what runs it has begun.
+
+    `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
+    in `task`, or `outside`.
+    """
+
+    __slots__ = (
+        "asked",
+        "began",
+        "begun",
+        "due_at",
+        "outside",
+        "slot",
+        "task",
+        "unwanted",
+        "work",
+    )
+
+    def __init__(self, work: W_co, slot: Slot[W_co], began: float) -> None:
+        self.work = work
+        self.slot = slot
+        self.began = began
+        self.begun = False
+        self.asked = NOTHING
+        self.due_at = NEVER
+        self.unwanted = False
+        self.task: Task[None] | None = None
+        self.outside: Outside | None = None
+
+    @property
+    def live(self) -> bool:
+        """Tell whether this attempt still decides the fate of its job."""
+        return self.slot.attempt is self and self.slot.state is BUSY
+
+    @property
+    def entered(self) -> bool:
+        """Tell whether the code of the job may have done something."""
+        return self.begun if self.outside is None else self.outside.entered
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.asked is not NOTHING or not self.live
+
+    @property
+    def submitter(self) -> str:
+        return self.work.job.session or self.slot.name
+
+    @property
+    def token(self) -> int | None:
+        return self.work.token
+
+    def snapshot(self) -> Job:
+        return self.work.snapshot()
+
+    @property
+    def shelf(self) -> dict[str, Any]:
+        return self.work.shelf
+
+    def tell(self, kind: str, data: bytes) -> Awaitable[None]:
+        return self.work.tell(kind, data)
+
+    def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
+        return self.work.ask(verb, *details)
+
+
+def current_job() -> Job | None:
+    """Return the record of the job this code runs in, None outside of one."""
+    inside = running.get()
+    job = None if inside is None else inside.snapshot()
+    return job if isinstance(job, Job) else None

@@ -1,0 +1,109 @@
+"""Faults: errors as text that can be kept, and endings as errors that can be raised."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from poolhand.errors import JobCancelled, JobExpired, JobRejected, PoolhandError
+from poolhand.pool.slots.traceback_text import group_text, traceback_text
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.outcome import Failed, Outcome
+
+MOST_MESSAGE = 2_000
+CALLER = str(Path(__file__).with_name("runner.py"))  # calls the code of jobs
+
+
+class RemoteTraceback(Exception):
+    """Where an error was raised in another process, as text."""
+
+
+def remote(error: BaseException, where: str) -> BaseException:
+    """Return an error from another process with the place where it was raised there."""
+    with suppress(Exception):
+        if error.__cause__ is None and where:
+            error.__cause__ = RemoteTraceback(f"in its process:\n{where}")
+    return error
+
+
+def fault_of(error: BaseException, skip: int = 0) -> Fault:
+    """Describe an error; never raises, whatever the error's own methods do.
+
+    `skip` leaves out the outermost frames of where it was raised, those that are ours.
+    """
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    try:
+        # Joined, because what an error calls its text may be a str of its own making.
+        message = "".join(iter(_text(error)))
+    except BaseException:
+        message = "<its text cannot be made>"
+    return Fault(name, message[:MOST_MESSAGE], _traceback(error, skip))
+
+
+def own_trace(error: BaseException) -> TracebackType | None:
+    """Return where an error was raised, from the code of the job on, and leave it at that.
+
+    The frames before are ours, and hold the job.
+    """
+    with suppress(Exception):
+        # An error that was wrapped, as SystemExit is, was raised through our frames itself.
+        if error.__cause__ is not None:
+            _cut_trace(error.__cause__)
+    return _cut_trace(error)
+
+
+def _cut_trace(error: BaseException) -> TracebackType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == CALLER:
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)
+    return trace
+
+
+def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
+    """Return what the callers of a job that is over get instead of a value."""
+    match job.status:
+        case Status.FAILED:
+            assert isinstance(outcome, Failed)
+            return outcome.error
+        case Status.CANCELLED:
+            return JobCancelled(f"job {job.id} was cancelled", job_id=job.id)
+        case Status.EXPIRED:
+            return JobExpired(f"job {job.id} was still waiting when it expired", job_id=job.id)
+        case Status.REJECTED:
+            reason, policy = job.rejection_reason or "", job.rejection_policy or ""
+            text = f"job {job.id} was rejected ({reason}); submit it again when there is room"
+            return JobRejected(text, job_id=job.id, reason=reason, policy=policy)
+        case _:
+            return None
+
+
+def ending_of(job: Job) -> str | None:
+    """Return as one line what the callers of a job that is over get, None for a value."""
+    if job.status is Status.COMPLETED:
+        return None
+    error = None if job.status is Status.FAILED else error_of(job, None)
+    fault = job.error if error is None else fault_of(error)
+    assert fault is not None
+    name = fault.type.rpartition(".")[2]
+    return f"{name}: {fault.message}" if fault.message else name
+
+
+def _text(error: BaseException) -> str:
+    # Without its code: the type says as much, and whoever is told of it adds that of its own.
+    if isinstance(error, PoolhandError):
+        return error.message
+    return group_text(error) if isinstance(error, BaseExceptionGroup) else str(error)
+
+
+def _traceback(error: BaseException, skip: int) -> str:
+    try:
+        if type(error.__cause__) is RemoteTraceback:
+            return str(error.__cause__)
+        return traceback_text(error, skip, CALLER)
+    except BaseException:
+        return ""

@@ -1,0 +1,93 @@
+"""Errors that a child raised: what the rules for retries need of them, without the objects.
+
+Many errors can be sent and not be made again, because their `__init__` takes other arguments than
+they keep, and none brings its cause along.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from poolhand.errors import Directive, GiveUp, JobFailed, RetryLater, Snooze
+from poolhand.pool.slots.fault import fault_of
+from poolhand.rules.job import Fault
+from poolhand.rules.retry import RAISED_AS, name_of_error
+from poolhand.rules.validation import is_seconds, to_seconds
+
+SCRIPT_THERE, SCRIPT = "__mp_main__.", "__main__."  # the parent's script, as a child imports it
+
+
+class RaisedFault(Fault, frozen=True):
+    """The text of an error, with the names of its classes and of those of its cause.
+
+    `directive` is the name of the directive that it is, `wait` what it asks for with it, or what
+    the error of a client asks for as `retry_after`.
+    """
+
+    kinds: tuple[str, ...] = ()
+    directive: str | None = None
+    wait: datetime | float | None = None
+
+
+def raised_fault(error: BaseException) -> RaisedFault:
+    """Describe an error in the process that raised it; never raises."""
+    fault = fault_of(error, skip=1)
+    kinds: tuple[str, ...] = ()
+    directive: str | None = None
+    wait: datetime | float | None = None
+    with suppress(Exception):
+        # Whatever the error's own attributes do.
+        kinds = tuple(dict.fromkeys([*_names(error), *_names(error.__cause__)]))
+        directive = _directive(error)
+        wait = _wait(error)
+    return RaisedFault(_here(fault.type), fault.message, fault.traceback, kinds, directive, wait)
+
+
+def rebuilt(fault: Fault, job_id: str) -> BaseException:
+    """Return what stands for an error that cannot be made again: a directive, or JobFailed."""
+    wait = fault.wait if isinstance(fault, RaisedFault) else None
+    directive = fault.directive if isinstance(fault, RaisedFault) else None
+    if directive == "GiveUp":
+        return GiveUp(fault.message)
+    if directive == "Snooze" and wait is not None:
+        return Snooze(wait, fault.message)
+    if directive == "RetryLater" and isinstance(wait, float):
+        return RetryLater(wait, fault.message)
+    text = f"job {job_id} failed in its process: {fault.type}: {fault.message}"
+    failed = JobFailed(text, job_id=job_id)
+    if wait is not None:
+        failed.retry_after = wait  # type: ignore[attr-defined]
+    return failed
+
+
+def name_kinds(error: BaseException, fault: Fault) -> None:
+    """Note on an error what it and its cause were in the process that raised it."""
+    if isinstance(fault, RaisedFault):
+        with suppress(Exception):
+            setattr(error, RAISED_AS, fault.kinds)
+
+
+def _names(error: BaseException | None) -> list[str]:
+    kinds = () if error is None else type(error).__mro__
+    return [_here(name_of_error(kind)) for kind in kinds if issubclass(kind, BaseException)]
+
+
+def _here(name: str) -> str:
+    """Return the name that a class has in the parent."""
+    return SCRIPT + name.removeprefix(SCRIPT_THERE) if name.startswith(SCRIPT_THERE) else name
+
+
+def _directive(error: BaseException) -> str | None:
+    found = (kind for kind in (GiveUp, RetryLater, Snooze) if isinstance(error, kind))
+    first: type[Directive] | None = next(found, None)
+    return None if first is None else first.__name__
+
+
+def _wait(error: Any) -> datetime | float | None:
+    wish = error.until if isinstance(error, Snooze) else getattr(error, "retry_after", None)
+    if isinstance(error, Snooze) and isinstance(wish, datetime) and wish.tzinfo is not None:
+        return wish.astimezone(UTC)
+    seconds = to_seconds(wish)
+    return float(seconds) if is_seconds(seconds) else None

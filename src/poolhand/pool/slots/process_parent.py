@@ -1,0 +1,373 @@
+"""Processes: the children in which CPU work runs, one job at a time each."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from poolhand.errors import JobLost, UsageError
+from poolhand.pool.engine.work import name_of
+from poolhand.pool.slots.fault import fault_of
+from poolhand.pool.slots.process_answer import unprepared
+from poolhand.pool.slots.process_child import (
+    BYE,
+    LOOK_SECONDS,
+    READY,
+    Answer,
+    Asking,
+    Luggage,
+    Reply,
+    Telling,
+    serve,
+    unpack,
+)
+from poolhand.rules.job import Job
+from poolhand.runtime import Runtime
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+# multiprocessing is imported where a process is started: most programs start none.
+
+BYE_SECONDS = 2.0
+
+
+class Host(Protocol):
+    """Who speaks to the store for a job in a child."""
+
+    def tell(self, kind: str, data: bytes) -> object: ...
+
+    def ask_sync(self, verb: str, *details: Any) -> Any: ...
+
+
+class Phase(StrEnum):
+    """What a child does; a busy one has said that it begins an order."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+
+
+class Lost(Exception):
+    """A child died, with this exit code, in this phase; only a busy one had begun its order."""
+
+    def __init__(self, pid: int, code: int | None, phase: Phase) -> None:
+        super().__init__(pid, code, phase)
+        self.pid = pid
+        self.code = code
+        self.phase = phase
+
+
+class Errand(Struct, frozen=True):
+    """A packed call, with what its code may see of itself."""
+
+    job: Job
+    submitter: str
+    token: int | None
+    call: bytes
+    luggage: Luggage | None
+
+
+class Child:
+    """A spawned process with a pipe; all but `ask` and `kill` block and belong to one thread."""
+
+    def __init__(self, runtime: Runtime, name: str, before: bytes | None = None) -> None:
+        from multiprocessing import get_context
+        from multiprocessing.util import Finalize, is_exiting
+
+        context = get_context("spawn")
+        self._orders, theirs = context.Pipe()
+        heard, self._wishes = context.Pipe(duplex=False)
+        self._phase = Phase.STARTING
+        self._serves: int | None = None
+        self._served = 0
+        self._dead = False
+        self._lock = Lock()
+        try:
+            with theirs, heard, _deaf_to_ctrl_c():
+                self._process = runtime.spawn(serve, (theirs, heard, before), name)
+        except BaseException:
+            # Now, not when its error is forgotten: there may be no process for want of files.
+            self._close_pipes()
+            raise
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        # Made once: every job waits for its child twice.
+        self._poller = select.poll()
+        self._poller.register(self._orders, select.POLLIN)
+        self._poller.register(self._process.sentinel, select.POLLIN)
+        # Not atexit: multiprocessing would wait for this child first, or not come there at all.
+        self._at_exit = Finalize(self, _kill, (self._process, self.pid), exitpriority=0)
+        if is_exiting():
+            self.end()
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether this child is at its first order."""
+        return self._served <= 1
+
+    @property
+    def is_fit(self) -> bool:
+        """Tell whether this child can be given another order."""
+        return self._phase is not Phase.BUSY and not self._dead
+
+    def come_up(self) -> None:
+        """Wait until the process has started and done what comes before its first job.
+
+        Raises what was raised there, and Lost when it dies.
+        """
+        if self._phase is Phase.STARTING:
+            said = self._receive()
+            if said != READY:
+                self._dead = True
+                raise unprepared(unpack(said))
+            self._phase = Phase.IDLE
+
+    def run(self, errand: Errand, told: bool, host: Host) -> Answer:
+        """Have a call made and return what came of it; raises Lost when the child dies.
+
+        `told` says that the job was asked to stop before it could begin; `host` hears what it
+        tells and asks.
+        """
+        header = pickle.dumps(
+            (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
+        )
+        with suppress(OSError):
+            self._orders.send_bytes(header)
+            self._orders.send_bytes(errand.call)
+        self._next_word()
+        self._phase = Phase.BUSY
+        while True:
+            word = self._next_word()
+            assert word is not None
+            if isinstance(word, Telling):
+                host.tell(*word)
+            elif isinstance(word, Asking):
+                self._reply(word, host)
+            else:
+                self._phase = Phase.IDLE
+                return word
+
+    def _reply(self, asking: Asking, host: Host) -> None:
+        try:
+            reply = Reply(asking.number, host.ask_sync(asking.verb, *asking.details), None)
+        except Exception as error:
+            reply = Reply(asking.number, None, error)
+        with self._lock, suppress(OSError):
+            self._wishes.send(reply)
+
+    def _next_word(self) -> Answer | Telling | Asking | None:
+        """Return what the child says of its order; one that speaks of another cannot be trusted."""
+        said = self._receive()
+        with suppress(Exception):
+            number, answer = unpack(said)
+            if number == self._serves and (answer is None) is (self._phase is Phase.IDLE):
+                found: Answer | Telling | Asking | None = answer
+                return found
+        self._dead = True
+        raise Lost(self.pid, None, self._phase)
+
+    def take(self) -> int:
+        """Begin an order; until `leave` it can be asked to stop, and killed, by this number."""
+        with self._lock:
+            self._served += 1
+            self._serves = self._served
+            return self._served
+
+    def leave(self) -> None:
+        with self._lock:
+            self._serves = None
+
+    def ask(self, order: int) -> None:
+        """Tell the job of this order that it should stop."""
+        with self._lock, suppress(OSError):
+            if self._serves == order:
+                self._wishes.send(order)
+
+    def kill(self, order: int) -> None:
+        """End the child, unless it has gone on to another order."""
+        with self._lock:
+            if self._serves == order:
+                self.end()
+
+    def end(self) -> None:
+        """Kill the child and what its job has started."""
+        self._dead = True
+        _kill(self._process, self.pid)
+
+    def close(self) -> None:
+        """Let an idle child go, with what its jobs have started; kill it if it does not."""
+        from multiprocessing.connection import wait
+
+        with suppress(OSError):
+            self._orders.send_bytes(BYE)
+        # Not joined yet: until then its group cannot be another's.
+        wait([self._process.sentinel], BYE_SECONDS)
+        self.bury()
+
+    def bury(self) -> None:
+        """Leave nothing of the child behind, nor of what its job has started."""
+        self.end()
+        self._process.join()
+        self._at_exit.cancel()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        self._orders.close()
+        self._wishes.close()
+
+    def _receive(self) -> bytes:
+        try:
+            if self._has_word():
+                return self._orders.recv_bytes()
+        except (EOFError, OSError):
+            pass
+        self._dead = True
+        self._process.join(LOOK_SECONDS)
+        raise Lost(self.pid, self._process.exitcode, self._phase)
+
+    def _has_word(self) -> bool:
+        """Wait until the child has said something, or is gone; tell whether there is a word."""
+        orders = self._orders.fileno()
+        while not (ready := [found for found, _ in self._poller.poll(LOOK_SECONDS * 1000)]):
+            # A process that the job has started may hold both open after the child has died.
+            if not self._process.is_alive():
+                break
+        # It may have said it before it went.
+        return orders in ready or self._orders.poll()
+
+
+def _kill(process: BaseProcess, pid: int) -> None:
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    process.kill()
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Start a process that does not die of Ctrl-C before it can say that it is not meant."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing.resource_tracker import ensure_running
+
+    # Started by the first process otherwise, it would open the ears of this thread again.
+    ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Children:
+    """The children of one pool: made when needed, kept for the next job, at most one a slot.
+
+    `before` is the packed call that each makes before its first job, if there is one.
+    """
+
+    def __init__(self, pool: str, runtime: Runtime) -> None:
+        self._pool = pool
+        self._runtime = runtime
+        self.before: bytes | None = None
+        self._lock = Lock()
+        self._idle: list[Child] = []
+        self._keep = 0
+        self._living = 0
+        self._made = 0
+
+    def take(self) -> Child:
+        """Return a child that has nothing to do; may take as long as a process takes to start."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            self._living += 1
+            self._made += 1
+            name = f"{self._pool}-process-{self._made:03d}"
+        try:
+            return Child(self._runtime, name, self.before)
+        except BaseException:
+            with self._lock:
+                self._living -= 1
+            raise
+
+    def give_back(self, child: Child) -> None:
+        """Keep a child for the next job, if it can serve on and that many are wanted."""
+        child.leave()
+        with self._lock:
+            kept = child.is_fit and self._living <= self._keep
+            if kept:
+                self._idle.append(child)
+            else:
+                self._living -= 1
+        if not child.is_fit:
+            child.bury()
+        elif not kept:
+            self._let_go(child)
+
+    def keep(self, count: int) -> None:
+        """Have at most so many children from now on; busy ones too many go when they are idle."""
+        with self._lock:
+            self._keep = count
+            surplus = min(len(self._idle), self._living - count)
+            gone = [self._idle.pop() for _ in range(surplus)]
+            self._living -= len(gone)
+        for child in gone:
+            self._let_go(child)
+
+    def _let_go(self, child: Child) -> None:
+        try:
+            self._runtime.in_thread(child.close, f"{self._pool}-close")
+        except Exception:
+            # No thread is to be had that could wait for it.
+            child.end()
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """Make a call into bytes for a child."""
+    try:
+        return pickle.dumps(partial(fn, *args, **kwargs))
+    except Exception as error:
+        why = fault_of(error).message
+        raise UsageError(
+            f"run_in='process': the call of {name_of(fn)} cannot be sent to another process "
+            f"({why}); use a function at the top level of a module, and arguments that are data"
+        ) from error
+
+
+def lost(job_id: str, loss: Lost) -> JobLost:
+    """Return what the callers of a job get whose child died."""
+    text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
+    if loss.phase is Phase.STARTING:
+        text += " before it was up"
+        if loss.code is not None and loss.code >= 0:
+            text += _HINT
+    return JobLost(text, job_id=job_id)
+
+
+def ending(code: int | None) -> str:
+    """Say how a process ended."""
+    if code is None:
+        return "closed its pipe or spoke out of turn"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+_HINT = (
+    "; a script that uses process slots keeps what it does under `if __name__ == '__main__':`, "
+    "because each process imports it"
+)

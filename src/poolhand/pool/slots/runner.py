@@ -1,0 +1,313 @@
+"""The substrate: what the code of a job runs on, the loop, a thread or a process."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, CancelledError, Task, isfuture
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate, isawaitable
+from threading import current_thread
+from typing import Any, Generic, TypeVar, cast
+
+from poolhand.context import running
+from poolhand.observe.events import Events
+from poolhand.pool.slots.attempt import NOTHING, Attempt, Outside, Runnable
+from poolhand.pool.slots.process_answer import contents_of
+from poolhand.pool.slots.process_child import Answer
+from poolhand.pool.slots.process_parent import Child, Children, Errand, Lost, Phase, lost
+from poolhand.rules.outcome import Asked
+from poolhand.runtime import Runtime
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Runnable)
+Ended = Callable[[Attempt[W], Any, BaseException | None], None]
+
+
+class Substrate(Generic[W]):
+    """Runs attempts, in the context they are given, and says when their code is really gone."""
+
+    def __init__(
+        self,
+        pool: str,
+        loop: AbstractEventLoop,
+        runtime: Runtime,
+        events: Events,
+        ended: Ended[W],
+        came_up: Callable[[Attempt[W]], None],
+    ) -> None:
+        self.children = Children(pool, runtime)
+        self._came_up = came_up
+        self._loop = loop
+        self._runtime = runtime
+        self._events = events
+        self._ended = ended
+
+    @property
+    def eager(self) -> bool:
+        """Whether a task may run while it is made, in the middle of our books."""
+        return self._loop.get_task_factory() is not None
+
+    def run(self, attempt: Attempt[W], context: Context) -> None:
+        """Begin to run an attempt; its end is told later, never from within this call."""
+        run_in = attempt.work.run_in
+        if run_in == "thread":
+            outside = attempt.outside = Outside()
+            self._start_thread(attempt, partial(self._in_thread, attempt, outside, context))
+        elif run_in == "process":
+            outside = attempt.outside = Outside()
+            errand = self._errand(attempt, context)
+            self._start_thread(attempt, partial(self._in_process, attempt, outside, errand))
+        elif self.eager:
+            self._loop.call_soon(self._create_task, attempt, context)
+        else:
+            attempt.task = self._loop.create_task(
+                self.on_loop(attempt, attempt.work), name=attempt.slot.name, context=context
+            )
+
+    def ask(self, attempt: Attempt[W], message: str) -> None:
+        """Pass on to the code of an attempt that it should stop."""
+        if attempt.begun and attempt.task is not None:
+            attempt.task.cancel(message)
+        elif attempt.asked is Asked.HARD_STOP:
+            self.kill(attempt)
+        elif attempt.outside is not None and (order := attempt.outside.order) is not None:
+            # Read once: its thread may take it away meanwhile.
+            child, number = order
+            child.ask(number)
+
+    def kill(self, attempt: Attempt[W]) -> bool:
+        """End the code of an attempt by force; tell whether that was possible and not yet done."""
+        outside = attempt.outside
+        if outside is None or outside.killed or attempt.work.run_in != "process":
+            return False
+        # First: the thread that sees the child die asks for it.
+        outside.killed = True
+        if (order := outside.order) is not None:
+            child, number = order
+            child.kill(number)
+        return True
+
+    def _create_task(self, attempt: Attempt[W], context: Context) -> None:
+        make = partial(self.on_loop, attempt, attempt.work)
+        task = start_task(self._loop, make, attempt.slot.name, context, lambda: attempt.begun)
+        if task is not None and not task.done():
+            attempt.task = task
+
+    def _start_thread(self, attempt: Attempt[W], call: Callable[[], None]) -> None:
+        try:
+            self._runtime.in_thread(call, attempt.slot.name)
+        except Exception as error:
+            # No thread is to be had: that is the job's misfortune, not that of whoever called here.
+            self._loop.call_soon(self._ended, attempt, None, error)
+
+    async def on_loop(self, attempt: Attempt[W], work: W) -> None:
+        running.set(attempt)
+        try:
+            if attempt.asked is not NOTHING:
+                # Cancelling a task that has not begun would have ended it without a trace.
+                raise CancelledError
+            attempt.begun = True
+            value = work.call()  # type: ignore[misc, operator]
+            if work.run_in == "async" or isawaitable(value):
+                value = await value
+        except BaseException as error:
+            self._raised(attempt, error)
+            # The traceback may hold this frame, and must not hold the job.
+            del attempt, work
+        else:
+            self._ended(attempt, value, None)
+
+    def _in_thread(self, attempt: Attempt[W], outside: Outside, context: Context) -> None:
+        call: Any = attempt.work.call
+        attempt.begun = True
+        outside.thread = current_thread()
+        context.run(running.set, attempt)
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            if attempt.asked is not NOTHING:
+                raise CancelledError
+            outside.entered = True
+            value = context.run(call)
+        except BaseException as error:
+            failure = error
+        outside.thread = None
+        self._report(self._thread_ended, attempt, value, failure, context)
+        # The traceback may hold this frame, and must not hold the job.
+        del attempt, context
+
+    def _errand(self, attempt: Attempt[W], context: Context) -> Errand:
+        work, tracer = attempt.work, self._events.tracer
+        assert isinstance(work.call, bytes)
+        luggage = None if tracer is None else tracer.luggage(context)
+        return Errand(work.snapshot(), attempt.submitter, attempt.token, work.call, luggage)
+
+    def _in_process(self, attempt: Attempt[W], outside: Outside, errand: Errand) -> None:
+        attempt.begun = True
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            if attempt.asked is not NOTHING:
+                raise CancelledError
+            value, failure = self._in_child(attempt, outside, errand)
+        except Lost as loss:
+            failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
+        except BaseException as error:
+            # Without this frame, which would hold the error that holds it.
+            failure = BaseException.with_traceback(error, None)
+        self._report(self._ended, attempt, value, failure)
+
+    def _in_child(
+        self, attempt: Attempt[W], outside: Outside, errand: Errand
+    ) -> tuple[Any, BaseException | None]:
+        """Have the call made by a child; by another one if that has died since its last job."""
+        answer: Answer | None = None
+        while answer is None:
+            child = self.children.take()
+            outside.order = child, child.take()
+            try:
+                answer = self._by_child(attempt, outside, child, errand)
+            except Lost as loss:
+                if loss.phase is Phase.BUSY or child.is_new:
+                    raise
+            finally:
+                outside.order = None
+                self.children.give_back(child)
+        return contents_of(answer, attempt.work.id)
+
+    def _by_child(
+        self, attempt: Attempt[W], outside: Outside, child: Child, errand: Errand
+    ) -> Answer:
+        # Before as well: a kill that found no order has ended nothing.
+        _check_wanted(attempt)
+        child.come_up()
+        _check_wanted(attempt)
+        if self.children.before is not None:
+            self._report(self._came_up, attempt)
+        outside.entered = True
+        return child.run(errand, attempt.asked is not NOTHING, attempt.work)
+
+    def _report(self, call: Callable[..., None], *details: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *details)
+        except RuntimeError:
+            # The loop was closed while the thread ran; nobody waits any more.
+            return
+
+    def _thread_ended(
+        self, attempt: Attempt[W], value: Any, failure: BaseException | None, context: Context
+    ) -> None:
+        if failure is not None or not _is_awaitable(value):
+            self._ended(attempt, value, failure)
+        elif not attempt.live:
+            discard(value)
+            self._ended(attempt, None, None)
+        else:
+            # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
+            attempt.begun = False
+            make = partial(self._await, attempt, value)
+            name = attempt.slot.name
+            attempt.task = start_task(self._loop, make, name, context, lambda: attempt.begun)
+
+    async def _await(self, attempt: Attempt[W], awaitable: Any) -> None:
+        attempt.begun = True
+        running.set(attempt)
+        try:
+            if attempt.asked is not NOTHING:
+                discard(awaitable)
+                raise CancelledError
+            value = await awaitable
+        except BaseException as error:
+            self._raised(attempt, error)
+        else:
+            self._ended(attempt, value, None)
+
+    def _raised(self, attempt: Attempt[W], error: BaseException) -> None:
+        # By its type: an error may lie about its class, or break when asked.
+        if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
+            # The loop is gone and the interpreter clears up; there is nobody left to tell.
+            raise error
+        self._ended(attempt, None, error)
+
+
+def start_task(
+    loop: AbstractEventLoop,
+    make: Callable[[], Coroutine[Any, Any, None]],
+    name: str,
+    context: Context | None = None,
+    begun: Callable[[], bool] = lambda: True,
+) -> Task[None] | None:
+    """Start a task as the loop makes them, or, where its task factory is broken, a plain one.
+
+    None where it had begun when that factory broke off: what runs cannot be reached. `begun` says
+    so of one that is closed.
+    """
+    coroutine = make()
+    why: Exception
+    try:
+        task: Any = loop.create_task(coroutine, name=name, context=context)
+        if isfuture(task):
+            return cast("Task[None]", task)
+        why = TypeError(f"it has made {type(task).__name__} instead of a task")
+    except Exception as error:
+        why = error
+    text = "the task factory of this event loop is broken; jobs run in plain tasks"
+    loop.call_exception_handler({"message": text, "exception": why})
+    state = getcoroutinestate(coroutine)
+    if state != CORO_CREATED and (state != CORO_CLOSED or begun()):
+        return None
+    coroutine.close()
+    return Task(make(), loop=loop, name=name, context=context)
+
+
+def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str) -> Task[T]:
+    """Start a task of our own, without the task factory of the loop: a job may have set it."""
+    if loop.get_task_factory() is None:
+        return loop.create_task(coroutine, name=name)
+    return Task(coroutine, loop=loop, name=name)
+
+
+def leave_behind(task: asyncio.Future[Any]) -> None:
+    """Let a loop end while this task goes on: else `asyncio.run` waits for it, for ever perhaps.
+
+    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks. It is
+    not closed when the program ends, either: it could catch GeneratorExit and go on. Until it is
+    done, one more reference keeps the task.
+    """
+    if not isinstance(task, asyncio.Task) or task.done():
+        return
+    asyncio._unregister_task(task)
+    # It was reported as stuck; at the end of the loop there is nothing to add.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    with suppress(ImportError):
+        # Imported only here: few programs need it.
+        from ctypes import py_object, pythonapi
+
+        pythonapi.Py_IncRef(py_object(task))
+        task.add_done_callback(lambda done: pythonapi.Py_DecRef(py_object(done)))
+
+
+# The frames that call the code of a job: a look at the stack finds the job by them.
+FRAMES_OF_JOBS = frozenset({Substrate.on_loop.__code__, Substrate._await.__code__})
+
+
+def _check_wanted(attempt: Attempt[Runnable]) -> None:
+    if attempt.asked >= Asked.CANCEL:
+        raise CancelledError
+
+
+def _is_awaitable(value: object) -> bool:
+    try:
+        return isawaitable(value)
+    except BaseException:
+        return False
+
+
+def discard(awaitable: Any) -> None:
+    """Close what nobody will await."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

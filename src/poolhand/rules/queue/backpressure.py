@@ -1,0 +1,233 @@
+"""Backpressure: what happens to a submit when the pool is full."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, auto
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.rules.validation import (
+    COUNT_ALLOWED,
+    SECONDS_ALLOWED,
+    Seconds,
+    is_count,
+    is_seconds,
+    shown,
+    to_seconds,
+)
+
+
+class OnFull(StrEnum):
+    """What a bounded queue does with a job for which it has no place."""
+
+    BLOCK_SUBMITTER = "block_submitter"
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEWEST = "drop_newest"
+    FAIL_SUBMITTER = "fail_submitter"
+
+
+class Unbounded(Struct, frozen=True, tag="unbounded", tag_field="kind"):
+    """Queue everything."""
+
+    def __str__(self) -> str:
+        return "unbounded"
+
+
+class Bounded(Struct, frozen=True, tag="bounded", tag_field="kind"):
+    """Queue up to `max_depth` waiting jobs."""
+
+    max_depth: int
+    on_full: OnFull = OnFull.BLOCK_SUBMITTER
+    wait_timeout: float | None = None
+
+    def __str__(self) -> str:
+        return f"bounded({self.max_depth}, {self.on_full})"
+
+
+class FailFast(Struct, frozen=True, tag="fail_fast", tag_field="kind"):
+    """Keep no queue."""
+
+    def __str__(self) -> str:
+        return "fail_fast"
+
+
+class RingBuffer(Struct, frozen=True, tag="ring_buffer", tag_field="kind"):
+    """Keep the newest `max_depth` waiting jobs."""
+
+    max_depth: int
+
+    def __str__(self) -> str:
+        return f"ring_buffer({self.max_depth})"
+
+
+Policy = Unbounded | Bounded | FailFast | RingBuffer
+
+
+class Ruling(Enum):
+    """What shall become of a newcomer."""
+
+    TAKE = auto()
+    PARK = auto()
+    EVICT = auto()
+    REJECT = auto()
+    REFUSE = auto()
+
+
+class Facts(Struct, frozen=True):
+    """All a ruling depends on. `slots` is None without a cap; `at_once`: it could start now.
+
+    `scheduled` are those of the waiting whose time has not come.
+    """
+
+    running: int
+    waiting: int
+    slots: int | None
+    at_once: bool
+    scheduled: int = 0
+
+
+def rule(policy: Policy, facts: Facts) -> Ruling:
+    """Decide about a newcomer; every store and every pool asks this one function."""
+    match policy:
+        case Unbounded():
+            return Ruling.TAKE
+        case FailFast():
+            wanting = facts.running + facts.waiting - facts.scheduled
+            free = facts.slots is None or wanting < facts.slots
+            return Ruling.TAKE if free else Ruling.REFUSE
+        case RingBuffer(max_depth=depth):
+            return Ruling.TAKE if _has_place(depth, facts) else Ruling.EVICT
+        case Bounded(max_depth=depth, on_full=on_full):
+            return Ruling.TAKE if _has_place(depth, facts) else _WHEN_FULL[on_full]
+
+
+_WHEN_FULL = {
+    OnFull.BLOCK_SUBMITTER: Ruling.PARK,
+    OnFull.DROP_OLDEST: Ruling.EVICT,
+    OnFull.DROP_NEWEST: Ruling.REJECT,
+    OnFull.FAIL_SUBMITTER: Ruling.REFUSE,
+}
+
+
+def _has_place(depth: int, facts: Facts) -> bool:
+    # Retries return without admission and may fill the queue beyond its depth; the sum of both
+    # bounds keeps newcomers that could start at once from growing the pool past them.
+    # A pool that shrinks may run more than it has slots: those are places too.
+    places = None if facts.slots is None else max(facts.slots, facts.running) + depth
+    within = places is None or facts.running + facts.waiting < places
+    return within and (facts.at_once or facts.waiting < depth)
+
+
+def capacity(policy: Policy) -> int | None:
+    """Return how many jobs may wait, None without a bound."""
+    match policy:
+        case Unbounded():
+            return None
+        case FailFast():
+            return 0
+        case RingBuffer(max_depth=depth) | Bounded(max_depth=depth):
+            return depth
+
+
+def evicts(policy: Policy) -> bool:
+    """Tell whether this policy ever pushes a waiting job out."""
+    return isinstance(policy, RingBuffer) or (
+        isinstance(policy, Bounded) and policy.on_full is OnFull.DROP_OLDEST
+    )
+
+
+def drop_name(policy: Policy) -> str:
+    """Return the name under which a job dropped by this policy is recorded."""
+    return policy.on_full.value if isinstance(policy, Bounded) else "ring_buffer"
+
+
+def drop_reason(policy: Policy) -> str:
+    """Return why a job was dropped by this policy, as its record says."""
+    if isinstance(policy, Bounded):
+        return f"{policy.on_full.value}_queue_full"
+    return "ring_buffer_drop_oldest"
+
+
+def unbounded() -> Policy:
+    """Queue everything; memory is the only bound."""
+    return Unbounded()
+
+
+@explain_misuse
+def bounded(
+    max_depth: int,
+    on_full: str = OnFull.BLOCK_SUBMITTER,
+    wait_timeout: Seconds | None = None,
+) -> Policy:
+    """Let at most `max_depth` jobs wait; `on_full` says what happens to the next one.
+
+    `wait_timeout` bounds how many seconds a blocked submitter waits before PoolFull.
+    """
+    faults, seconds = _depth_faults(max_depth), to_seconds(wait_timeout)
+    if on_full not in list(OnFull):
+        names = ", ".join(repr(str(one)) for one in OnFull)
+        faults.append(f"on_full={shown(on_full)} is not allowed; it must be one of {names}")
+    elif seconds is not None and on_full != OnFull.BLOCK_SUBMITTER:
+        faults.append(f"wait_timeout={seconds!r} only goes with on_full='block_submitter'")
+    if seconds is not None and not is_seconds(seconds):
+        faults.append(f"wait_timeout={shown(seconds)} is not allowed; give {SECONDS_ALLOWED}")
+    if faults:
+        raise UsageError(f"bounded({shown(max_depth)}): " + "; ".join(faults))
+    return Bounded(max_depth, OnFull(on_full), seconds)
+
+
+@explain_misuse
+def queue(
+    max_depth: int | None = None,
+    on_full: str | None = None,
+    wait_timeout: float | None = None,
+) -> Policy:
+    """Keep a queue: as `bounded` with a depth; with None there is no bound, and it is never full.
+
+    `on_full` None blocks the submitter.
+    """
+    when_full = OnFull.BLOCK_SUBMITTER if on_full is None else on_full
+    if max_depth is not None:
+        return bounded(max_depth, when_full, wait_timeout)
+    # A queue without a bound is never full, but a wrong word is wrong all the same.
+    bounded(1, when_full, wait_timeout)
+    return Unbounded()
+
+
+def fail_fast() -> Policy:
+    """Refuse work unless a slot is free for it."""
+    return FailFast()
+
+
+@explain_misuse
+def ring_buffer(max_depth: int) -> Policy:
+    """Keep the newest `max_depth` waiting jobs and drop the oldest."""
+    faults = _depth_faults(max_depth)
+    if faults:
+        raise UsageError(f"ring_buffer({shown(max_depth)}): " + "; ".join(faults))
+    return RingBuffer(max_depth)
+
+
+class Backpressure:
+    """All backpressure policies under one name."""
+
+    queue = staticmethod(queue)
+    unbounded = staticmethod(unbounded)
+    bounded = staticmethod(bounded)
+    fail_fast = staticmethod(fail_fast)
+    ring_buffer = staticmethod(ring_buffer)
+
+
+# A name alone can stand for a policy only if the policy needs no depth.
+POLICIES = {"unbounded": unbounded, "queue": unbounded, "fail_fast": fail_fast}
+
+
+def _depth_faults(value: int) -> list[str]:
+    if is_count(value):
+        return []
+    return [
+        f"max_depth={shown(value)} is not allowed; it must be {COUNT_ALLOWED} "
+        "(use fail_fast() for a pool that keeps no queue)"
+    ]

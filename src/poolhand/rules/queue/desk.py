@@ -1,0 +1,393 @@
+"""The desk: who may enter, who waits where, who is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Generic
+
+from msgspec import Struct
+
+from poolhand.rules import lifecycle
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import Facts, Policy, Ruling, Unbounded, evicts, rule
+from poolhand.rules.queue.entry import E
+from poolhand.rules.queue.eviction import Crowd
+from poolhand.rules.queue.gates import KeyGates, Sessions
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.ready import Ready
+from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
+from poolhand.rules.queue.timers import Agenda
+
+RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+
+
+class Admitted(Struct, Generic[E], frozen=True):
+    """The newcomer has a place; `victim` was pushed out for it."""
+
+    victim: E | None = None
+
+
+class Joined(Struct, Generic[E], frozen=True):
+    """The newcomer's key already stands for this entry."""
+
+    entry: E
+
+
+class Parked(Struct, frozen=True):
+    """The newcomer's submitter waits for a place."""
+
+
+class Rejected(Struct, frozen=True):
+    """The newcomer gets a record and no place."""
+
+
+class RefusedEntry(Struct, frozen=True):
+    """The newcomer's submitter gets an error, and nothing is kept."""
+
+
+Verdict = Admitted[E] | Joined[E] | Parked | Rejected | RefusedEntry
+
+_PARKED = Parked()
+_REJECTED = Rejected()
+_REFUSED = RefusedEntry()
+
+
+class Desk(Generic[E]):
+    """One pure structure behind every pool and store: it only decides and remembers.
+
+    A waiting entry is in exactly one place: scheduled (its time has not come), blocked (its session
+    or its key is busy) or queued (it only waits for a slot). Whatever changes re-places whom it
+    concerns at once, so no wake-up can be lost. `now` is the driver's clock and never goes back.
+    The driver runs what `next` gives out, tells `finish` or `give_back` what became of it and
+    `vacate` when its slot is really free, looks into `admitted` for parked entries that got in, and
+    calls `tick` when `wake_at` has come or `late` holds entries that expired before their turn.
+    `taken` is the verdict on a newcomer for whom nobody had to go.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        policy: Policy,
+        slots: int | None,
+        keys: Keys[E],
+        max_per_key: int | None = None,
+    ) -> None:
+        self.policy = policy
+        self.slots = slots
+        self.paused = False
+        self.running = 0
+        self.waiting = 0
+        self.parked: Line[E] = Line()
+        self.admitted: list[E] = []
+        self.late: list[E] = []
+        self.sessions: Sessions[E] = Sessions()
+        self.gates: KeyGates[E] | None = (
+            None if max_per_key is None else KeyGates(max_per_key, strategy)
+        )
+        self._keys = keys
+        self._ready: Ready[E] = Ready(strategy)
+        self._due: Agenda[E] = Agenda()
+        self._expiries: Agenda[E] = Agenda()
+        self._openings: Agenda[E] = Agenda()
+        self._crowd: Crowd[E] | None = Crowd() if evicts(policy) else None
+        self._by_key = isinstance(strategy, FairRoundRobin)
+        self._bounded = not isinstance(policy, Unbounded)
+        # Lines keep their order by themselves; only these look at the order over all of them.
+        gated = self._crowd is not None or self.gates is not None
+        self._numbered = gated or isinstance(strategy, Lifo)
+        self._plain = not self._bounded and not self._numbered
+        self.limit = float("inf") if slots is None else slots
+        self.taken: Admitted[E] = Admitted()
+        self._arrivals = 0
+
+    def __iter__(self) -> Iterator[E]:
+        """Iterate over everything that waits."""
+        yield from self._ready
+        yield from self.sessions
+        if self.gates is not None:
+            yield from self.gates
+        yield from self._due
+
+    @property
+    def queued(self) -> int:
+        return self._ready.size
+
+    @property
+    def scheduled(self) -> int:
+        return len(self._due)
+
+    @property
+    def blocked(self) -> int:
+        return self.waiting - self._ready.size - len(self._due)
+
+    @property
+    def backlog(self) -> int:
+        """Count who needs nothing but a slot; with one free, the parked wait for something else."""
+        return self._ready.size + (0 if self.has_slot else self.parked.size)
+
+    @property
+    def has_slot(self) -> bool:
+        return self.running < self.limit
+
+    def admit(self, entry: E, now: float, rerun: bool = False) -> Verdict[E]:
+        """Decide about a newcomer and place it; `rerun`: a key without success runs again."""
+        job = entry.job
+        if self._plain and entry.window is None and job.session is job.idempotency_key is None:
+            # Nearly every job: nobody to ask, no gate to pass.
+            self.waiting += 1
+            entry.ready_at = now
+            self._ready.add(entry)
+            return self.taken
+        if job.idempotency_key is not None:
+            owner = self._keys.find(job, now)
+            if owner is not None and not (rerun and owner.job.status in RERUN):
+                return Joined(owner)
+        if self._numbered or job.session is not None:
+            self._arrivals += 1
+            entry.seq = self._arrivals
+        ruling = rule(self.policy, self._facts(entry, now)) if self._bounded else Ruling.TAKE
+        match ruling:
+            case Ruling.TAKE:
+                self._accept(entry, now)
+                return self.taken
+            case Ruling.EVICT:
+                victim = self._victim(entry)
+                # In this order, or the victim's lane might be empty in between and lose its place.
+                self._accept(entry, now)
+                self.remove(victim, now)
+                return Admitted(victim)
+            case Ruling.PARK:
+                self._park(entry, now)
+                return _PARKED
+            case Ruling.REJECT:
+                return _REJECTED
+            case Ruling.REFUSE:
+                return _REFUSED
+
+    def next(self, now: float) -> E | None:
+        """Give out the entry that runs next; it takes a slot."""
+        if self.paused or self.running >= self.limit:
+            return None
+        entry = self._ready.take()
+        while entry is not None and entry.window is not None and entry.window.closed(now):
+            self._keep_late(entry, now)
+            entry = self._ready.take()
+        if entry is None:
+            return None
+        if self._crowd is None and entry.window is None:
+            self.waiting -= 1
+        else:
+            self._stop_waiting(entry)
+        self.running += 1
+        if self.gates is not None:
+            self.gates.start(entry)
+        if self.parked.size:
+            self._admit_parked(now)
+        return entry
+
+    def finish(self, entry: E, now: float) -> None:
+        """Note that a job is over: its session goes on, its key remembers the outcome.
+
+        A driver may leave this out for a job that has neither.
+        """
+        if entry.job.idempotency_key is not None:
+            self._keys.finish(entry, now)
+        heir = self.sessions.leave(entry)
+        if heir is not None:
+            self._pass_key_gate(heir, now)
+        if self.parked.size:
+            self._admit_parked(now)
+
+    def give_back(self, entry: E, opens_at: float, now: float) -> None:
+        """Let a job wait for its next attempt, without admission; it keeps its session."""
+        self._start_waiting(entry)
+        if opens_at > now:
+            self._due.add(opens_at, entry)
+        else:
+            self._place(entry, now)
+
+    def vacate(self, key: str, now: float) -> None:
+        """Take back a slot, and the permit of the key whose job was in it."""
+        self.running -= 1
+        if self.gates is not None:
+            self._requeue(self.gates.vacate(key))
+        if self.parked.size:
+            self._admit_parked(now)
+
+    def remove(self, entry: E, now: float) -> None:
+        """Take a waiting entry out of its place; the driver says next what became of it."""
+        match entry.job.status:
+            case Status.QUEUED:
+                if self.gates is not None:
+                    self._requeue(self.gates.withdraw(entry))
+                self._ready.remove(entry)
+            case Status.BLOCKED if entry.job.blocked_on == "key" and self.gates is not None:
+                self.gates.forget(entry)
+            case Status.BLOCKED:
+                entry.place.remove(entry)
+            case _:
+                self._due.remove(entry)
+        self._stop_waiting(entry)
+        if self.parked.size:
+            self._admit_parked(now)
+
+    def unpark(self, entry: E, now: float) -> None:
+        """Let a parked newcomer go, and its key with it."""
+        self._leave_parking(entry)
+        self._admit_parked(now)
+
+    def unpark_all(self) -> list[E]:
+        """Let every parked newcomer go."""
+        gone = list(self.parked)
+        for entry in gone:
+            self._leave_parking(entry)
+        return gone
+
+    def resume(self, now: float) -> None:
+        """Give entries out again."""
+        self.paused = False
+        self._admit_parked(now)
+
+    def tick(self, now: float) -> list[E]:
+        """Promote what is due; return the entries whose time is over, taken out of their places."""
+        for entry in self._due.due(now):
+            self._place(entry, now)
+        for entry in list(self._expiries.due(now)):
+            self.remove(entry, now)
+            self.late.append(entry)
+        self._openings.drop_due(now)
+        if self.parked.size:
+            self._admit_parked(now)
+        late, self.late = self.late, []
+        return late
+
+    def wake_at(self) -> float | None:
+        """Return when `tick` has something to do next, a moment that may have passed."""
+        moments = (self._due.first(), self._expiries.first(), self._openings.first())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def resize(self, slots: int | None, now: float) -> None:
+        """Change the number of slots; running entries keep theirs."""
+        self.slots = slots
+        self.limit = float("inf") if slots is None else slots
+        self._admit_parked(now)
+
+    def ahead_of(self, entry: E) -> int:
+        """Count the entries that go before a queued one."""
+        return self._ready.ahead_of(entry)
+
+    def holders_of_key(self, key: str, running: Iterable[E]) -> Iterator[E]:
+        """Iterate over the entries that hold the permits of a key."""
+        yield from (one for one in running if one.job.key == key)
+        if self.gates is not None:
+            yield from self.gates.queued(key)
+
+    def due_of(self, entry: E) -> float | None:
+        return self._due.at(entry)
+
+    def _facts(self, entry: E, now: float) -> Facts:
+        at_once = self._starts_at_once(entry, now)
+        return Facts(self.running, self.waiting, self.slots, at_once, len(self._due))
+
+    def _starts_at_once(self, entry: E, now: float) -> bool:
+        first_in_line = not self.parked.size or self.parked.first is entry
+        if self.paused or self._ready.size or not self.has_slot or not first_in_line:
+            return False
+        window, job = entry.window, entry.job
+        if window is not None and window.opens_at is not None and window.opens_at > now:
+            return False
+        gate_open = self.gates is None or self.gates.is_open(job.key)
+        return gate_open and self.sessions.holder(job) is None
+
+    def _accept(self, entry: E, now: float) -> None:
+        self._keys.hold(entry)
+        self._start_waiting(entry)
+        window = entry.window
+        if window is not None and window.opens_at is not None and window.opens_at > now:
+            entry.job = lifecycle.place(entry.job, Status.SCHEDULED)
+            self._due.add(window.opens_at, entry)
+        else:
+            self._place(entry, now)
+
+    def _place(self, entry: E, now: float) -> None:
+        """Lead an entry through the gates, as far as it gets."""
+        if self.sessions.enter(entry):
+            self._pass_key_gate(entry, now)
+        else:
+            entry.job = lifecycle.place(entry.job, Status.BLOCKED, "session")
+
+    def _pass_key_gate(self, entry: E, now: float) -> None:
+        entry.ready_at = now
+        if self.gates is None:
+            self._queue(entry)
+            return
+        behind = self.gates.enter(entry)
+        if behind is not entry:
+            self._queue(entry)
+        if behind is not None:
+            if behind is not entry:
+                self._ready.remove(behind)
+            self.gates.wait(behind, first=behind is not entry)
+            behind.job = lifecycle.place(behind.job, Status.BLOCKED, "key")
+
+    def _park(self, entry: E, now: float) -> None:
+        self._keys.reserve(entry)
+        self.parked.append(entry)
+        window = entry.window
+        if window is not None and window.opens_at is not None and window.opens_at > now:
+            # From then on it could start at once: a free slot may be all it needs.
+            self._openings.add(window.opens_at, entry)
+
+    def _leave_parking(self, entry: E) -> None:
+        self.parked.remove(entry)
+        self._openings.remove(entry)
+        self._keys.release(entry)
+
+    def _keep_late(self, entry: E, now: float) -> None:
+        """Keep an entry whose time was over when its turn came for `tick` to report."""
+        if self.gates is not None:
+            self._requeue(self.gates.withdraw(entry))
+        self._stop_waiting(entry)
+        self.late.append(entry)
+        if self.parked.size:
+            self._admit_parked(now)
+
+    def _requeue(self, entry: E | None) -> None:
+        if entry is not None:
+            self._queue(entry)
+
+    def _queue(self, entry: E) -> None:
+        if entry.job.status is not Status.QUEUED:
+            entry.job = lifecycle.place(entry.job, Status.QUEUED)
+        self._ready.add(entry)
+
+    def _start_waiting(self, entry: E) -> None:
+        self.waiting += 1
+        if self._crowd is not None:
+            self._crowd.enter(self._crowd_key(entry.job), entry)
+        if entry.window is not None and entry.window.closes_at is not None:
+            self._expiries.add(entry.window.closes_at, entry)
+
+    def _stop_waiting(self, entry: E) -> None:
+        self.waiting -= 1
+        if self._crowd is not None:
+            self._crowd.leave(self._crowd_key(entry.job), entry)
+        if entry.window is not None:
+            self._expiries.remove(entry)
+
+    def _victim(self, newcomer: E) -> E:
+        assert self._crowd is not None
+        return self._crowd.victim(self._crowd_key(newcomer.job))
+
+    def _crowd_key(self, job: Job) -> str:
+        return job.key if self._by_key else ""
+
+    def _admit_parked(self, now: float) -> None:
+        """Give freed places to those that wait for one, first come first served."""
+        while (entry := self.parked.first) is not None:
+            if rule(self.policy, self._facts(entry, now)) is not Ruling.TAKE:
+                return
+            self._leave_parking(entry)
+            self._accept(entry, now)
+            self.admitted.append(entry)

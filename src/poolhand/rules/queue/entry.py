@@ -1,0 +1,40 @@
+"""An entry: a job as it stands at the desk."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec import Struct
+
+from poolhand.rules.job import Job
+from poolhand.rules.queue.lane import Link
+
+
+class Window(Struct, frozen=True):
+    """When a job may start: not before `opens_at`, not after `closes_at` (the driver's clock)."""
+
+    opens_at: float | None = None
+    closes_at: float | None = None
+
+    def closed(self, now: float) -> bool:
+        return self.closes_at is not None and self.closes_at <= now
+
+
+class Entry(Link):
+    """A job and its place: the line it stands in or the slot it runs in, None when in neither.
+
+    `seq` is its place in the order of arrival (0 where nobody asks), `ready_at` the moment it last
+    entered the queue.
+    """
+
+    __slots__ = ("job", "ready_at", "seq", "window")
+
+    def __init__(self, job: Job, window: Window | None = None) -> None:
+        self.job = job
+        self.window = window
+        self.seq = 0
+        self.ready_at = 0.0
+        self.before = self.after = self.place = None
+
+
+E = TypeVar("E", bound=Entry)

@@ -1,0 +1,221 @@
+"""The gates before the ready set: one turn per session, so many jobs per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Generic
+
+from poolhand.rules.job import Job
+from poolhand.rules.queue.entry import E
+from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.ready import Ready
+from poolhand.rules.queue.strategy import Lifo, Priority, Strategy, job_rank
+
+
+class _Session(Line[E]):
+    """The turns of one session that wait, in submit order, and the one that holds it."""
+
+    __slots__ = ("holder",)
+
+    def __init__(self, holder: E) -> None:
+        super().__init__()
+        self.holder = holder
+
+    def insert(self, entry: E) -> None:
+        """Let a turn wait behind those that were submitted before it."""
+        older = self.last
+        while older is not None and older.seq > entry.seq:
+            older = older.before
+        self.insert_after(entry, older)
+
+
+class Sessions(Generic[E]):
+    """Lets one turn of a session through at a time; it holds the session until it is over."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str | None, str], _Session[E]] = {}
+
+    def __iter__(self) -> Iterator[E]:
+        for session in self._sessions.values():
+            yield from session
+
+    def holder(self, job: Job) -> E | None:
+        session = None if job.session is None else self._sessions.get((job.tenant, job.session))
+        return None if session is None else session.holder
+
+    def last(self, job: Job) -> E | None:
+        """Return the turn that waits behind all others of a session."""
+        session = None if job.session is None else self._sessions.get((job.tenant, job.session))
+        return None if session is None else session.last
+
+    def enter(self, entry: E) -> bool:
+        """Let an entry through, or make it wait for its turn."""
+        job = entry.job
+        if job.session is None:
+            return True
+        session = self._sessions.get((job.tenant, job.session))
+        if session is None:
+            self._sessions[job.tenant, job.session] = _Session(entry)
+        elif session.holder is not entry:
+            session.insert(entry)
+            return False
+        return True
+
+    def leave(self, entry: E) -> E | None:
+        """End a turn and return the entry whose turn has come."""
+        job = entry.job
+        if job.session is None:
+            return None
+        session = self._sessions.get((job.tenant, job.session))
+        if session is None or session.holder is not entry:
+            return None
+        heir = session.first
+        if heir is None:
+            del self._sessions[job.tenant, job.session]
+        else:
+            session.remove(heir)
+            session.holder = heir
+        return heir
+
+
+class Gate(Generic[E]):
+    """What one key has in use: `held` permits, those of them still in the queue, those without.
+
+    The heap finds the worst of the queued; it may hold some that are not queued any more.
+    """
+
+    __slots__ = ("heap", "held", "queued", "waiting")
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.held = 0
+        self.queued: dict[E, int] = {}
+        self.heap: list[tuple[float, float, int, E]] = []
+        self.waiting: Ready[E] = Ready(strategy)
+
+    def queue(self, entry: E, rank: tuple[float, int], number: int) -> None:
+        self.queued[entry] = number
+        heappush(self.heap, (-rank[0], -rank[1], number, entry))
+        if len(self.heap) > 2 * len(self.queued) + 32:
+            self.heap = [item for item in self.heap if self.queued.get(item[3]) == item[2]]
+            heapify(self.heap)
+
+    def worst(self) -> E | None:
+        while self.heap:
+            _, _, number, entry = self.heap[0]
+            if self.queued.get(entry) == number:
+                return entry
+            heappop(self.heap)
+        return None
+
+
+class KeyGates(Generic[E]):
+    """Lets at most `cap` jobs of a key be queued or running; the others wait in queue order.
+
+    A job without a key needs no permit: it passes every gate.
+    """
+
+    def __init__(self, cap: int, strategy: Strategy) -> None:
+        self.cap = cap
+        self._strategy = strategy
+        self._jumps = isinstance(strategy, Lifo | Priority)
+        self._count = 0
+        self._gates: dict[str, Gate[E]] = {}
+
+    def __iter__(self) -> Iterator[E]:
+        for gate in self._gates.values():
+            yield from gate.waiting
+
+    def is_open(self, key: str) -> bool:
+        if not key:
+            return True
+        gate = self._gates.get(key)
+        return gate is None or gate.held < self.cap
+
+    def queued(self, key: str) -> tuple[E, ...]:
+        """Return the entries of a key that are queued."""
+        gate = self._gates.get(key) if key else None
+        return () if gate is None else tuple(gate.queued)
+
+    def ahead_of(self, entry: E) -> int:
+        gate = self._gates[entry.job.key]
+        return gate.waiting.ahead_of(entry) + len(gate.queued)
+
+    def enter(self, entry: E) -> E | None:
+        """Let an entry through, or return the one that must wait in its place.
+
+        A newcomer that outranks a queued job of its key takes that job's permit: a key cap never
+        makes an urgent job wait behind a lesser one that has not even started.
+        """
+        if not entry.job.key:
+            return None
+        gate = self._gates.get(entry.job.key)
+        if gate is None:
+            gate = self._gates[entry.job.key] = Gate(self._strategy)
+        if gate.held < self.cap:
+            gate.held += 1
+            self._let_through(gate, entry)
+            return None
+        worst = gate.worst() if self._jumps else None
+        if worst is None or self._rank(worst)[0] <= self._rank(entry)[0]:
+            return entry
+        del gate.queued[worst]
+        self._let_through(gate, entry)
+        return worst
+
+    def wait(self, entry: E, first: bool) -> None:
+        """Let an entry wait here; one that gave up its permit goes first among its equals."""
+        self._gates[entry.job.key].waiting.add(entry, first)
+
+    def forget(self, entry: E) -> None:
+        """Let an entry that waits here leave."""
+        self._gates[entry.job.key].waiting.remove(entry)
+
+    def start(self, entry: E) -> None:
+        """Note that a queued entry runs now; it keeps its permit."""
+        if entry.job.key:
+            del self._gates[entry.job.key].queued[entry]
+
+    def withdraw(self, entry: E) -> E | None:
+        """Let a queued entry leave and return the one that may take its permit."""
+        self.start(entry)
+        return self.vacate(entry.job.key)
+
+    def occupy(self, key: str) -> None:
+        """Note that a job of a key runs, whatever the cap says."""
+        if not key:
+            return
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate(self._strategy)
+        gate.held += 1
+
+    def start_at_once(self, entry: E) -> None:
+        """Note that an entry runs now that was not queued; it takes a permit."""
+        self.occupy(entry.job.key)
+
+    def vacate(self, key: str) -> E | None:
+        """Take a permit back and return the entry that gets it next."""
+        if not key:
+            return self.next_without_key()
+        gate = self._gates[key]
+        # A cap that was lowered while jobs ran: the permits above it are not given out again.
+        heir = gate.waiting.take() if gate.held <= self.cap else None
+        if heir is not None:
+            self._let_through(gate, heir)
+            return heir
+        gate.held -= 1
+        if not gate.held:
+            del self._gates[key]
+        return None
+
+    def next_without_key(self) -> E | None:
+        """Return an entry that waits here though it has no key: an older version left it so."""
+        return None
+
+    def _let_through(self, gate: Gate[E], entry: E) -> None:
+        self._count += 1
+        gate.queue(entry, self._rank(entry), self._count)
+
+    def _rank(self, entry: E) -> tuple[float, int]:
+        return job_rank(self._strategy, entry)

@@ -1,0 +1,178 @@
+"""The desk of a pool that is kept: it can be asked before, and its rules can change under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic
+
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import Bounded, Facts, FailFast, OnFull, Policy, Ruling, rule
+from poolhand.rules.queue.desk import RERUN, Desk
+from poolhand.rules.queue.entry import E
+from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.on_busy import Meeting, OnBusy, meet
+from poolhand.rules.queue.strategy import Strategy
+
+NEVER = float("inf")
+
+
+class KeptDesk(Desk[E]):
+    """A desk as a store drives it: the store, not the desk, knows what is due at which moment.
+
+    `news` gets the word "ready" whenever something is led through the gates into the queue.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        policy: Policy,
+        slots: int | None,
+        keys: Keys[E],
+        max_per_key: int | None = None,
+    ) -> None:
+        super().__init__(strategy, policy, slots, keys, max_per_key)
+        self.rank = (strategy, max_per_key)
+        self.news: set[str] = set()
+
+    def promote(self, entry: E, now: float) -> None:
+        """Place a scheduled entry whose time has come."""
+        self._due.remove(entry)
+        self._place(entry, now)
+
+    def set_aside(self, entry: E, now: float) -> None:
+        """Let a job that was not begun wait for its cause, at no time; its lane gets its turn back.
+
+        It keeps its session; the driver vacates its slot, and with that the permit of its key.
+        """
+        self._start_waiting(entry)
+        self._due.add(NEVER, entry)
+        self._ready.refund(entry.job.key)
+
+    def take_aside(self, entry: E, now: float) -> bool:
+        """Start an entry that was set aside, if there is a slot and a permit of its key."""
+        if self.paused or not self.has_slot:
+            return False
+        if self.gates is not None and not self.gates.is_open(entry.job.key):
+            return False
+        self._due.remove(entry)
+        self._stop_waiting(entry)
+        self.running += 1
+        if self.gates is not None:
+            self.gates.start_at_once(entry)
+        self._ready.charge(entry.job.key)
+        if self.parked.size:
+            self._admit_parked(now)
+        return True
+
+    def accept(self, entry: E, now: float) -> None:
+        """Give a newcomer a place, whatever the policy says."""
+        self._accept(entry, now)
+
+    def welcome(self, now: float) -> list[E]:
+        """Give free places to the parked; return all who have got in since the last look."""
+        if self.parked.size:
+            self._admit_parked(now)
+        admitted, self.admitted = self.admitted, []
+        return admitted
+
+    def dismiss(self, entry: E) -> None:
+        """Let a parked newcomer go; `welcome` sees to those behind it."""
+        self._leave_parking(entry)
+
+    def joined(self, job: Job, rerun: bool, now: float) -> E | None:
+        """Return the entry that the key of a newcomer already stands for."""
+        owner = self._keys.find(job, now)
+        return None if owner is None or (rerun and owner.job.status in RERUN) else owner
+
+    def meet(self, job: Job, on_busy: OnBusy) -> Meeting[E]:
+        """Say what it means for a newcomer that its session may be busy."""
+        return meet(job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job))
+
+    def facts(self, entry: E, now: float) -> Facts:
+        """Return what the ruling on a newcomer depends on."""
+        return self._facts(entry, now)
+
+    def succeed(self, old: KeptDesk[E], entries: Sequence[E], occupied: Iterable[str]) -> None:
+        """Take over everything that stands at another desk of the same pool.
+
+        `entries` are those that wait, run or are parked, in the order they came; `occupied` are the
+        keys of all jobs in slots. Under another strategy or key cap those that are queued, or wait
+        for their key, are placed again, in the order they came.
+        """
+        self.paused, self.running, self.waiting = old.paused, old.running, old.waiting
+        self.parked, self.admitted, self.sessions = old.parked, old.admitted, old.sessions
+        self._due, self._expiries, self._openings = old._due, old._expiries, old._openings
+        self._arrivals = old._arrivals
+        if not old._numbered:
+            for self._arrivals, entry in enumerate(entries, 1):
+                entry.seq = self._arrivals
+        if self.rank == old.rank:
+            self._ready, self.gates = old._ready, old.gates
+        else:
+            self._place_again(entries, occupied)
+        if self._crowd is not None:
+            for entry in entries:
+                if entry.place is not self.parked and entry.job.status.waiting:
+                    self._crowd.enter(self._crowd_key(entry.job), entry)
+
+    def _place_again(self, entries: Sequence[E], occupied: Iterable[str]) -> None:
+        if self.gates is not None:
+            for key in occupied:
+                self.gates.occupy(key)
+        for entry in entries:
+            job = entry.job
+            ready = job.status is Status.QUEUED and entry.place is not self.parked
+            if ready or job.blocked_on == "key":
+                entry.before = entry.after = None
+                self._pass_key_gate(entry, entry.ready_at)
+
+    def _queue(self, entry: E) -> None:
+        self.news.add("ready")
+        super()._queue(entry)
+
+
+def may_refuse(policy: Policy, may_park: bool) -> bool:
+    """Tell whether a policy ever refuses a newcomer, whose submitter may be able to wait."""
+    match policy:
+        case FailFast() | Bounded(on_full=OnFull.FAIL_SUBMITTER):
+            return True
+        case Bounded(on_full=OnFull.BLOCK_SUBMITTER):
+            return not may_park
+        case _:
+            return False
+
+
+class Trial(Generic[E]):
+    """Newcomers shown to a desk one after the other: would it refuse them? It keeps no trace.
+
+    Only for a pool that may refuse: there nobody is pushed out, so that each newcomer taken only
+    adds to those that wait. Once one could start at once, no later one can: it stands before them.
+    """
+
+    def __init__(self, desk: KeptDesk[E], now: float) -> None:
+        self.waiting = desk.waiting
+        self._desk = desk
+        self._now = now
+        self._scheduled = 0
+        self._queued = False
+        self._keys: set[tuple[str | None, str]] = set()
+
+    def refuses(self, entry: E, rerun: bool) -> bool:
+        """Tell whether a newcomer would be refused, given that those before it were taken."""
+        job = entry.job
+        key = None if job.idempotency_key is None else (job.tenant, job.idempotency_key)
+        if key in self._keys or self._desk.joined(job, rerun, self._now) is not None:
+            return False
+        facts = self._desk.facts(entry, self._now)
+        at_once = facts.at_once and not self._queued
+        scheduled = facts.scheduled + self._scheduled
+        facts = Facts(facts.running, self.waiting, facts.slots, at_once, scheduled)
+        if rule(self._desk.policy, facts) is not Ruling.TAKE:
+            return True
+        self._queued = self._queued or at_once
+        self.waiting += 1
+        opens_at = None if entry.window is None else entry.window.opens_at
+        self._scheduled += opens_at is not None and opens_at > self._now
+        if key is not None:
+            self._keys.add(key)
+        return False

@@ -1,0 +1,146 @@
+"""Queue strategies: who is next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from poolhand.errors import UsageError
+from poolhand.misuse import explain_misuse
+from poolhand.rules.queue.entry import Entry
+from poolhand.rules.validation import Seconds, is_amount, is_text, shown, to_seconds
+
+SMALLEST_WEIGHT = 1e-9
+TICKS_PER_TURN = 720_720  # divisible by every weight up to 16, so that equal shares stay exact
+
+
+class Fifo(Struct, frozen=True, tag="fifo", tag_field="kind"):
+    """First come, first served."""
+
+    def __str__(self) -> str:
+        return "fifo"
+
+
+class Lifo(Struct, frozen=True, tag="lifo", tag_field="kind"):
+    """The newest job first."""
+
+    def __str__(self) -> str:
+        return "lifo"
+
+
+class Priority(Struct, frozen=True, tag="priority", tag_field="kind"):
+    """The highest priority first, ties by arrival; with aging a waiting job gains levels."""
+
+    aging: float | None = None
+
+    def __str__(self) -> str:
+        return "priority" if self.aging is None else f"priority(aging={self.aging:g})"
+
+
+class FairRoundRobin(Struct, frozen=True, tag="fair_round_robin", tag_field="kind"):
+    """One turn per key and round; a key of weight 3 gets three turns."""
+
+    field: str = "key"
+    weights: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        return f"fair_round_robin({self.field})"
+
+    def step(self, key: str) -> int:
+        """Return the ticks one turn costs this key."""
+        for name, weight in self.weights:
+            if name == key:
+                return max(1, round(TICKS_PER_TURN / weight))
+        return TICKS_PER_TURN
+
+
+Strategy = Fifo | Lifo | Priority | FairRoundRobin
+
+
+def fifo() -> Strategy:
+    """Serve jobs in the order they arrived."""
+    return Fifo()
+
+
+def lifo() -> Strategy:
+    """Serve the newest job first."""
+    return Lifo()
+
+
+@explain_misuse
+def priority(aging: Seconds | None = None) -> Strategy:
+    """Serve the highest priority first; a job gains one level per `aging` seconds of waiting."""
+    seconds = to_seconds(aging)
+    if seconds is not None and not is_amount(seconds):
+        raise UsageError(
+            f"priority(aging={shown(seconds)}) is not allowed; give the seconds after which a "
+            "waiting job gains one level (a number above 0 and at most 10**18), or None for strict "
+            "priorities"
+        )
+    return Priority(seconds)
+
+
+@explain_misuse
+def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = None) -> Strategy:
+    """Serve one job per key and round; `key` names the submit option that holds the key."""
+    faults = []
+    if not is_text(key) or not key.isidentifier():
+        faults.append(
+            f"key={shown(key)} is not allowed; name the submit option that holds the fairness key, "
+            'for example "tenant_id"'
+        )
+    if isinstance(weights, Mapping | None):
+        faults += [
+            f"weight {shown(name)}: {shown(weight)} is not allowed; weights map a key (text) to a "
+            f"number above 0, at least {SMALLEST_WEIGHT} and at most {TICKS_PER_TURN}"
+            for name, weight in (weights or {}).items()
+            if not (is_text(name) and is_amount(weight) and _is_weight(weight))
+        ]
+    else:
+        faults.append(
+            f"weights={shown(weights)} is not allowed; it must map keys to numbers above 0, such "
+            'as {"acme": 3}'
+        )
+    if faults:
+        raise UsageError("fair_round_robin: " + "; ".join(faults))
+    return FairRoundRobin(key, tuple((weights or {}).items()))
+
+
+class QueueStrategy:
+    """All queue strategies under one name."""
+
+    fifo = staticmethod(fifo)
+    lifo = staticmethod(lifo)
+    priority = staticmethod(priority)
+    fair_round_robin = staticmethod(fair_round_robin)
+
+
+STRATEGIES = {
+    "fifo": fifo,
+    "lifo": lifo,
+    "priority": priority,
+    "fair_round_robin": fair_round_robin,
+}
+
+
+def _is_weight(value: float) -> bool:
+    return SMALLEST_WEIGHT <= value <= TICKS_PER_TURN
+
+
+def job_rank(strategy: Strategy, entry: Entry) -> tuple[float, int]:
+    """Return the rank of a ready job; of two jobs of one key the lower goes first."""
+    match strategy:
+        case Lifo():
+            return (-entry.seq, 0)
+        case Priority(aging=None):
+            return (-entry.job.priority, entry.seq)
+        case Priority(aging=seconds):
+            return (aged_rank(entry, seconds or 0.0), entry.seq)
+        case Fifo() | FairRoundRobin():
+            return (entry.seq, 0)
+
+
+def aged_rank(entry: Entry, aging: float) -> float:
+    """Return when this job would have arrived, had it the priority 0 and the same claim."""
+    return entry.ready_at - entry.job.priority * aging

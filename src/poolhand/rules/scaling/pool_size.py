@@ -1,0 +1,239 @@
+"""Sizing: how many workers a load wants, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, isclose
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from poolhand.errors import UsageError
+from poolhand.misuse import OptionsStruct, explain_misuse
+from poolhand.rules.validation import (
+    AMOUNT_ALLOWED,
+    COUNT_ALLOWED,
+    SECONDS_ALLOWED,
+    Predicate,
+    Seconds,
+    convert_seconds,
+    is_amount,
+    is_count,
+    is_seconds,
+    shown,
+    to_seconds,
+)
+
+MOST_SLOTS = 100_000
+SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
+SHARE_ALLOWED = "a number above 0 and at most 1"
+
+# With so many jobs waiting for each worker, a queue without bound counts as filling up.
+BACKLOG_PER_WORKER = 2
+HIGH_SAMPLES = 2
+
+
+def are_slots(value: Any) -> bool:
+    return is_count(value) and value <= MOST_SLOTS
+
+
+def _is_share(value: Any) -> bool:
+    return is_amount(value) and value <= 1
+
+
+CHECKS: dict[str, tuple[Predicate, str]] = {
+    "min": (are_slots, SLOTS_ALLOWED),
+    "max": (are_slots, SLOTS_ALLOWED),
+    "up_at": (_is_share, SHARE_ALLOWED),
+    "down_at": (_is_share, SHARE_ALLOWED),
+    "queue_up_at": (_is_share, SHARE_ALLOWED),
+    "interval": (is_amount, AMOUNT_ALLOWED),
+    "step": (_is_share, SHARE_ALLOWED),
+    "cooldown": (is_seconds, SECONDS_ALLOWED),
+    "idle_after": (is_count, COUNT_ALLOWED),
+}
+
+
+class AutoscaleOptions(TypedDict, total=False):
+    """What `Autoscale(min, max, …)` takes beside the bounds."""
+
+    up_at: float
+    down_at: float
+    queue_up_at: float
+    interval: Seconds
+    step: float
+    cooldown: Seconds
+    idle_after: int
+
+
+class Autoscale(OptionsStruct, frozen=True):
+    """When a pool grows and shrinks by itself, and how far.
+
+    Every `interval` seconds a sample is taken. Two samples in a row above `up_at` (utilisation) or
+    `queue_up_at` (queue fill) grow the pool by `step` of its size, `idle_after` samples in a row
+    below `down_at` shrink it by as much. `cooldown` seconds pass before a change of direction and
+    before every shrink.
+    """
+
+    min: int = 2
+    max: int = 50
+    up_at: float = 0.8
+    down_at: float = 0.3
+    queue_up_at: float = 0.5
+    interval: float = 10.0
+    step: float = 0.25
+    cooldown: float = 30.0
+    idle_after: int = 2
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, min: int = 2, max: int = 50, **options: Unpack[AutoscaleOptions]
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        convert_seconds(self, "interval", "cooldown")
+        bad = {
+            name: allowed
+            for name, (check, allowed) in CHECKS.items()
+            if not check(getattr(self, name))
+        }
+        if bad.keys().isdisjoint(("min", "max")) and self.max < self.min:
+            bad["max"] = f"at least min={self.min!r}"
+        if bad.keys().isdisjoint(("down_at", "up_at")) and self.down_at >= self.up_at:
+            bad["down_at"] = f"below up_at={self.up_at!r}"
+        faults = [
+            f"{name}={shown(getattr(self, name))} is not allowed; it must be {allowed}"
+            for name, allowed in bad.items()
+        ]
+        if faults:
+            raise UsageError("Autoscale: " + "; ".join(faults))
+
+
+class Load(Struct, frozen=True):
+    """One sample of a pool.
+
+    `busy` slots include stuck ones. `backlog` counts who only needs a slot, parked submitters
+    included. `capacity` is the bound of the queue: None without one, 0 where no queue is kept.
+    """
+
+    size: int
+    busy: int
+    backlog: int
+    capacity: int | None
+
+    @property
+    def utilisation(self) -> float:
+        return _utilisation(self.busy, self.size)
+
+
+class Trend(Struct, frozen=True):
+    """What was seen in a row up to now, and when the size changed last in which direction.
+
+    A change starts the count of low samples anew: a shrink is judged at the size that is there.
+    """
+
+    high: int = 0
+    low: int = 0
+    changed_at: float | None = None
+    grew: bool = False
+
+
+class Decision(Struct, frozen=True):
+    """The size a pool shall have now; `why` is empty when that is the size it has."""
+
+    target: int
+    trend: Trend
+    why: str
+
+
+def decide(settings: Autoscale, load: Load, trend: Trend, now: float) -> Decision:
+    """Judge one sample: keep the size, or change it by a step."""
+    pressure = _pressure(settings, load)
+    idle = not pressure and load.utilisation < settings.down_at
+    seen = replace(trend, high=trend.high + 1 if pressure else 0, low=trend.low + 1 if idle else 0)
+    target = _target(settings, load, seen, now)
+    if target == load.size:
+        return Decision(target, seen, "")
+    trend = replace(seen, low=0, changed_at=now, grew=target > load.size)
+    if load.size < settings.min:
+        return Decision(target, trend, f"size {load.size} below min {settings.min}")
+    if load.size > settings.max:
+        return Decision(target, trend, f"size {load.size} above max {settings.max}")
+    return Decision(target, trend, pressure or f"utilisation {load.utilisation:.2f}")
+
+
+@explain_misuse
+def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()) -> int:
+    """Return how many workers keep up with `rate` jobs a second that take `seconds` each.
+
+    `limits` are what the work leans on, such as the connections of a database: more workers than
+    the narrowest allows would only wait for it.
+    """
+    each: float = to_seconds(seconds)
+    faults = [
+        f"{name}={shown(value)} is not allowed; it must be a number of 0 or more and at most 10**18"
+        for name, value in (("rate", rate), ("seconds", each))
+        if not is_seconds(value)
+    ]
+    bounds, fault = _bounds(limits)
+    faults += fault
+    if faults:
+        raise UsageError("suggest_workers: " + "; ".join(faults))
+    wanted = rate * each
+    whole = round(wanted)
+    # 0.1 × 30 is a little more than 3 in floating point, and 3 workers are enough for it.
+    needed = whole if isclose(wanted, whole, rel_tol=1e-12) else ceil(wanted)
+    return min([max(1, needed), *bounds])
+
+
+def _bounds(limits: Any) -> tuple[list[int], list[str]]:
+    """Return the limits, which may be readable only once, and what is wrong with them."""
+    given = list(limits) if isinstance(limits, Iterable) else limits
+    if isinstance(given, list) and all(map(is_count, given)):
+        return given, []
+    return [], [f"limits={shown(given)} is not allowed; it must be a list, each {COUNT_ALLOWED}"]
+
+
+def _utilisation(busy: int, size: int) -> float:
+    return busy / size if size else 0.0
+
+
+def _pressure(settings: Autoscale, load: Load) -> str:
+    """Say what makes this a high sample; nothing when it is none."""
+    backlog, capacity, size = load.backlog, load.capacity, load.size
+    if capacity is None:
+        if backlog > BACKLOG_PER_WORKER * size:
+            return f"backlog {backlog} for {size} worker{'' if size == 1 else 's'}"
+    elif capacity and backlog / capacity > settings.queue_up_at:
+        return f"queue fill {backlog / capacity:.2f}"
+    if load.utilisation > settings.up_at:
+        return f"utilisation {load.utilisation:.2f}"
+    return ""
+
+
+def _target(settings: Autoscale, load: Load, seen: Trend, now: float) -> int:
+    size = load.size
+    if not settings.min <= size <= settings.max:
+        return min(settings.max, max(settings.min, size))
+    step = max(1, int(size * settings.step))
+    rested = seen.changed_at is None or now - seen.changed_at >= settings.cooldown
+    if seen.high >= HIGH_SAMPLES and (rested or seen.grew):
+        return min(settings.max, size + step)
+    if seen.low >= settings.idle_after and rested:
+        return max(settings.min, _fewest(settings, load), size - step)
+    return size
+
+
+def _fewest(settings: Autoscale, load: Load) -> int:
+    """Return the smallest size at which this low sample would not be a high one.
+
+    Shrinking no further is what keeps a steady load from being grown for again.
+    """
+    fewest = ceil(load.busy / settings.up_at)
+    # The quotient is rounded: the size it gives may still be high by its last digit.
+    fewest += _utilisation(load.busy, fewest) > settings.up_at
+    if load.capacity is None:
+        fewest = max(fewest, ceil(load.backlog / BACKLOG_PER_WORKER))
+    return fewest

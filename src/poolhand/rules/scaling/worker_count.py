@@ -1,0 +1,194 @@
+"""Scaling: from a look at the load to the number of worker processes to have.
+
+Pure: the supervisor only looks and starts or dismisses. A sight of a load that could be served by
+fewer must last for a cooldown before one goes; more are had at once. `plan` turns the wanted number
+into starts and stops, within the limit on processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from msgspec import Struct
+
+from poolhand.rules.scaling.farm_settings import FarmSettings
+
+CAPPED_LOOKS = 2  # looks in a row that make an incident
+CALM_LOOKS = 12  # looks without it that end one
+LIGHT = 0.7  # of what is left could do what there is to do: fewer are enough
+
+
+class Load(Struct, frozen=True):
+    """What is seen at a look: the workers wanted so far, the jobs that could run, those queued.
+
+    `demand` counts jobs that run too. `all_busy`: no slot of a worker that is ready is free.
+    """
+
+    wanted: int
+    demand: int
+    queued: int
+    all_busy: bool
+
+
+class Trend(Struct, frozen=True):
+    """Since when the load has been light, and since when jobs wait though all are busy."""
+
+    light_since: float | None = None
+    waiting_since: float | None = None
+
+
+class Step(Struct, frozen=True):
+    """How many workers to have from now on, and why; an empty text: as before."""
+
+    wanted: int
+    why: str
+    trend: Trend
+
+
+class Processes(Struct, frozen=True):
+    """The worker processes there are.
+
+    `staying` ones work or start, `outgoing` ones work until they are replaced, `leaving` ones
+    finish their jobs and end, or are being killed.
+    """
+
+    staying: int
+    outgoing: int = 0
+    leaving: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.staying + self.outgoing + self.leaving
+
+
+class Plan(Struct, frozen=True):
+    """How many workers to start and to stop now, and how many missing ones have to wait.
+
+    `retire_first`: there is no room for a replacement until the worker it replaces has ended.
+    """
+
+    start: int = 0
+    stop: int = 0
+    held: int = 0
+    retire_first: bool = False
+
+
+def plan(settings: FarmSettings, wanted: int, now: Processes) -> Plan:
+    """Say which processes to start and stop: never more of them than the maximum and the surge.
+
+    Leaving workers count until they have ended. If they take long, missing workers wait for them.
+    """
+    missing = wanted - now.staying
+    if missing <= 0:
+        return Plan(stop=-missing)
+    start = max(0, min(missing, most_processes(settings) - now.total))
+    retire_first = not start and not now.leaving and now.outgoing > 0
+    return Plan(start, 0, missing - start, retire_first)
+
+
+def most_processes(settings: FarmSettings) -> int:
+    """Return how many worker processes there may be at any moment."""
+    return settings.max_workers + settings.surge
+
+
+def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
+    """Say why missing workers are not started yet."""
+    wait = "1 worker waits" if held == 1 else f"{held} workers wait"
+    most = "1 process" if maximum + surge == 1 else f"{maximum + surge} processes"
+    are = "1 of them is" if leaving == 1 else f"{leaving} of them are"
+    bounds = f"(maximum {maximum} + surge {surge})"
+    return f"{wait} to start: at most {most} at once {bounds}, {are} leaving"
+
+
+class CapWatch:
+    """Sees pools whose jobs wait behind their own cap while workers are free; reports each once.
+
+    An incident begins with the second look in a row, and ends when a pool has been well for long.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._calm: dict[str, int] = {}
+
+    def look(self, behind: Iterable[str], are_free: bool = True) -> list[str]:
+        """Return the pools of which an incident begins; a look at busy workers counts as well."""
+        found = set(behind) if are_free else set()
+        self._seen = {pool: self._seen.get(pool, 0) + 1 for pool in found}
+        for pool in list(self._calm):
+            self._calm[pool] = 0 if pool in found else self._calm[pool] + 1
+            if self._calm[pool] >= CALM_LOOKS:
+                del self._calm[pool]
+        begun = [
+            pool
+            for pool in sorted(found)
+            if self._seen[pool] >= CAPPED_LOOKS and pool not in self._calm
+        ]
+        self._calm.update(dict.fromkeys(begun, 0))
+        return begun
+
+
+def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Step:
+    """Say how many workers to have."""
+    wanted = _within(settings, load.wanted)
+    if wanted != load.wanted:
+        return Step(wanted, f"the bounds are {_bounds(settings)}", Trend())
+    waits = load.queued > 0 and load.all_busy
+    waiting = _since(trend.waiting_since, waits, now)
+    light = _since(trend.light_since, _is_light(settings, load), now)
+    seen = Trend(light, waiting)
+    capacity = settings.prefetch_per_worker * wanted
+    if load.demand > capacity:
+        return _up(settings, seen, wanted, f"{load.demand} jobs, room for {capacity}", now)
+    if waiting is not None and now - waiting >= settings.scale_up_wait_s:
+        why = f"{load.queued} jobs wait, for {now - waiting:.0f} s with all workers busy"
+        return _up(settings, seen, wanted, why, now)
+    if light is not None and now - light >= settings.scale_down_cooldown_s:
+        fewer = _within(settings, wanted - settings.scale_down_batch_size)
+        return Step(fewer, f"light load: {load.demand} jobs", Trend(now, None))
+    return Step(wanted, "", seen)
+
+
+def wanted_for(settings: FarmSettings, demand: int) -> int:
+    """Return how many workers a demand asks for, whoever provides them."""
+    return _within(settings, ceil(demand / settings.prefetch_per_worker))
+
+
+def runnable(running: int, queued: int, slots: int | None, paused: bool) -> int:
+    """Return how many jobs of a pool could run at once, if there were workers for all."""
+    if paused:
+        return running
+    return running + queued if slots is None else max(running, min(running + queued, slots))
+
+
+def to_dismiss(active: Iterable[tuple[str, int]], count: int) -> list[str]:
+    """Say which workers go, given with their running jobs, oldest first: who misses least."""
+    ranked = sorted((jobs, -age, id) for age, (id, jobs) in enumerate(active))
+    return [id for _, _, id in ranked[:count]]
+
+
+def _up(settings: FarmSettings, seen: Trend, wanted: int, why: str, now: float) -> Step:
+    more = _within(settings, wanted + settings.scale_up_batch_size)
+    if more == wanted:
+        return Step(wanted, "", seen)
+    # Those who come now get their time before still more are called.
+    return Step(more, why, Trend(None, None if seen.waiting_since is None else now))
+
+
+def _is_light(settings: FarmSettings, load: Load) -> bool:
+    left = _within(settings, load.wanted - settings.scale_down_batch_size)
+    return left < load.wanted and load.demand <= LIGHT * left * settings.prefetch_per_worker
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _within(settings: FarmSettings, count: int) -> int:
+    return max(settings.min_workers, min(settings.max_workers, count))
+
+
+def _bounds(settings: FarmSettings) -> str:
+    return f"{settings.min_workers} to {settings.max_workers}"

@@ -1,1 +1,0 @@
-"""Sessions: the state of a conversation, turn after turn."""

@@ -1,0 +1,133 @@
+"""What a transaction on PostgreSQL is going to need, looked up before anything is held.
+
+It may be wrong by the time the locks are there: then the transaction begins anew, and asks for what
+it was missing. So nothing here has to be more than a good guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from poolhand.contract import Batch, Change, Wanted
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.timing import seconds
+from poolhand.stores.postgres.pools import is_free, is_plain
+from poolhand.stores.postgres.transaction import Clock, Need
+from poolhand.stores.sql.queue.pools import spec_of
+from poolhand.stores.sql.rows import sought
+from poolhand.stores.sql.tables import Tables
+
+Look = Callable[[Tables], Need]
+
+NAMED = "SELECT no, name, spec, resized FROM poolhand_pools WHERE name = ANY(?)"
+OF_JOBS = "SELECT DISTINCT pool FROM poolhand_jobs WHERE id = ANY(?)"
+OF_CLAIMS = "SELECT DISTINCT pool FROM poolhand_claims WHERE token = ANY(?)"
+OF_OWNER = """
+SELECT c.pool FROM poolhand_claims c JOIN poolhand_owners o ON o.no = c.owner WHERE o.id = ?1
+UNION SELECT w.pool FROM poolhand_waits w JOIN poolhand_owners o ON o.no = w.owner
+WHERE o.id = ?1 AND w.place = 0
+"""
+WAITING_FOR = "SELECT DISTINCT pool FROM poolhand_waits WHERE waits_for = ?"
+NOW = """
+SELECT wall - skew, wall FROM poolhand_counters,
+    CAST(extract(epoch FROM clock_timestamp()) AS double precision) AS wall
+"""
+PROMOTING = """
+(SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 0 AND due_at <= ?1
+    ORDER BY due_at LIMIT ?3)
+UNION (SELECT pool FROM poolhand_waits WHERE place = 1 AND by_wall = 1 AND due_at <= ?2
+    ORDER BY due_at LIMIT ?3)
+UNION SELECT pool FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?1
+UNION SELECT no FROM poolhand_pools WHERE parked > 0
+"""
+
+
+def named(tables: Tables, names: Sequence[str]) -> dict[str, tuple[int, PoolSpec]]:
+    """Return the numbers and the rules of pools by their names."""
+    found = tables.execute(NAMED, (list(map(sought, names)),))
+    return {name: (no, spec_of(spec)) for no, name, spec, _ in found}
+
+
+def alone(names: Sequence[str]) -> Look:
+    """Need pools for oneself."""
+    return lambda tables: Need(
+        {no: True for no, *_ in tables.execute(NAMED, (list(map(sought, names)),))}
+    )
+
+
+def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look:
+    """Need the pools of orders; alone where an order has to do with other jobs.
+
+    `known` are the numbers of pools, and whether they were free when they were last looked at.
+    """
+    orders = [order for batch in batches for order in batch.orders]
+    names = {order.job.pool for order in orders}
+    tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
+    revived = [sought(order.revives) for order in orders if order.revives is not None]
+
+    def look(tables: Tables) -> Need:
+        if not names <= known.keys():
+            for no, name, spec, resized in tables.execute(NAMED, (list(map(sought, names)),)):
+                known[name] = (no, is_free(spec_of(spec), resized))
+        found = {name: known[name] for name in names if name in known}
+        pools = {no: name in tied or not free for name, (no, free) in found.items()}
+        if revived:
+            pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
+        return Need(pools, len(orders), loads=True)
+
+    return look
+
+
+def jobs(ids: Sequence[str]) -> Look:
+    """Need the pools of jobs for oneself."""
+    asked = [sought(id) for id in ids]
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
+
+
+def claims(tokens: Sequence[int]) -> Look:
+    """Need the pools of claims for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
+
+
+def burying(owner: str) -> Look:
+    """Need the pools of everything that an owner holds for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
+
+
+def changing(
+    changes: Sequence[Change],
+    wanted: Wanted | None,
+    known: Mapping[str, tuple[int, bool]],
+    busy: Mapping[int, bool],
+) -> Look:
+    """Need the pools of claims that end, as far as they are known, and those that were `busy`."""
+    pools = dict(busy)
+    for change in changes:
+        no, free = known.get(change.job.pool, (None, False))
+        if no is not None:
+            pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
+    return lambda tables: Need(pools, 0, True, wanted)
+
+
+def waking(cause: str) -> Look:
+    """Need the pools whose jobs wait for a cause for oneself."""
+    return lambda tables: Need(dict.fromkeys(_numbers(tables, WAITING_FOR, sought(cause)), True))
+
+
+def promoting(limit: int, clock: Clock | None) -> Look:
+    """Need the pools where something is due, has waited too long, or is parked."""
+
+    def look(tables: Tables) -> Need:
+        if clock is None:
+            now, stamp = tables.execute(NOW).fetchone()
+        else:
+            now, at = clock()
+            stamp = seconds(at)
+        found = tables.execute(PROMOTING, (now, stamp, limit))
+        return Need({no: True for (no,) in found})
+
+    return look
+
+
+def _numbers(tables: Tables, text: str, about: object) -> list[int]:
+    return [no for (no,) in tables.execute(text, (about,))]

@@ -1,0 +1,318 @@
+"""The pools of a PostgreSQL store, and who may use one at the same time.
+
+A pool that has nothing to decide but the order of its queue is free: its jobs are added, claimed
+and ended by many at once. Every other one belongs to one transaction at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from poolhand.contract import Wanted
+from poolhand.rules.job import Job
+from poolhand.rules.queue.backpressure import Unbounded
+from poolhand.rules.queue.desk import Verdict
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.strategy import Fifo, Priority
+from poolhand.stores.sql.queue.pools import (
+    NEW,
+    OLDEST,
+    WAITING_UNDER_OTHER_KEYS,
+    Columns,
+    Pools,
+    StoredPool,
+    encode_spec,
+    spec_of,
+)
+from poolhand.stores.sql.rows import ENDS, Row
+from poolhand.stores.sql.tables import Insert
+from poolhand.stores.sql.unit_of_work import Books
+
+ALL = """
+SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
+    0
+FROM poolhand_pools
+"""
+SAVE = """
+UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
+WHERE no = ?
+"""
+# The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
+# nobody is buried in between; then the pools that are held and those with work, how much as far as
+# that is asked, and in which version. One row at least. What is held with others is taken by the
+# same statement: where it had to wait, it has seen what was before, and the versions tell. It asks
+# for the first of those that close or are queued: whether any EXISTS may be found out by all.
+LOAD = """
+WITH {held}me AS MATERIALIZED (
+    SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
+)
+SELECT {count}extract(epoch FROM clock_timestamp())::double precision, skew,
+    ARRAY(SELECT nextval('poolhand_job_numbers') FROM generate_series(1, ?7::int)),
+    coalesce((SELECT closes_at FROM poolhand_waits WHERE closes_at IS NOT NULL
+        ORDER BY closes_at LIMIT 1)
+        <= coalesce(?6::double precision, extract(epoch FROM clock_timestamp()) - skew), false),
+    EXISTS (SELECT 1 FROM poolhand_owners WHERE buried = 1), (SELECT no FROM me), found.*
+FROM poolhand_counters LEFT JOIN (
+    SELECT p.*, (SELECT count(*) FROM (
+        SELECT 1 FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT ?2) heads)
+    FROM (
+        SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes,
+            keys, coalesce((SELECT 1 FROM poolhand_waits w WHERE w.pool = poolhand_pools.no
+                AND w.waits_for IS NOT NULL AND w.due_at IS NULL LIMIT 1), 0) AS aside,
+            xmin::text AS version,
+            ?4 AND paused = 0 AND (?5::text[] IS NULL OR name = ANY(?5)) AS served
+        FROM poolhand_pools) p
+    WHERE p.no = ANY(?3::int[]) OR (served AND (aside > 0 OR (
+        SELECT true FROM poolhand_waits w WHERE w.pool = p.no AND w.place = 4 LIMIT 1)))
+) found ON true
+"""
+TAKE_AND_LOAD = LOAD.format(
+    held="""held AS MATERIALIZED (
+    SELECT count(pg_advisory_xact_lock_shared(?8::int, no)) AS many FROM unnest(?3::int[]) AS w(no)
+), """,
+    count="(SELECT many FROM held), ",
+)
+LOAD = LOAD.format(held="", count="")
+RECOUNT = """
+SELECT (SELECT count(*) FROM poolhand_claims WHERE pool = ?1), coalesce(sum(many), 0)::bigint,
+    coalesce(sum(many) FILTER (WHERE place = 4), 0)::bigint,
+    coalesce(sum(many) FILTER (WHERE place = 1), 0)::bigint
+FROM (SELECT place, count(*) AS many FROM poolhand_waits
+    WHERE pool = ?1 AND place > 0 AND (due_at IS NULL OR due_at >= 0) GROUP BY place) places
+"""
+HEADS = """
+SELECT count(*) FROM (SELECT 1 FROM poolhand_waits WHERE pool = ? AND place = 4 LIMIT ?) heads
+"""
+OPEN = f"{NEW} RETURNING no"
+TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" for end in ENDS}})
+
+
+class Unlocked(Exception):
+    """A pool is needed that is not held, or not alone: the transaction has to begin anew."""
+
+    def __init__(self, pools: Mapping[int, bool]) -> None:
+        super().__init__(pools)
+        self.pools = pools
+
+
+class PostgresPool(StoredPool):
+    """A pool that is held by this transaction, alone or with others (`shared`).
+
+    Of a free one nothing is counted, so that nobody has to wait to count; `heads` are as many of
+    its queue as could be claimed.
+    """
+
+    SAVE = SAVE
+    WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
+        keys="SELECT jsonb_array_elements_text(?::jsonb)", oldest=OLDEST
+    )
+
+    def __init__(self, books: Books, columns: Columns) -> None:
+        self.alone = True
+        self.heads = 0
+        super().__init__(books, columns[:13])
+
+    @property
+    def free(self) -> bool:
+        return is_free(self.spec, self.resized)
+
+    def own(self) -> None:
+        """Make sure that nobody else uses the pool."""
+        if not self.alone:
+            raise Unlocked({self.no: True})
+
+    def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
+        job = entry.job
+        if job.session is not None or job.idempotency_key is not None:
+            self.own()
+        return super().admit(entry, now, rerun)
+
+    def finish(self, entry: Row, now: float) -> None:
+        self.own()
+        super().finish(entry, now)
+
+    def remove(self, entry: Row, now: float) -> None:
+        self.own()
+        super().remove(entry, now)
+        if self.heads:
+            ((self.queue.size,),) = self.books.query(HEADS, (self.no, self.heads))
+
+    def promote(self, entry: Row, now: float) -> None:
+        self.own()
+        super().promote(entry, now)
+
+    def give_back(self, entry: Row, opens_at: float, now: float) -> None:
+        if entry.job.session is not None:
+            self.own()
+        super().give_back(entry, opens_at, now)
+
+    def set_aside(self, entry: Row, now: float) -> None:
+        if entry.job.session is not None:
+            self.own()
+        super().set_aside(entry, now)
+
+    def free_session(self, line: str, now: float) -> None:
+        self.own()
+        super().free_session(line, now)
+
+    def counted(self) -> tuple[int, int]:
+        if self.free:
+            self._count()
+        return super().counted()
+
+    def count_if(self, was_free: bool) -> None:
+        """Count what was not counted while the pool was free, if it is not so any more."""
+        if was_free and not self.free:
+            self._count()
+            self._saved = ()
+
+    def _count(self) -> None:
+        counts = self.books.query(RECOUNT, (self.no,))[0]
+        self.running, self.waiting, self.queue.size, self.schedule.size = counts
+
+    def _state(self) -> tuple[Any, ...]:
+        spec, paused, resized, *counts = super()._state()[:11]
+        if self.free:
+            counts = [0] * 7 + counts[7:]
+        return (spec, int(paused), resized, *counts)
+
+
+class PostgresPools(Pools):
+    """The pools that one transaction holds: `held` says whether alone."""
+
+    BY_NAME = f"{ALL} WHERE name = ?"
+    BY_NO = f"{ALL} WHERE no = ?"
+    KIND = PostgresPool
+
+    def __init__(self, books: Books, held: dict[int, bool]) -> None:
+        super().__init__(books)
+        self._held = held
+        self._served: list[int] = []
+        self.versions: dict[int, str] = {}
+        self._tallies: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        self.claimant: tuple[str, int | None] = ("", None)
+        self.may_be_overdue = self.may_be_buried = True
+        books.writers.append(self._write_tallies)
+
+    def load(self, rows: Sequence[Any], owner: str) -> None:
+        """Look at the pools that are held, and at those with something of what is wanted."""
+        missing = {}
+        for overdue, buried, number, *columns, version, served, heads in rows:
+            self.may_be_overdue, self.may_be_buried = overdue, buried
+            self.claimant = owner, number
+            no, spec, _, resized, running, *_ = columns
+            if no in self._held:
+                self._take(tuple(columns), heads)
+                self.versions[no] = version
+                if served:
+                    self._served.append(no)
+            elif no is not None and has_room(rules := spec_of(spec), resized, running):
+                missing[no] = not is_free(rules, resized)
+        if missing:
+            raise Unlocked(missing)
+
+    def _take(self, columns: Columns, heads: int) -> None:
+        pool = self._keep(columns)
+        assert isinstance(pool, PostgresPool)
+        if pool.free:
+            pool.queue.size = pool.heads = heads
+
+    def met(self) -> dict[str, tuple[int, bool]]:
+        """Return the numbers of all pools looked up, by their names, and whether they are free."""
+        return {
+            name: (pool.no, is_free(pool.spec, pool.resized))
+            for name, pool in self._by_name.items()
+        }
+
+    def with_work(self) -> dict[int, bool]:
+        """Return the pools where there is work, and whether they are needed alone for it."""
+        pools = (self._by_no[no] for no in self._served)
+        return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.has_work}
+
+    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+        pools = (self._by_no[no] for no in self._served)
+        return {pool.no: pool for pool in pools if pool.has_work}
+
+    def holds(self, no: int) -> bool:
+        """Tell whether a pool is held alone."""
+        return self._held.get(no, False)
+
+    def open(self, spec: PoolSpec) -> StoredPool:
+        made = self._books.tables.execute(OPEN, (spec.name, encode_spec(spec))).fetchone()
+        if made is not None:
+            # Nobody else can see it yet.
+            self._held[made[0]] = True
+        self._missing.discard(spec.name)
+        pool = self.named(spec.name)
+        assert pool is not None
+        return pool
+
+    def declare(self, pool: StoredPool, spec: PoolSpec) -> StoredPool:
+        was_free = self._own(pool).free
+        new = self._own(super().declare(pool, spec))
+        new.count_if(was_free)
+        return new
+
+    def pause(self, pool: StoredPool, paused: bool) -> None:
+        self._own(pool)
+        super().pause(pool, paused)
+
+    def resize(self, pool: StoredPool, slots: int | None) -> None:
+        was_free = self._own(pool).free
+        super().resize(pool, slots)
+        self._own(pool).count_if(was_free)
+
+    def tally(self, no: int, end: int, count: int) -> None:
+        self._tallies[no][end] += count
+
+    def anew(self) -> PostgresPools:
+        return type(self)(self._books, self._held)
+
+    def _own(self, pool: StoredPool) -> PostgresPool:
+        assert isinstance(pool, PostgresPool)
+        pool.own()
+        return pool
+
+    def _write_tallies(self) -> None:
+        rows = [
+            (no, *(counts[end] for end in range(len(ENDS)))) for no, counts in self._tallies.items()
+        ]
+        if rows:
+            self._books.also.append((TALLIES, rows))
+        self._tallies.clear()
+
+    def _keep(self, columns: Columns) -> StoredPool:
+        no = columns[0]
+        alone = self._held.get(no)
+        if alone is None:
+            raise Unlocked({no: True})
+        pool = super()._keep(columns)
+        assert isinstance(pool, PostgresPool)
+        pool.alone = alone
+        if not pool.free:
+            pool.own()
+        return pool
+
+
+def is_free(spec: PoolSpec, resized: int | None) -> bool:
+    """Tell whether all that has to be decided about the jobs of a pool is their order."""
+    return (
+        (spec.slots if resized is None else resized) is None
+        and spec.max_per_key is None
+        and isinstance(spec.backpressure, Unbounded)
+        and isinstance(spec.queue, Fifo | Priority)
+    )
+
+
+def has_room(spec: PoolSpec, resized: int | None, running: int) -> bool:
+    """Tell whether a job of a pool could start."""
+    slots = spec.slots if resized is None else resized
+    return slots is None or running < slots
+
+
+def is_plain(job: Job) -> bool:
+    """Tell whether a job has nothing to do with any other."""
+    return job.session is None and job.idempotency_key is None

@@ -1,0 +1,506 @@
+"""The PostgreSQL store: one database that all processes of all machines may share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from poolhand.contract import (
+    Added,
+    Batch,
+    Change,
+    Claim,
+    Extended,
+    Filter,
+    Hint,
+    Lease,
+    Line,
+    Order,
+    Owner,
+    Page,
+    PoolRow,
+    Promoted,
+    Put,
+    Refusal,
+    Replaced,
+    Stored,
+    Wanted,
+    Written,
+)
+from poolhand.errors import ReadOnly
+from poolhand.rules import lifecycle
+from poolhand.rules.audit import STREAM
+from poolhand.rules.job import Status
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.retention import Keep
+from poolhand.runtime import Runtime
+from poolhand.stores.postgres import find as postgres_find
+from poolhand.stores.postgres import insertion as postgres_insertion
+from poolhand.stores.postgres import needs as postgres_needs
+from poolhand.stores.postgres import upkeep as postgres_upkeep
+from poolhand.stores.postgres.insertion import Insertion
+from poolhand.stores.postgres.locks import DOCUMENTS
+from poolhand.stores.postgres.log import PostgresLog
+from poolhand.stores.postgres.migrations import migrate
+from poolhand.stores.postgres.server import errors as postgres_faults
+from poolhand.stores.postgres.server import inspect as postgres_survey
+from poolhand.stores.postgres.server.address import address_of
+from poolhand.stores.postgres.server.connections import Link
+from poolhand.stores.postgres.server.inspect import Survey
+from poolhand.stores.postgres.server.notify import PostgresSignals
+from poolhand.stores.postgres.together import Together
+from poolhand.stores.postgres.transaction import (
+    PATIENCE,
+    Clock,
+    Done,
+    Need,
+    PostgresSteps,
+    Turns,
+    Unsure,
+)
+from poolhand.stores.postgres.user_transaction import PostgresTransaction
+from poolhand.stores.sql import documents as sql_documents
+from poolhand.stores.sql import find as sql_find
+from poolhand.stores.sql import upkeep as sql_upkeep
+from poolhand.stores.sql import users as sql_users
+from poolhand.stores.sql import verbs as sql_verbs
+from poolhand.stores.sql.claims import Leases, all_leases
+from poolhand.stores.sql.log import is_good
+from poolhand.stores.sql.tables import Tables
+
+T = TypeVar("T")
+
+MOST_EXPECTED = 16  # pools
+CANCELS_AT_ONCE = 500  # jobs: a transaction holds their pools alone
+
+
+class Exchange(Struct, frozen=True):
+    """What was claimed, and the tokens of what was settled with it."""
+
+    replaced: Replaced
+    tokens: frozenset[int]
+
+
+class PostgresStore:
+    """A whole store in a database; its rows are placed by the desk that places those in memory."""
+
+    def __init__(self, url: str, runtime: Runtime, clock: Clock | None = None) -> None:
+        self._address = address_of(url)
+        self._runtime = runtime
+        self._link = Link(self._address)
+        self._turns = Turns(self._link, runtime.since_boot, clock)
+        self._signals = PostgresSignals(self._address, runtime)
+        self._adds = Together(self._add)
+        self._cancels = Together(self._cancel, CANCELS_AT_ONCE)
+        self._last_pool = 0
+        self._made: set[int] = set()
+        self._known: dict[str, tuple[int, bool]] = {}
+        self._busy: dict[int, bool] = {}
+
+    async def open(self) -> None:
+        async with self._wall_between():
+            self._link.open()
+            try:
+                await migrate(self._link, self._address, self._runtime.wall())
+                await self._signals.open()
+            except BaseException:
+                await self.close()
+                raise
+
+    async def close(self) -> None:
+        if self._link.own:
+            await self._signals.close()
+            await self._link.close()
+
+    async def check(self) -> None:
+        await self._change(lambda tables, now, at: postgres_survey.try_to_write(tables))
+
+    # Told without being open
+
+    @property
+    def place(self) -> str:
+        return self._address.shown
+
+    async def schema(self) -> tuple[int, int]:
+        async with self._wall_between():
+            return await postgres_survey.schema_of(self._address)
+
+    async def survey(self) -> Survey:
+        async with self._wall_between():
+            return await postgres_survey.survey_of(self._address, self._runtime)
+
+    # How it is done
+
+    async def _steps(
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None = None
+    ) -> T:
+        """Take steps that are written together; tell of them when they are."""
+        async with self._wall_between():
+            done = await self._certain(act, look)
+        self._last_pool = done.last_pool or self._last_pool
+        for topic in sorted(done.topics):
+            self._signals.publish(topic)
+        return done.value
+
+    async def _certain(
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None
+    ) -> Done[T]:
+        """Do it once: where the word about the commit was lost, find out before doing it again."""
+        while True:
+            try:
+                return await self._turns.write(act, look, self._last_pool)
+            except Unsure as unsure:
+                if unsure.xid is not None:
+                    async with self._found_out(unsure.xid) as (done, was_committed):
+                        if was_committed:
+                            return done
+
+    @asynccontextmanager
+    async def _found_out(self, xid: str) -> AsyncIterator[tuple[Done[Any], bool]]:
+        """Give a transaction and whether it was committed.
+
+        Nobody else looks after it meanwhile; who is interrupted leaves it to others.
+        """
+        done = self._turns.unsure.pop(xid)
+        try:
+            yield done, await self._turns.became(done)
+        except BaseException:
+            self._turns.unsure[xid] = done
+            raise
+
+    async def _look_back(self) -> None:
+        """See to what was committed after its caller had been told that nobody knows.
+
+        Jobs that were claimed by it are nobody's, and go back; what was settled is remembered, as
+        it will be asked for again.
+        """
+        while self._turns.unsure:
+            async with self._found_out(next(iter(self._turns.unsure))) as (done, was_committed):
+                if was_committed and isinstance(done.value, Exchange):
+                    await self._give_back(done.value.replaced.claims)
+                    self._made.update(done.value.tokens)
+
+    async def _give_back(self, claims: Sequence[Claim]) -> None:
+        if claims:
+            changes = [Change(lifecycle.hand_back(one.job), one.token) for one in claims]
+            await self._certain(
+                lambda steps: sql_verbs.replace(steps, changes, None),
+                postgres_needs.changing(changes, None, self._known, {}),
+            )
+
+    async def _change(
+        self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
+    ) -> T:
+        async with self._wall_between():
+            return await self._turns.change(act, repeatable)
+
+    async def _read(self, act: Callable[[Tables], T]) -> T:
+        async with self._wall_between():
+            return await self._turns.read(act)
+
+    @asynccontextmanager
+    async def _wall_between(self) -> AsyncIterator[None]:
+        """Let nothing take too long, and no error out that is not one of ours."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                yield
+        except Exception as error:
+            told = postgres_faults.at_the_wall(error, self._address.shown)
+            if told is error:
+                raise
+            raise told from error
+
+    # Pools
+
+    async def declare(self, spec: PoolSpec) -> None:
+        known = await self._read(lambda tables: postgres_needs.named(tables, [spec.name]))
+        if spec.name in known and known[spec.name][1] == spec:
+            # Nearly always: nobody has to be kept from using it.
+            return
+        await self._steps(
+            lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
+        )
+
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        return await self._read(lambda tables: postgres_find.pool_rows(tables, names))
+
+    async def pause(self, pool: str, paused: bool, by: str) -> None:
+        await self._steps(
+            lambda steps: sql_verbs.pause(steps, pool, paused, by), postgres_needs.alone([pool])
+        )
+
+    async def resize(self, pool: str, slots: int | None, by: str) -> None:
+        await self._steps(
+            lambda steps: sql_verbs.resize(steps, pool, slots, by), postgres_needs.alone([pool])
+        )
+
+    # Jobs
+
+    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        async with self._wall_between():
+            return await self._adds.ask(batches)
+
+    async def _add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        def act(steps: PostgresSteps) -> list[tuple[Added, ...] | Refusal]:
+            answers = sql_verbs.add(steps, batches)
+            self._known.update(steps.pools.met())
+            return answers
+
+        return await self._steps(act, postgres_needs.adding(batches, self._known))
+
+    async def begin(self) -> PostgresTransaction:
+        transaction = PostgresTransaction(self._link, self._turns, self._signals)
+        async with self._wall_between():
+            await transaction.begin()
+        return transaction
+
+    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+        for name in postgres_insertion.names_of(orders):
+            if name not in self._known:
+                await self._know(name)
+        return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
+
+    async def _know(self, name: str) -> None:
+        """Let a pool come into being: the transaction of a user makes none."""
+        await self._steps(lambda steps: sql_verbs.know(steps, name), postgres_needs.alone([name]))
+
+    def _insertion(
+        self, tables: Tables, orders: Sequence[Order], now: float, at: datetime
+    ) -> Insertion:
+        (store,) = tables.execute(postgres_insertion.STORE).fetchone()
+        dialect, channel = self._turns.dialect, self._signals.channel
+        made = postgres_insertion.insertion(dialect, store, channel, self._address.shown)
+        pools = postgres_needs.named(tables, postgres_insertion.names_of(orders))
+        for order in orders:
+            made.add(order, pools[order.job.pool], now, at)
+        return made
+
+    async def unpark(self, ids: Sequence[str]) -> list[str]:
+        return await self._steps(
+            lambda steps: sql_verbs.unpark(steps, ids), postgres_needs.jobs(ids)
+        )
+
+    async def claim(self, wanted: Wanted) -> list[Claim]:
+        return list((await self._replace((), wanted)).claims)
+
+    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+        return await self._replace(changes, wanted)
+
+    async def _replace(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        if not (self._turns.unsure or self._made):
+            return await self._exchange(changes, wanted)
+        async with self._wall_between():
+            await self._look_back()
+            return await self._replace_anew(changes, wanted)
+
+    async def _replace_anew(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        """Make changes of which some may have been made before."""
+        known = self._made.intersection(change.token for change in changes)
+        if not known:
+            return await self._exchange(changes, wanted)
+        left = [change for change in changes if change.token not in known]
+        replaced = await self._exchange(left, wanted)
+        self._made -= known
+        answers = iter(replaced.made)
+        made = [change.token in known or next(answers) for change in changes]
+        return Replaced(tuple(made), replaced.claims)
+
+    async def _exchange(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+        keys = [put.key for change in changes for put in change.documents]
+        tokens = [change.token for change in changes]
+
+        def act(steps: PostgresSteps) -> Exchange:
+            if keys:
+                self._turns.locks.take(steps.books.tables, DOCUMENTS, keys)
+            self._known.update(steps.pools.met())
+            self._expect(steps.pools.with_work())
+            replaced = sql_verbs.replace(steps, changes, wanted)
+            settled = [token for token, made in zip(tokens, replaced.made, strict=True) if made]
+            return Exchange(replaced, frozenset(settled))
+
+        busy = self._busy if wanted is not None else {}
+        look = postgres_needs.changing(changes, wanted, self._known, busy)
+        return (await self._steps(act, look)).replaced
+
+    def _expect(self, pools: Mapping[int, bool]) -> None:
+        """Remember where there was work of late: there may be more."""
+        for no in pools:
+            self._busy.pop(no, None)
+        self._busy.update(pools)
+        for no in list(self._busy)[:-MOST_EXPECTED]:
+            del self._busy[no]
+
+    async def release(self, tokens: Sequence[int]) -> None:
+        await self._steps(
+            lambda steps: Leases(steps).release(tokens), postgres_needs.claims(tokens)
+        )
+
+    async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
+        async with self._wall_between():
+            return await self._cancels.ask([(id, by) for id in ids])
+
+    async def _cancel(self, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
+        look = postgres_needs.jobs([id for id, _ in asked])
+        return await self._steps(lambda steps: sql_verbs.cancel(steps, asked), look)
+
+    # Owners
+
+    async def enroll(self, owner: Owner) -> None:
+        await self._steps(lambda steps: Leases(steps).enroll(owner))
+
+    async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        async with self._wall_between():
+            await self._look_back()
+            return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
+
+    async def leases(self) -> list[Lease]:
+        return await self._read(all_leases)
+
+    async def bury(self, owner: str, renewal: int) -> list[Claim]:
+        return await self._steps(
+            lambda steps: Leases(steps).bury(owner, renewal), postgres_needs.burying(owner)
+        )
+
+    # What can be seen
+
+    async def get(self, ids: Sequence[str]) -> list[Stored | None]:
+        return await self._read(lambda tables: sql_find.get(tables, ids))
+
+    async def brief(self, id: str) -> bytes | None:
+        return await self._read(lambda tables: sql_find.brief(tables, id))
+
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+        return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
+
+    async def count(self, which: Filter) -> Mapping[Status, int]:
+        return await self._read(lambda tables: sql_find.count(tables, which, postgres_find.TALLIED))
+
+    async def users_of(self, sessions: Sequence[str]) -> Mapping[str, str | None]:
+        return await self._read(lambda tables: sql_users.users_of(tables, sessions))
+
+    # Time
+
+    async def causes(self) -> Mapping[str, Mapping[str, int]]:
+        return await self._read(sql_upkeep.causes)
+
+    async def wake(self, cause: str, by: str, limit: int = 1000) -> int:
+        return await self._steps(
+            lambda steps: sql_upkeep.wake(steps, cause, by, limit), postgres_needs.waking(cause)
+        )
+
+    async def promote(self, limit: int = 1000) -> Promoted:
+        return await self._steps(
+            lambda steps: sql_upkeep.promote(steps, limit),
+            postgres_needs.promoting(limit, self._turns.clock),
+        )
+
+    async def prune(self, keep: Keep, limit: int = 1000) -> int:
+        async with self._wall_between():
+            await self._change(lambda tables, now, at: sql_documents.sweep(tables, now), True)
+            await self._change(postgres_upkeep.fold_tallies, True)
+            await self._change(postgres_upkeep.date_jobs, True)
+            for no in await self._read(postgres_upkeep.with_remains):
+                await self._sweep(no)
+            return await self._steps(lambda steps: sql_upkeep.forget(steps, keep, limit))
+
+    async def _sweep(self, no: int) -> None:
+        await self._steps(
+            lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Need({no: True})
+        )
+
+    async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
+        found = await self._read(sql_upkeep.unheld)
+        if found and free:
+            return await self._steps(
+                sql_upkeep.free, lambda tables: Need({one.pool: True for one in found})
+            )
+        return sql_upkeep.named(found)
+
+    async def erase(
+        self, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str] = ()
+    ) -> list[str]:
+        def act(steps: PostgresSteps) -> list[str]:
+            if documents:
+                self._turns.locks.take(steps.books.tables, DOCUMENTS, documents)
+            return sql_upkeep.erase(steps, ids, streams, by, documents)
+
+        return await self._steps(act, postgres_needs.jobs(ids))
+
+    # Documents and log
+
+    async def get_document(self, key: str) -> tuple[bytes, int] | None:
+        return await self._change(lambda tables, now, at: sql_documents.get(tables, key, now), True)
+
+    async def expires_in(self, key: str) -> float | None:
+        return await self._change(
+            lambda tables, now, at: sql_documents.expires_in(tables, key, now), True
+        )
+
+    async def put(
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+    ) -> tuple[int, ...] | None:
+        def op(tables: Tables, now: float, at: datetime) -> tuple[int, ...] | None:
+            if not is_good(tables, token):
+                return None
+            versions = sql_documents.put(self._locked(tables, puts), puts, now)
+            if versions is not None and log:
+                PostgresLog(tables, self._turns.locks).append(log, at)
+            return versions
+
+        return await self._change(op)
+
+    def _locked(self, tables: Tables, puts: Iterable[Put]) -> Tables:
+        self._turns.locks.take(tables, DOCUMENTS, [put.key for put in puts])
+        return tables
+
+    async def delete(self, key: str, expect: int | None = None) -> bool:
+        return await self._change(
+            lambda tables, now, at: sql_documents.delete(
+                self._locked(tables, [Put(key, b"")]), key, expect, now
+            )
+        )
+
+    async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
+        return await self._change(
+            lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now), True
+        )
+
+    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+        return await self._change(
+            lambda tables, now, at: PostgresLog(tables, self._turns.locks).append_good(lines, at)
+        )
+
+    async def read(
+        self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
+    ) -> list[Written]:
+        async with self._wall_between():
+            if stream == STREAM:
+                # Where nothing can be written, all that has its number can be read.
+                with suppress(ReadOnly):
+                    await self._change(
+                        lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(),
+                        True,
+                    )
+            return await self._read(
+                lambda tables: PostgresLog(tables, self._turns.locks).read(
+                    stream, after, limit, kind
+                )
+            )
+
+    async def trim(self, stream: str, before: int) -> int:
+        return await self._change(
+            lambda tables, now, at: PostgresLog(tables, self._turns.locks).trim(stream, before)
+        )
+
+    # Signals
+
+    def subscribe(self, hint: Hint) -> Callable[[], None]:
+        return self._signals.subscribe(hint)
+
+    def publish(self, topic: str) -> None:
+        self._signals.publish(topic)

@@ -1,0 +1,219 @@
+"""The tables of a PostgreSQL store, as one connection sees them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import asyncpg
+
+from poolhand.stores.postgres.bridge import wait
+from poolhand.stores.sql.tables import Delete, Insert, Values, Written
+
+_FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
+# Which transaction it was, and in which versions it has met the pools that it has to prove.
+WRITTEN = """
+SELECT pg_current_xact_id()::text,
+    ARRAY(SELECT xmin::text FROM poolhand_pools WHERE no = ANY(?::text::bigint[]) ORDER BY no)
+"""
+SESSION_USERS = "poolhand_session_users"
+NUMBERS = frozenset({"bigint", "smallint", "double precision"})
+_NAMED = (("None", "NULL"), ("True", "1"), ("False", "0"))
+_VALUE = re.compile(r"\?(\d*)")
+# SQLite is told by these words where to begin, and which index not to take.
+_FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
+
+
+Part = tuple[Insert | Delete, tuple[bool, ...]]  # and which columns are the same in all rows
+
+
+class Outdated(Exception):
+    """Something was looked at before a lock was got, and changed until then: begin anew."""
+
+
+class Connection(Protocol):
+    """What statements need of a connection of asyncpg."""
+
+    async def fetch(self, text: str, *values: Any) -> list[Any]: ...
+
+    async def execute(self, text: str) -> str: ...
+
+    async def copy_records_to_table(
+        self,
+        table_name: str,
+        *,
+        records: Iterable[tuple[Any, ...]],
+        columns: Sequence[str],
+        schema_name: str,
+    ) -> str: ...
+
+
+class Dialect:
+    """Turns the texts that all databases share into those of PostgreSQL, each once.
+
+    To copy, a statement is prepared under a name, which behind a pooler may be another's.
+    """
+
+    def __init__(self, schema: str, copies: bool = True) -> None:
+        self.name = schema
+        self.copies = copies
+        self.schema = '"{}"'.format(schema.replace('"', '""'))
+        self._texts: dict[str, str] = {}
+        self._writes: dict[tuple[Part, ...], str] = {}
+
+    def text(self, shared: str) -> str:
+        """Return a statement with numbered values, its tables named with their schema."""
+        text = self._texts.get(shared)
+        if text is None:
+            text = self._texts[shared] = self._translated(shared)
+        return text
+
+    def about(self, shared: str, many: Values) -> str:
+        """Return a statement about many values, which are all numbers or all texts."""
+        if not isinstance(many[0], int):
+            return self.text(shared)
+        return self.text(shared.replace("IN (?*)", "= ANY(?::text::bigint[])"))
+
+    def writing(self, parts: tuple[Part, ...]) -> str:
+        """Return one statement that takes a value for each column, and tells its transaction."""
+        text = self._writes.get(parts)
+        if text is None:
+            named = ", ".join(f"w{n} AS ({_writing(*part)})" for n, part in enumerate(parts))
+            shared = f"WITH {named} {WRITTEN}"
+            text = self._writes[parts] = self._translated(shared)
+        return text
+
+    def _translated(self, shared: str) -> str:
+        text = _FOR_US.sub(r"\1", shared).replace("IN (?*)", "= ANY(?)")
+        for theirs, ours in _FOR_OTHERS:
+            text = text.replace(theirs, ours)
+        count = 0
+
+        def number(value: re.Match[str]) -> str:
+            nonlocal count
+            count += 1
+            return f"${value[1] or count}"
+
+        return _VALUE.sub(number, text).replace("poolhand_", f"{self.schema}.poolhand_")
+
+
+def numbers(values: Values) -> str:
+    """Return an array of numbers as a text: asyncpg takes long over every element of another."""
+    text = str(list(values))[1:-1]
+    for name, number in _NAMED:
+        text = text.replace(name, number)
+    return f"{{{text}}}"
+
+
+def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
+    """Return how rows of a kind are written: of a column that is the same in all, one value."""
+    if isinstance(what, Delete):
+        return f"{what.where} = ANY(?::text::bigint[])"
+    columns = list(enumerate(zip(what.types, alike, strict=True)))
+    values = [f"?::{type}" if same else f"c{n}" for n, (type, same) in columns]
+    arrays = [
+        f"?::text::{type}[]" if type in NUMBERS else f"?::{type}[]"
+        for type, same in zip(what.types, alike, strict=True)
+        if not same
+    ]
+    names = [f"c{n}" for n, (_, same) in columns if not same]
+    given = f" FROM unnest({', '.join(arrays)}) AS given({', '.join(names)})" if arrays else ""
+    return f"{what.into} SELECT {', '.join((*values, *what.fixed))}{given}{what.conflict}"
+
+
+def _alike(what: Insert, columns: list[tuple[Any, ...]]) -> tuple[bool, ...]:
+    """Tell of which columns all values are the same; bytes never are, unless there are none."""
+    if len(columns[0]) == 1:
+        return (True,) * len(columns)
+    return tuple(
+        (type != "bytea" or column[0] is None) and column.count(column[0]) == len(column)
+        for type, column in zip(what.types, columns, strict=True)
+    )
+
+
+class Found:
+    """The rows that a statement found."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def fetchone(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+
+class PostgresTables:
+    """The tables within one transaction; each statement waits.
+
+    `xid` is known once it has written. What it `proves` with every write are versions of pools.
+    """
+
+    def __init__(self, connection: Connection, dialect: Dialect) -> None:
+        self.xid: str | None = None
+        self.proves: dict[int, str] = {}
+        self._fetch = connection.fetch
+        self._copy = connection.copy_records_to_table
+        self._dialect = dialect
+
+    def execute(self, text: str, values: Values = (), /) -> Found:
+        return Found(wait(self._fetch(self._dialect.text(text), *values)))
+
+    def among(self, text: str, many: Values, first: Values = ()) -> Iterator[Any]:
+        if not many:
+            return iter(())
+        asked = numbers(many) if isinstance(many[0], int) else list(many)
+        return iter(wait(self._fetch(self._dialect.about(text, many), *first, asked)))
+
+    def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.write([(what, rows)])
+
+    def stream(self, what: Insert, rows: Iterable[tuple[Any, ...]]) -> None:
+        if not self._dialect.copies:
+            self.insert(what, list(rows))
+            return
+        name = self._dialect.name
+        wait(self._copy(what.table, records=rows, columns=what.columns, schema_name=name))
+
+    def delete(self, what: Delete, numbers: Sequence[int]) -> None:
+        self.write([(what, numbers)])
+
+    def write(self, changes: Sequence[Written]) -> None:
+        parts: list[Part] = []
+        values: list[Any] = []
+        for what, rows in changes:
+            if not rows:
+                continue
+            if isinstance(what, Delete):
+                parts.append((what, ()))
+                values.append(numbers(rows))
+                continue
+            columns = list(zip(*rows, strict=True))
+            alike = _alike(what, columns)
+            parts.append((what, alike))
+            three = list(zip(what.types, columns, alike, strict=True))
+            values += [column[0] for _, column, same in three if same]
+            values += [
+                numbers(column) if type in NUMBERS else column
+                for type, column, same in three
+                if not same
+            ]
+        if parts:
+            text = self._dialect.writing(tuple(parts))
+            values.append(numbers(sorted(self.proves)))
+            try:
+                self.xid, versions = wait(self._fetch(text, *values))[0]
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name == SESSION_USERS:
+                    # Somebody has begun the same session since it was looked up.
+                    raise Outdated from error
+                raise
+            if versions != [self.proves[no] for no in sorted(self.proves)]:
+                raise Outdated

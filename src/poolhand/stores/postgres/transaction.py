@@ -1,0 +1,365 @@
+"""One transaction of a PostgreSQL store: what it holds, what it does, and whether it was done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from poolhand.contract import Wanted
+from poolhand.errors import Unavailable
+from poolhand.stores.postgres.bridge import run
+from poolhand.stores.postgres.locks import POOLS, Held, Locks
+from poolhand.stores.postgres.log import Mark, PostgresLog, is_marked
+from poolhand.stores.postgres.pools import LOAD, TAKE_AND_LOAD, PostgresPools, Unlocked
+from poolhand.stores.postgres.server import errors as faults
+from poolhand.stores.postgres.server.clock import AMEND, ServerClock, Stepped
+from poolhand.stores.postgres.server.connections import Link, Raw
+from poolhand.stores.postgres.tables import Dialect, Outdated, PostgresTables
+from poolhand.stores.sql.rows import moment, sought
+from poolhand.stores.sql.steps import OVERDUE, Steps
+from poolhand.stores.sql.tables import Tables
+from poolhand.stores.sql.unit_of_work import JOBS, TOKENS, TURNS, Books
+
+T = TypeVar("T")
+
+PATIENCE = 9.0  # within which a verb is done, or refused
+ANEW = 20  # times that a transaction is begun, as others are in its way or it needs more
+CUTS = 3  # times that it is begun as the connection broke
+AT_LEAST, AT_MOST = 4, 256  # numbers drawn at once where nobody said how many
+MORE = tuple(
+    f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
+    for kind in ("job", "job", "token")
+)
+BECAME = "SELECT pg_xact_status(?::text::xid8)"
+LOOK_AGAIN = 0.1
+
+Clock = Callable[[], tuple[float, datetime]]
+
+
+class Need(Struct, frozen=True):
+    """What a transaction is known to need: pools, whether alone, and numbers for so many jobs.
+
+    Where `loads`, the pools are looked up, with those that have something of what is `wanted`.
+    """
+
+    pools: Mapping[int, bool] = {}
+    numbers: int = 0
+    loads: bool = False
+    wanted: Wanted | None = None
+
+
+NOTHING = Need()
+
+
+class Sequences:
+    """Numbers drawn by one transaction; those it does not use are nobody's.
+
+    `last_pool` is kept by the process: what takes turns are the pools as one worker sees them.
+    """
+
+    def __init__(self, tables: Tables, held: Held, last_pool: int) -> None:
+        self.last_pool = last_pool
+        self._tables = tables
+        # The lowest last, where they are taken from.
+        drawn = held.numbers[::-1]
+        self._drawn = {JOBS: drawn, TURNS: drawn.copy(), TOKENS: []}
+        self._at_once = AT_LEAST
+
+    def next(self, kind: int) -> int:
+        return self.take(kind, 1)[0]
+
+    def take(self, kind: int, count: int) -> Sequence[int]:
+        drawn = self._drawn[kind]
+        if len(drawn) < count:
+            self._draw(kind, max(count - len(drawn), self._at_once))
+            # A transaction that needed more than it said may need many more.
+            self._at_once = min(2 * self._at_once, AT_MOST)
+        taken = drawn[-count:][::-1] if count else []
+        del drawn[len(drawn) - len(taken) :]
+        return taken
+
+    def save(self) -> None:
+        pass
+
+    def reload(self) -> None:
+        pass
+
+    def _draw(self, kind: int, count: int) -> None:
+        more = [number for (number,) in self._tables.execute(MORE[kind], (count,))]
+        self._drawn[kind][:0] = more[::-1]
+
+
+class Done(Struct, Generic[T], frozen=True):
+    """What a transaction gave, what it has to tell, and how to ask later whether it was done."""
+
+    value: T
+    topics: Collection[str]
+    last_pool: int
+    xid: str | None
+    mark: Mark | None
+
+
+class PostgresSteps(Steps):
+    """The steps of one transaction; what waited too long may be of any pool."""
+
+    pools: PostgresPools
+
+    def owner(self, id: str | None) -> int | None:
+        claimant, no = self.pools.claimant
+        return no if id and id == claimant else super().owner(id)
+
+    def forget_owners(self) -> None:
+        if self.pools.may_be_buried:
+            super().forget_owners()
+
+    def overdue(self) -> set[int]:
+        may_be = self.pools.may_be_overdue or self.books.may_be_overdue
+        return super().overdue() if may_be else set()
+
+    def expire(self, limit: int) -> int:
+        overdue = [no for (no,) in self.books.query(OVERDUE, (self.books.now,))]
+        missing = [no for no in overdue if not self.pools.holds(no)]
+        if missing:
+            raise Unlocked(dict.fromkeys(missing, True))
+        return super().expire(limit) if overdue else 0
+
+
+class Unsure(Exception):
+    """The connection broke while a transaction was being committed; `xid` tells what became of it.
+
+    Without one it wrote nothing that could be done twice.
+    """
+
+    def __init__(self, xid: str | None) -> None:
+        super().__init__(xid)
+        self.xid = xid
+
+
+class Turns:
+    """Carries transactions out, again when others were in the way.
+
+    `unsure` are those, by their number, of which nobody knows whether they were committed.
+    """
+
+    def __init__(self, link: Link, tick: Callable[[], float], clock: Clock | None) -> None:
+        self._link = link
+        self._server_clock = ServerClock(tick)
+        self.clock = clock
+        self.dialect = Dialect(link.address.schema, copies=not link.address.pooled)
+        self.locks = Locks(link.address.schema)
+        self.unsure: dict[str, Done[Any]] = {}
+
+    async def write(
+        self,
+        act: Callable[[PostgresSteps], T],
+        look: Callable[[Tables], Need] | None = None,
+        last_pool: int = 0,
+    ) -> Done[T]:
+        """Do something in one transaction; `look` says before what it will need."""
+        pools: dict[int, bool] = {}
+
+        async def once() -> Done[T]:
+            try:
+                return await self._once(act, look, pools, last_pool)
+            except Unlocked as unlocked:
+                pools.update(unlocked.pools)
+                raise
+
+        return await self._anew(once)
+
+    async def read(self, act: Callable[[Tables], T]) -> T:
+        """Ask something that changes nothing."""
+
+        async def once() -> T:
+            async with self._link.lend() as connection:
+                tables = PostgresTables(connection, self.dialect)
+                return await run(lambda: act(tables))
+
+        return await self._anew(once)
+
+    async def _anew(self, once: Callable[[], Awaitable[T]]) -> T:
+        """Begin until nobody is in the way; over as well where a connection broke before the end.
+
+        Nothing was done then. Where no new one can be made, that is told at once.
+        """
+        cuts = 0
+        for _ in range(ANEW):
+            try:
+                return await once()
+            except (Unlocked, Outdated):
+                continue
+            except Stepped as stepped:
+                await self.amend(stepped)
+            except Exception as error:
+                cuts += faults.is_cut(error)
+                if cuts > CUTS or not (faults.is_cut(error) or faults.is_passing(error)):
+                    raise
+        raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
+
+    async def change(
+        self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
+    ) -> T:
+        """Do something in one transaction that has to do with no job.
+
+        What is `repeatable` may be done twice; of all else it is told when nobody knows.
+        """
+
+        def do(tables: Tables) -> T:
+            asked = self._server_clock.tick()
+            return act(tables, *self._clocks(self.locks.hold(tables, {}), asked))
+
+        async def once() -> T:
+            async with self._link.lend() as connection:
+                await connection.execute(self._link.begin)
+                try:
+                    value = await run(lambda: do(PostgresTables(connection, self.dialect)))
+                except Exception:
+                    await self._roll_back(connection)
+                    raise
+                if repeatable:
+                    await connection.execute("COMMIT")
+                else:
+                    await self._commit(connection, None)
+                return value
+
+        return await self._anew(once)
+
+    async def amend(self, stepped: Stepped) -> None:
+        """Write down that the clock of the server was set, unless somebody has."""
+        async with self._link.lend() as connection:
+            tables = PostgresTables(connection, self.dialect)
+            await connection.execute(self._link.begin)
+            try:
+                await run(lambda: tables.execute(AMEND, (stepped.skew, stepped.by)))
+            except Exception:
+                await self._roll_back(connection)
+                raise
+            await connection.execute("COMMIT")
+
+    async def became(self, done: Done[Any]) -> bool:
+        """Tell whether a transaction was committed, as soon as it is decided.
+
+        A server that crashed may give the same number to another one. So a number that was
+        committed says nothing where there is a mark: that has to be there as well.
+        """
+        mark = done.mark
+        while True:
+            try:
+                status = await self.read(lambda tables: _status(tables, done.xid))
+                if status in ("committed", None):
+                    return mark is None or await self.read(lambda tables: is_marked(tables, mark))
+            except Exception as error:
+                unreachable = faults.is_cut(error) or isinstance(error, Unavailable)
+                if self._link.closed or not unreachable:
+                    raise
+                status = "unknown"
+            if status == "aborted":
+                return False
+            await asyncio.sleep(LOOK_AGAIN)
+
+    async def _once(
+        self,
+        act: Callable[[PostgresSteps], T],
+        look: Callable[[Tables], Need] | None,
+        pools: dict[int, bool],
+        last_pool: int,
+    ) -> Done[T]:
+        async with self._link.lend() as connection:
+            await connection.execute(self._link.begin)
+            try:
+                tables = PostgresTables(connection, self.dialect)
+                done = await run(lambda: self.do(tables, act, look, pools, last_pool))
+            except Exception:
+                await self._roll_back(connection)
+                raise
+            await self._commit(connection, done)
+            return done
+
+    async def _commit(self, connection: Raw, done: Done[Any] | None) -> None:
+        try:
+            await connection.execute("COMMIT")
+        except BaseException as error:
+            if isinstance(error, Exception) and not faults.is_cut(error):
+                raise
+            xid = None if done is None else done.xid
+            if done is not None and xid is not None:
+                self.unsure[xid] = done
+            if not isinstance(error, Exception):
+                raise
+            if done is not None:
+                raise Unsure(xid) from error
+            raise Unavailable(
+                f"{self._link.address.shown}: {error}: whether it was done is not known"
+            ) from error
+
+    def do(
+        self,
+        tables: PostgresTables,
+        act: Callable[[PostgresSteps], T],
+        look: Callable[[Tables], Need] | None,
+        pools: Mapping[int, bool],
+        last_pool: int = 0,
+    ) -> Done[T]:
+        """Take steps in a transaction that has been begun; below `run`."""
+        need = NOTHING if look is None else look(tables)
+        mine = {**need.pools, **pools}
+        asked = self._server_clock.tick()
+        held, rows = self._held(tables, mine, need)
+        numbers = Sequences(tables, held, last_pool)
+        log = PostgresLog(tables, self.locks)
+        books = Books(tables, numbers, log, *self._clocks(held, asked))
+        steps = PostgresSteps(books, PostgresPools(books, mine))
+        if rows:
+            steps.pools.load(rows, "" if need.wanted is None else need.wanted.owner)
+            if not any(mine.values()):
+                tables.proves = steps.pools.versions
+        value = act(steps)
+        topics = steps.close()
+        return Done(value, topics, numbers.last_pool, tables.xid, log.mark)
+
+    def _held(
+        self, tables: PostgresTables, pools: Mapping[int, bool], need: Need
+    ) -> tuple[Held, list[Any]]:
+        """Take pools, and look them up if that is wanted."""
+        if not need.loads:
+            return self.locks.hold(tables, pools, need.numbers), []
+        wanted = need.wanted
+        many, names = 0 if wanted is None else len(wanted.slots), None
+        if wanted is not None and wanted.pools is not None:
+            names = [sought(name) for name in wanted.pools]
+        owner = "" if wanted is None else sought(wanted.owner)
+        now = None if self.clock is None else self.clock()[0]
+        asked = (owner, many, list(pools), many > 0, names, now, need.numbers)
+        if any(pools.values()):
+            self.locks.hold(tables, pools)
+            rows = tables.execute(LOAD, asked).fetchall()
+        else:
+            taken = tables.execute(TAKE_AND_LOAD, (*asked, self.locks.kind(POOLS)))
+            rows = [row[1:] for row in taken]
+        return Held(*rows[0][:3]), [row[3:] for row in rows]
+
+    def _clocks(self, held: Held, asked: float) -> tuple[float, datetime]:
+        """Return the time of the store and that of the calendar."""
+        if self.clock is not None:
+            return self.clock()
+        return self._server_clock.now(held.wall, held.skew, asked), moment(held.wall)
+
+    async def _roll_back(self, connection: Raw) -> None:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+
+
+def _status(tables: Tables, xid: str | None) -> str | None:
+    """Return what became of a transaction, None where it is too long ago to be known."""
+    try:
+        found: str | None = tables.execute(BECAME, (xid,)).fetchone()[0]
+    except Exception as error:
+        if not faults.is_future(error):
+            raise
+        # Given, and forgotten in a crash.
+        return "aborted"
+    return found

@@ -1,0 +1,355 @@
+"""How batches come into a SQL store: all of one, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.job import Job, Status
+from poolhand.rules.queue.backpressure import (
+    Bounded,
+    FailFast,
+    OnFull,
+    capacity,
+    drop_name,
+    drop_reason,
+)
+from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
+from poolhand.rules.queue.entry import Window
+from poolhand.rules.queue.on_busy import TURN, OnBusy, Way
+from poolhand.rules.queue.pool_spec import undeclared
+from poolhand.rules.queue.stored_desk import may_refuse
+from poolhand.rules.queue.timing import arrival
+from poolhand.rules.streams import inbox_of
+from poolhand.stores.sql.log import ROW_LINES
+from poolhand.stores.sql.queue.pools import StoredPool
+from poolhand.stores.sql.rows import QUEUED, Row, encode, terms_of
+from poolhand.stores.sql.steps import Steps
+from poolhand.stores.sql.turns import ended_for
+from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
+from poolhand.stores.sql.users import SessionUsers
+
+MANY = 250  # jobs that are worth a statement of their own, while they are made
+NOT_USER = "user"  # why a turn is refused whose session belongs to another user
+REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
+
+
+class _Refused(Exception):
+    """An order was refused, and its batch with it."""
+
+    def __init__(self, pool: str, reason: str, waiting: int | None = None) -> None:
+        self.pool = pool
+        self.reason = reason
+        self.waiting = waiting
+
+
+class _Alike(NamedTuple):
+    """What jobs share that were ordered under the same terms, as it is written.
+
+    `head` and `tail` stand around the id of a job in the record that it was submitted.
+    """
+
+    terms: tuple[Any, ...]
+    ordered: bytes
+    head: bytes
+    tail: bytes
+
+
+def _alike(job: Job, terms: tuple[Any, ...]) -> _Alike:
+    before, _, behind = json(audit.submitted(job)).partition(b'"task_id":' + json(job.id))
+    return _Alike(terms, encode(terms), before + b'"task_id":', behind)
+
+
+class Intake:
+    """Brings orders to the desks of their pools and carries out the verdicts."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._books = steps.books
+        self._revived: set[str] = set()
+        self._users = SessionUsers(steps.books)
+        self._alike = _Alike((), b"", b"", b"")
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Look up at once what is to be known about jobs that are about to come."""
+        self._users.load(jobs)
+
+    def take(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+        """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
+
+        One order alone is refused before anything is written for it.
+        """
+        orders = batch.orders
+        free = self._taken_unasked(orders)
+        if free is not None:
+            return self._queue(orders, free)
+        refusal = self._stranger(orders)
+        if refusal is not None:
+            return refusal
+        self._revived.clear()
+        owner = self._parker(batch)
+        undo = len(orders) > 1 and self._may_fail(orders, owner is not None)
+        execute = self._books.tables.execute
+        told = set(self._books.topics)
+        if undo:
+            self._books.close()
+            execute("SAVEPOINT batch")
+        try:
+            return tuple([self._enter(order, owner) for order in orders])
+        except _Refused as refused:
+            if undo:
+                execute("ROLLBACK TO batch")
+                self._steps.undo(told)
+                self._users.undo()
+            return self._refusal(refused)
+        finally:
+            if undo:
+                execute("RELEASE batch")
+
+    def _stranger(self, orders: Sequence[Order]) -> Refusal | None:
+        """Return the refusal of a batch that has a turn of a session of another user."""
+        jobs = [order.job for order in orders if order.job.session is not None]
+        if not jobs:
+            return None
+        self._users.load(jobs)
+        job = self._users.stranger(jobs)
+        return None if job is None else self._refusal(_Refused(job.pool, NOT_USER))
+
+    def _parker(self, batch: Batch) -> int | None:
+        """Return the number of the owner of a batch, if it may come to wait under its lease."""
+        for order in batch.orders:
+            pool = self._steps.pools.named(order.job.pool)
+            policy = None if pool is None else pool.spec.backpressure
+            if isinstance(policy, Bounded) and policy.on_full is OnFull.BLOCK_SUBMITTER:
+                return self._steps.owner(batch.owner)
+        return None
+
+    def arrive(self, row: Row) -> None:
+        """Let a job come in that a transaction of the user's has written.
+
+        Its submitter was told yes: it gets a place though there be none, if nobody else may go.
+        """
+        steps, now = self._steps, self._books.now
+        pool = steps.pools.no(row.pool)
+        rerun, row.by_wall = bool(row.rank), bool(row.turn)
+        opens_at, closes_at = row.ready_at or None, row.closes_at
+        row.window = None if opens_at is closes_at is None else Window(opens_at, closes_at)
+        row.due_at = None
+        row.job = lifecycle.place(row.job, Status.QUEUED)
+        if self._users.stranger([row.job]) is not None:
+            self._turn_away(row, "its session belongs to another user", NOT_USER)
+            return
+        verdict = pool.admit(row, now, rerun)
+        match verdict:
+            case Joined(entry=other):
+                reason = f"its idempotency key stands for job {other.job.id}"
+                self._turn_away(row, reason, "joined")
+            case Parked() | RefusedEntry():
+                if isinstance(verdict, Parked):
+                    pool.dismiss(row)
+                pool.accept(row, now)
+                steps.accept(row)
+                self._users.begin(row.job)
+            case _:
+                self._carry_out(verdict, row, pool, None)
+
+    def _turn_away(self, row: Row, reason: str, policy: str) -> None:
+        """End a job that a transaction of the user's has written, and that cannot come in."""
+        self._books.note(audit.submitted(row.job))
+        job = lifecycle.reject(row.job, reason, policy, self._books.at)
+        self._steps.end(row, job, audit.ended(job))
+
+    def _may_fail(self, orders: Sequence[Order], may_park: bool) -> bool:
+        for order in orders:
+            if order.revives is not None:
+                return True
+            pool = self._steps.pools.named(order.job.pool)
+            if pool is not None and may_refuse(pool.spec.backpressure, may_park):
+                return True
+        return False
+
+    def _refusal(self, refused: _Refused) -> Refusal:
+        pool = self._steps.pools.named(refused.pool)
+        spec = undeclared(refused.pool) if pool is None else pool.spec
+        policy, reason = spec.backpressure, refused.reason
+        if reason == "full" and isinstance(policy, FailFast):
+            reason = "no_slot"
+        running, waiting = (0, 0) if pool is None else pool.counted()
+        if refused.waiting is not None:
+            waiting = refused.waiting
+        return Refusal(reason, spec.name, str(policy), running, waiting)
+
+    def _enter(self, order: Order, owner: int | None) -> Added:
+        if order.revives is not None:
+            self._expect_dead(order)
+        pool = self._steps.pools.named(order.job.pool)
+        if pool is None:
+            pool = self._steps.pools.open(undeclared(order.job.pool))
+        turn = self._turn_of(order, pool)
+        if isinstance(turn, Added):
+            return turn
+        row = self._row(order, pool)
+        # Known before it is decided about: what its coming sets off may come back to it.
+        self._books.rows[row.seq] = row
+        verdict = pool.admit(row, self._books.now, order.rerun_failed)
+        # Who revives a job has to come in now: should it give up, nobody would be left.
+        added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
+        if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
+            self._revive(order.revives, order.job.submitted_by, added.job.id)
+        if order.triggers is not None and added.entry is not Entry.REJECTED:
+            by, id, at = order.job.submitted_by, order.triggers, self._books.at
+            self._books.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
+        if turn is not None and added.entry is Entry.TAKEN:
+            self._books.tell(ended_for(turn.job, order.on_busy))
+            self._steps.cancel(turn.job.id, order.job.submitted_by)
+        return added
+
+    def _turn_of(self, order: Order, pool: StoredPool) -> Row | Added | None:
+        """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
+        job, now = order.job, self._books.now
+        if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
+            return None
+        meeting = pool.meet(job, order.on_busy)
+        match meeting.way:
+            case Way.REFUSE:
+                raise _Refused(pool.spec.name, "busy")
+            case Way.JOIN:
+                assert meeting.turn is not None
+                id = meeting.turn.job.id
+                self._books.tell([Line(inbox_of(id), TURN, order.brief)])
+                return Added(meeting.turn.job, Entry.JOINED)
+            case _:
+                return meeting.turn
+
+    def _taken_unasked(self, orders: Sequence[Order]) -> StoredPool | None:
+        """Return the pool that takes all of these, if there is nothing to decide about any."""
+        name = orders[0].job.pool if orders else ""
+        pool = self._steps.pools.named(name)
+        if pool is None or not pool.takes_all:
+            return None
+        for order in orders:
+            job = order.job
+            if (
+                job.pool != name
+                or job.session is not None
+                or job.idempotency_key is not None
+                or job.run_at is not None
+                or order.delay is not None
+                or order.expires is not None
+                or order.revives is not None
+                or order.triggers is not None
+            ):
+                return None
+        return pool
+
+    def _queue(self, orders: Sequence[Order], pool: StoredPool) -> tuple[Added, ...]:
+        """Queue jobs about which there is nothing to decide."""
+        books, count, added = self._books, len(orders), list[Added]()
+        seqs, turns = books.numbers.take(JOBS, count), books.numbers.take(TURNS, count)
+        jobs = self._job_rows(zip(seqs, orders, strict=True), pool, added)
+        waits = self._queue_rows(zip(seqs, turns, added, strict=True), pool)
+        if count < MANY:
+            books.new_jobs += jobs
+            books.new_queued += waits
+        else:
+            books.tables.stream(NEW_JOB, jobs)
+            books.tables.stream(NEW_QUEUED, waits)
+        books.topics.add("ready")
+        pool.waiting += count
+        pool.queue.size += count
+        return tuple(added)
+
+    def _job_rows(
+        self, orders: Iterable[tuple[int, Order]], pool: StoredPool, added: list[Added]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of jobs; note what is to be said of each."""
+        books, no, pool_id = self._books, pool.no, pool.spec.id
+        at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Entry.TAKEN
+        stamp = books.stamp
+        known, ordered, head, tail = self._alike
+        for seq, order in orders:
+            job = replace(order.job, pool_id=pool_id, status=queued, submitted_at=at)
+            id, terms = job.id, terms_of(job)
+            if terms != known:
+                known, ordered, head, tail = self._alike = _alike(job, terms)
+            lines.append((audit.SUBMIT, b"%b%b%b" % (head, json(id), tail)))
+            added.append(Added(job, taken))
+            if len(added) % ROW_LINES == 0:
+                lines.pack()
+            line = (seq, id, no, job.name, job.key, None, job.tenant, None, ordered, order.brief)
+            yield (*line, stamp, job.user)
+
+    def _queue_rows(
+        self, added: Iterable[tuple[int, int, Added]], pool: StoredPool
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the places of jobs in the queue."""
+        no, now, by_level = pool.no, self._books.now, pool.by_level
+        for seq, turn, one in added:
+            rank = (-one.job.priority, turn) if by_level else pool.position(one.job, seq, turn)
+            yield (seq, no, QUEUED, *rank, now)
+
+    def _carry_out(
+        self, verdict: Verdict[Row], row: Row, pool: StoredPool, owner: int | None
+    ) -> Added:
+        steps = self._steps
+        match verdict:
+            case Admitted(victim=victim):
+                steps.accept(row)
+                self._users.begin(row.job)
+                if victim is not None:
+                    self._reject(victim, pool, row.job.id)
+                return Added(row.job, Entry.TAKEN)
+            case Joined(entry=other):
+                del self._books.rows[row.seq]
+                return Added(other.job, Entry.PARKED if other.parked else Entry.JOINED)
+            case Rejected():
+                self._books.note(audit.submitted(row.job))
+                self._reject(row, pool, None)
+                return Added(row.job, Entry.REJECTED)
+            case Parked() if owner is not None:
+                row.owner = owner
+                self._users.begin(row.job)
+                return Added(row.job, Entry.PARKED)
+            case Parked():
+                pool.turn_away(row)
+                raise _Refused(pool.spec.name, "full", pool.waiting)
+            case RefusedEntry():
+                del self._books.rows[row.seq]
+                raise _Refused(pool.spec.name, "full", pool.waiting)
+
+    def _reject(self, row: Row, pool: StoredPool, replacement: str | None) -> None:
+        """Record that the policy of its pool turned a job away."""
+        policy = pool.spec.backpressure
+        job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
+        record = audit.dropped(job, replacement, pool.waiting, capacity(policy))
+        self._steps.end(row, job, record)
+        self._steps.welcome(pool)
+
+    def _expect_dead(self, order: Order) -> None:
+        assert order.revives is not None
+        dead = self._books.row_named(order.revives)
+        if dead is None or not dead.dead or order.revives in self._revived:
+            raise _Refused(order.job.pool, "not_dead")
+        self._revived.add(order.revives)
+
+    def _revive(self, id: str, by: str, heir: str) -> None:
+        """Note that another job has the place of a dead one."""
+        books = self._books
+        dead = books.row_named(id)
+        assert dead is not None
+        dead.dead = False
+        books.tables.execute(REVIVE, (dead.seq,))
+        books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
+
+    def _row(self, order: Order, pool: StoredPool) -> Row:
+        books = self._books
+        job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
+        job, window, by_wall = arrival(job, order.delay, order.expires, books.now, books.at)
+        row = Row(job, pool.no, books.now, window)
+        row.seq = books.numbers.next(JOBS)
+        row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
+        return row

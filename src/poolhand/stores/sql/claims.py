@@ -1,0 +1,374 @@
+"""Who runs what in a SQL store: owners, their claims, and what becomes of those."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
+from poolhand.rules import audit, lifecycle
+from poolhand.rules.causes import claimable
+from poolhand.rules.job import Job
+from poolhand.rules.queue.round_robin import deal
+from poolhand.rules.queue.timing import comeback
+from poolhand.stores.sql import documents as sql_documents
+from poolhand.stores.sql.queue.facts import Pick
+from poolhand.stores.sql.queue.pools import StoredPool
+from poolhand.stores.sql.rows import (
+    END_OF,
+    RUNNING,
+    Row,
+    decode_job,
+    encode_course,
+    moment,
+    sought,
+)
+from poolhand.stores.sql.steps import Steps
+from poolhand.stores.sql.tables import Tables
+from poolhand.stores.sql.unit_of_work import TOKENS, json
+
+CLAIMED = """
+SELECT c.token, c.seq, c.pool, c.wished, j.id
+FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.stuck = 0 AND c.token IN (?*) /*pg FOR UPDATE OF c */
+"""
+STUCK = """
+SELECT c.pool, j.key FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.token = ? AND c.stuck = 1 /*pg FOR UPDATE OF c */
+"""
+STICK = "UPDATE poolhand_claims SET stuck = 1 WHERE token = ?"
+ENROLL = """
+INSERT INTO poolhand_owners (id, owner) VALUES (?, ?)
+ON CONFLICT (id) DO UPDATE SET owner = excluded.owner
+"""
+RENEW = """
+UPDATE poolhand_owners SET renewal = renewal + 1 WHERE id = ? AND buried = 0 RETURNING no
+"""
+RENEWED = """
+SELECT token, CASE WHEN stuck = 0 THEN wished ELSE 0 END FROM poolhand_claims
+WHERE owner = ? AND token IN (?*)
+"""
+LEASES = """
+SELECT o.owner, o.renewal, o.buried, coalesce(c.held, 0)
+    + (SELECT count(*) FROM poolhand_waits WHERE place = 0 AND owner = o.no)
+FROM poolhand_owners o
+LEFT JOIN (SELECT owner, count(*) AS held FROM poolhand_claims GROUP BY owner) c ON c.owner = o.no
+ORDER BY o.no
+"""
+BURY = "UPDATE poolhand_owners SET buried = 1 WHERE id = ? AND renewal = ? RETURNING no"
+PARKED_BY = "SELECT seq FROM poolhand_waits WHERE place = 0 AND owner = ? ORDER BY seq"
+STUCK_OF = "SELECT token FROM poolhand_claims WHERE owner = ? AND stuck = 1 ORDER BY token"
+RUN_BY = """
+SELECT c.token, c.slot, c.started, c.waited, c.course, j.id, j.ordered, j.brief
+FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
+WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
+"""
+BRIEFS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
+LOOKS = 10  # for jobs whose key has a permit left, in one claim
+RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
+
+_encode_owner = msgspec.msgpack.Encoder().encode
+_decode_owner = msgspec.msgpack.Decoder(Owner).decode
+
+
+class Leases:
+    """Hands out jobs under tokens and takes them back."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._books = steps.books
+        self._tables = steps.books.tables
+        self._execute = steps.books.tables.execute
+        self._good: dict[int, tuple[Any, ...]] = {}
+
+    # Claiming
+
+    def claim(self, wanted: Wanted) -> list[Claim]:
+        if not wanted.slots:
+            return []
+        overdue = self._steps.overdue()
+        known = self._steps.pools
+        if any(wanted.pools is None or known.no(no).spec.name in wanted.pools for no in overdue):
+            # There will be something to claim when somebody has ended the others.
+            self._books.topics.add("ready")
+        busy = known.busy(wanted)
+        owner = self._steps.owner(wanted.owner) if busy else None
+        if owner is None:
+            return []
+        numbers = sorted(busy)
+        turn = bisect_right(numbers, self._books.numbers.last_pool)
+        pools = [busy[no] for no in numbers[turn:] + numbers[:turn] if no not in overdue]
+        starter = _Starter(self._steps, owner)
+        claims = starter.take_aside(pools, wanted)
+        take = starter.take if all(pool.gives_lots for pool in pools) else starter.take_one
+        claims += take(pools, wanted.slots[len(claims) :])
+        if claims:
+            self._books.numbers.last_pool = starter.last
+        return claims
+
+    # What becomes of claims
+
+    def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
+        """Write what became of claimed jobs, each if its token is good."""
+        for row in self._tables.among(CLAIMED, [change.token for change in changes]):
+            self._good[row[0]] = row
+        self._steps.freed.update(claim[2] for claim in self._good.values())
+        self._foresee(changes)
+        made = tuple([self._change(change) for change in changes])
+        self._steps.forget_owners()
+        return made
+
+    def _foresee(self, changes: Sequence[Change]) -> None:
+        """Look up at once what will be asked about jobs that have to do with others."""
+        turns: dict[int, list[Job]] = {}
+        rows = []
+        for change in changes:
+            job = change.job
+            if job.session is None and job.status.terminal:
+                continue
+            claim = self._good.get(change.token)
+            if claim is not None:
+                rows.append(claim[1])
+                turns.setdefault(claim[2], []).append(job)
+        if len(rows) > 1:
+            self._books.load(rows)
+            for no, jobs in turns.items():
+                self._steps.pools.no(no).sessions.foresee(jobs, ending=True)
+
+    def _change(self, change: Change) -> bool:
+        books, job = self._books, change.job
+        claim = self._good.get(change.token)
+        if claim is None or claim[4] != job.id:
+            return False
+        if change.documents:
+            if any(
+                sql_documents.is_erased(books.tables, put, books.now) for put in change.documents
+            ):
+                change = change.without_session()
+                job = change.job
+            elif sql_documents.put(books.tables, change.documents, books.now) is None:
+                return False
+        if change.log:
+            books.tell(change.log)
+        token, seq, no, wished, _ = claim
+        del self._good[token]
+        pool = self._steps.pools.no(no)
+        end = END_OF.get(job.status)
+        alone = not change.stuck and job.session is job.idempotency_key is None
+        if end is None or not alone or not pool.ends_lots:
+            self._settle(pool, books.row(seq), change)
+            return True
+        books.lines.append((audit.OUTCOME, json(audit.ended(job))))
+        books.ended_claims.append(token)
+        self._steps.tell_end(pool, seq, job, end, bool(wished))
+        pool.running -= 1
+        return True
+
+    def _settle(self, pool: StoredPool, row: Row, change: Change) -> None:
+        steps, books, job = self._steps, self._books, change.job
+        key, token = row.job.key, row.token
+        if job.status.terminal:
+            steps.end(row, job, audit.ended(job))
+        elif row.wished:
+            job = lifecycle.cancel(job, books.at)
+            steps.end(row, job, audit.ended(job))
+        else:
+            self._give_back(pool, row, change)
+        # The permit of its key is counted by the row of the claim, which therefore goes last.
+        if change.stuck:
+            steps.welcome(pool)
+            self._execute(STICK, (token,))
+        else:
+            steps.vacate(pool, key)
+            self._books.ended_claims.append(token)
+
+    def _give_back(self, pool: StoredPool, row: Row, change: Change) -> None:
+        """Let a job wait for its next attempt."""
+        books, job = self._books, change.job
+        books.note(audit.retried(job, books.at))
+        row.since = books.now
+        if change.wait is None and lifecycle.is_set_aside(job):
+            row.job, row.by_wall, row.course = job, False, encode_course(job)
+            pool.set_aside(row, books.now)
+            return
+        row.job, wait, row.by_wall = comeback(job, change.wait, books.at)
+        row.course = encode_course(row.job)
+        pool.give_back(row, books.now + wait, books.now)
+
+    def release(self, tokens: Sequence[int]) -> None:
+        """Take back the slots of jobs that were stuck."""
+        for token in dict.fromkeys(tokens):
+            claim = self._execute(STUCK, (token,)).fetchone()
+            if claim is not None:
+                self._steps.vacate(self._steps.pools.no(claim[0]), claim[1])
+                self._books.ended_claims.append(token)
+        self._steps.forget_owners()
+
+    # Owners
+
+    def enroll(self, owner: Owner) -> None:
+        self._execute(ENROLL, (owner.id, _encode_owner(owner)))
+
+    def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
+        renewed = self._execute(RENEW, (sought(owner),)).fetchone()
+        if renewed is None:
+            return Extended(False, tuple(tokens))
+        wished: dict[int, int] = dict(self._tables.among(RENEWED, tokens, renewed))
+        lost = tuple([token for token in tokens if token not in wished])
+        return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
+
+    def bury(self, owner: str, renewal: int) -> list[Claim]:
+        """End the leases of an owner; what it ran goes on under new tokens.
+
+        New, so that nothing the dead may still send can be taken for good.
+        """
+        books = self._books
+        buried = self._execute(BURY, (sought(owner), renewal)).fetchone()
+        if buried is None:
+            return []
+        parked = self._execute(PARKED_BY, buried).fetchall()
+        self._steps.unpark(*books.load([seq for (seq,) in parked]))
+        self.release([token for (token,) in self._execute(STUCK_OF, buried).fetchall()])
+        claims = []
+        for token, slot, started, waited, record, id, ordered, brief in self._execute(
+            RUN_BY, buried
+        ).fetchall():
+            renewed = books.numbers.next(TOKENS)
+            self._execute(RETOKEN, (renewed, token))
+            job = lifecycle.start(decode_job(id, ordered, record), moment(started), waited)
+            claims.append(Claim(job, brief, renewed, slot))
+        self._steps.forget_owners()
+        return claims
+
+
+class _Starter:
+    """Starts jobs for one owner, pool by pool in turn; `last` is the pool that gave the last."""
+
+    def __init__(self, steps: Steps, owner: int) -> None:
+        self.last = 0
+        self._steps = steps
+        self._books = steps.books
+        self._owner = owner
+
+    def take_aside(self, pools: Sequence[StoredPool], wanted: Wanted) -> list[Claim]:
+        """Take jobs that were set aside under causes that are wanted."""
+        claims: list[Claim] = []
+        for pool in pools:
+            left = wanted.slots[len(claims) :]
+            if pool.aside > 0 and left and wanted.causes:
+                claims += self._of_causes(pool, wanted, left)
+        return claims
+
+    def _of_causes(self, pool: StoredPool, wanted: Wanted, slots: Sequence[int]) -> list[Claim]:
+        """Take the oldest; those whose key has no permit left hold up nobody else."""
+        claims, full = list[Claim](), set[str]()
+        found = claimable(wanted.causes, pool.causes(), wanted.refused)
+        for _ in range(LOOKS):
+            known = len(full)
+            claims += self._oldest(pool, found, slots[len(claims) :], full)
+            if len(full) == known or len(claims) == len(slots) or not pool.has_slot:
+                break
+        return claims
+
+    def _oldest(
+        self, pool: StoredPool, found: frozenset[str], slots: Sequence[int], full: set[str]
+    ) -> list[Claim]:
+        """Start the oldest jobs of causes; `full` are keys to pass over, and gains those met."""
+        books, claims, free = self._books, list[Claim](), iter(slots)
+        lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(found)]
+        seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
+        briefs = dict(books.tables.among(BRIEFS, seqs))
+        for row in books.load(seqs):
+            if pool.take_aside(row, books.now):
+                row.brief = briefs[row.seq]
+                claims.append(self._start(pool, row, next(free)))
+            elif row.job.key is not None:
+                full.add(row.job.key)
+        return claims
+
+    def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
+        """Take many at once from pools where nothing changes by taking one."""
+        turns = _turns(pools, len(slots))
+        given: dict[StoredPool, Iterator[Pick]] = {}
+        for pool, limit in Counter(turns).items():
+            given[pool] = iter(pool.queue.take_lot(limit))
+            pool.waiting -= limit
+            pool.running += limit
+        if turns:
+            self.last = turns[-1].no
+        now = self._books.now
+        claims = []
+        for slot, pool in zip(slots, turns, strict=False):
+            pick = next(given[pool], None)
+            if pick is None:
+                # Somebody else was quicker, where nobody has to wait for others.
+                continue
+            seq, since, gate, id, ordered, course, brief, *token = pick
+            job = lifecycle.start(decode_job(id, ordered, course), self._books.at, now - since)
+            token = token or [self._books.numbers.next(TOKENS)]
+            kept = (token[0], seq, pool.no, gate, course)
+            claims.append(self._claim(job, brief, slot, kept))
+        return claims
+
+    def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
+        """Take one after the other: each may open a gate, or let somebody in."""
+        claims = []
+        for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
+            claims.append(self._start(pool, row, slot))
+        return claims
+
+    def _start(self, pool: StoredPool, row: Row, slot: int) -> Claim:
+        """Start one job that has left its place; those that it made room for get in."""
+        books = self._books
+        self.last = pool.no
+        job = lifecycle.start(row.job, books.at, books.now - row.since)
+        kept = (books.numbers.next(TOKENS), row.seq, pool.no, row.gate, row.course)
+        claim = self._claim(job, row.brief, slot, kept)
+        books.put(row, RUNNING)
+        self._steps.welcome(pool)
+        return claim
+
+    def _next(self, pool: StoredPool) -> Row | None:
+        return None if pool.no in self._steps.overdue() else pool.next(self._books.now)
+
+    def _claim(
+        self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
+    ) -> Claim:
+        """Write down that a job was started: its token, number, pool, gate and course."""
+        books = self._books
+        books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
+        token, seq, pool, gate, course = kept
+        run = (token, seq, pool, self._owner, slot, books.stamp, job.waited, gate, course)
+        books.new_claims.append(run)
+        return Claim(job, brief, token, slot)
+
+
+def _turns(pools: Sequence[StoredPool], limit: int) -> list[StoredPool]:
+    """Return who gives the first job, who the next, up to so many."""
+    if len(pools) == 1:
+        return [pools[0]] * min(limit, _claimable(pools[0]))
+    left = {pool: _claimable(pool) for pool in pools}
+
+    def count(pool: StoredPool) -> bool | None:
+        left[pool] -= 1
+        return True if left[pool] >= 0 else None
+
+    return [pool for pool, _ in islice(deal(pools, count), limit)]
+
+
+def _claimable(pool: StoredPool) -> int:
+    """Count the jobs that a pool could start now."""
+    return 0 if pool.paused else int(max(0, min(pool.queued, pool.limit - pool.running)))
+
+
+def all_leases(tables: Tables) -> list[Lease]:
+    """Return all owners."""
+    return [
+        Lease(_decode_owner(owner), renewal, holds, bool(buried))
+        for owner, renewal, buried, holds in tables.execute(LEASES)
+    ]

@@ -1,0 +1,128 @@
+"""The documents of a SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from poolhand.contract import Put
+from poolhand.rules.streams import ERASED_FOR, erasure_of, streams_of_document
+from poolhand.stores.sql import users as sql_users
+from poolhand.stores.sql.log import StreamLog
+from poolhand.stores.sql.rows import sought
+from poolhand.stores.sql.tables import Insert, Tables
+
+GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
+UNTIL = "SELECT until FROM poolhand_documents WHERE key = ? AND until > ?"
+VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
+# New documents begin behind the highest version of those that are gone: none of a key comes twice.
+GONE = "SELECT documents FROM poolhand_counters"
+GO = "UPDATE poolhand_counters SET documents = ? WHERE documents < ?"
+PUT = Insert(
+    "poolhand_documents",
+    {"key": "text", "value": "bytea", "version": "bigint", "until": "double precision"},
+    key=("key",),
+)
+DELETE = "DELETE FROM poolhand_documents WHERE key = ?"
+SCAN = """
+SELECT key FROM poolhand_documents
+WHERE key >= ? AND key > ? AND (until IS NULL OR until > ?)
+ORDER BY key LIMIT ?
+"""
+FORGET = "DELETE FROM poolhand_documents WHERE key IN (?*) RETURNING version"
+FORGET_USER = "DELETE FROM poolhand_session_users WHERE session = ?"
+OLD = "SELECT max(version) FROM poolhand_documents WHERE until <= ?"
+SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
+
+
+def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
+    """Return a document and its version."""
+    row = tables.execute(GET, (sought(key), now)).fetchone()
+    # A plain one: it may be sent to a process that knows nothing of databases.
+    return None if row is None else (row[0], row[1])
+
+
+def expires_in(tables: Tables, key: str, now: float) -> float | None:
+    """Return for how many more seconds a document is kept; None: it is not, or has no end."""
+    row = tables.execute(UNTIL, (sought(key), now)).fetchone()
+    return None if row is None else row[0] - now
+
+
+def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | None:
+    """Write all documents and return their versions, or write none and return None."""
+    versions: dict[str, int] = {}
+    written: list[int] = []
+    rows: dict[str, tuple[Any, ...]] = {}
+    for one in puts:
+        version = last = versions.get(one.key, 0)
+        if not version:
+            version, last = _versions(tables, one.key, now)
+        if one.expect not in (None, version) or is_erased(tables, one, now):
+            return None
+        versions[one.key] = last + 1
+        written.append(last + 1)
+        until = None if one.ttl is None else now + one.ttl
+        rows[one.key] = (one.key, one.value, last + 1, until)
+    tables.insert(PUT, list(rows.values()))
+    return tuple(written)
+
+
+def is_erased(tables: Tables, put: Put, now: float) -> bool:
+    """Tell whether what a document is to go on from was erased."""
+    found = get(tables, erasure_of(put.key), now) if put.seen else None
+    return found is not None and put.seen <= int(found[0])
+
+
+def erase(tables: Tables, keys: Sequence[str], now: float) -> None:
+    """Forget documents; of sessions it is kept up to which version they are gone."""
+    for key in keys:
+        _, last = _versions(tables, key, now)
+        forget(tables, [key])
+        if streams_of_document(key):
+            put(tables, [Put(erasure_of(key), b"%d" % last, ttl=ERASED_FOR)], now)
+            tables.execute(FORGET_USER, (sought(key),))
+
+
+def forget(tables: Tables, keys: Sequence[str]) -> None:
+    """Let go of documents, if they are there."""
+    versions = [version for (version,) in tables.among(FORGET, [sought(key) for key in keys])]
+    if versions:
+        tables.execute(GO, (max(versions), max(versions)))
+
+
+def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
+    """Delete a document; tell whether it was there, of that version."""
+    version, _ = _versions(tables, key, now)
+    if not version or expect not in (None, version):
+        return False
+    tables.execute(GO, (version, version))
+    tables.execute(DELETE, (key,))
+    return True
+
+
+def scan(tables: Tables, prefix: str, after: str, limit: int, now: float) -> list[str]:
+    """Return keys that begin so, sorted."""
+    asked = (sought(prefix), sought(after), now, limit)
+    found = [key for (key,) in tables.execute(SCAN, asked)]
+    return list(takewhile(lambda key: key.startswith(prefix), found))
+
+
+def sweep(tables: Tables, now: float) -> None:
+    """Let go of what has outlived its time, and of the streams that go with it."""
+    (version,) = tables.execute(OLD, (now,)).fetchone()
+    if version is not None:
+        tables.execute(GO, (version, version))
+        gone = [key for (key,) in tables.execute(SWEEP, (now,))]
+        StreamLog(tables).forget([name for key in gone for name in streams_of_document(key)])
+        sql_users.forget(tables, gone)
+
+
+def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:
+    """Return the version of a document, 0 if there is none, and one that no later one may have."""
+    row = tables.execute(VERSIONS, (now, sought(key))).fetchone()
+    if row is None:
+        (gone,) = tables.execute(GONE).fetchone()
+        return 0, gone
+    version, alive = row
+    return version if alive else 0, version

@@ -1,0 +1,238 @@
+"""What can be seen of the jobs in a SQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from poolhand.contract import Filter, Page, Stored
+from poolhand.rules.job import TERMINAL, WAITING, Status
+from poolhand.rules.queue.timing import seconds
+from poolhand.stores.sql.bounds import check_page
+from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, Facts, sought, submit_of
+from poolhand.stores.sql.tables import Tables
+
+BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
+# From which table on a search goes, newest first; the order of the joins is meant as it stands.
+FROM_JOBS = f"poolhand_jobs j {PLACED}"
+FROM_WAITS = """
+poolhand_waits w CROSS JOIN poolhand_jobs j ON j.seq = w.seq
+LEFT JOIN poolhand_claims c ON c.seq = w.seq AND c.stuck = 0
+LEFT JOIN poolhand_ends e ON e.seq = w.seq
+"""
+FROM_CLAIMS = """
+poolhand_claims c CROSS JOIN poolhand_jobs j ON j.seq = c.seq AND c.stuck = 0
+LEFT JOIN poolhand_waits w ON w.seq = c.seq
+LEFT JOIN poolhand_ends e ON e.seq = c.seq
+"""
+FROM_ENDS = """
+poolhand_ends e CROSS JOIN poolhand_jobs j ON j.seq = e.seq
+LEFT JOIN poolhand_waits w ON w.seq = e.seq
+LEFT JOIN poolhand_claims c ON c.seq = e.seq AND c.stuck = 0
+"""
+# By which jobs are found, those that fewest have in common first, with the columns they stand in.
+COLUMNS = {
+    "session": "session",
+    "key": "key",
+    "user": "user_name",
+    "tenant": "tenant",
+    "name": "name",
+}
+# Jobs come in the order of their numbers, but for clocks that were set: those of a time, or whose
+# ids begin alike, stand between two numbers, and are looked for there. An index alone tells these;
+# PostgreSQL would look for the lowest of all numbers first, if it were not of a sum.
+BETWEEN = """
+SELECT min(seq + 0), max(seq + 0) FROM poolhand_jobs WHERE submitted >= ? AND submitted < ?
+"""
+BEGIN_ALIKE = "SELECT min(seq + 0), max(seq + 0) FROM poolhand_jobs WHERE id >= ? AND id < ?"
+ALWAYS = (float("-inf"), float("inf"))
+LAST_LETTER = "\U0010ffff"
+ARE_UNDATED = "SELECT 1 FROM poolhand_jobs WHERE submitted IS NULL LIMIT 1"
+UNDATED_AT_ONCE = 1000
+# A number for each status: places as they are, ends behind them.
+CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
+CODES = (
+    Status.QUEUED,
+    Status.SCHEDULED,
+    Status.BLOCKED,
+    Status.BLOCKED,
+    Status.QUEUED,
+    Status.QUEUED,
+    Status.RUNNING,
+    *ENDS,
+)
+TALLIES = """
+SELECT queued, scheduled, waiting - queued - scheduled,
+    running - (SELECT count(*) FROM poolhand_claims WHERE pool = poolhand_pools.no AND stuck = 1),
+    completed, failed, cancelled, expired, rejected
+FROM poolhand_pools WHERE ? IS NULL OR name = ?
+"""
+TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *ENDS)
+
+
+def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
+    """Return jobs by their ids, None for those that are not kept."""
+    found: dict[str, Stored] = {}
+    for row in tables.among(BY_IDS, [sought(id) for id in ids]):
+        facts = Facts._make(row)
+        found[facts.id] = facts.stored()
+    return [found.get(id) for id in ids]
+
+
+def brief(tables: Tables, id: str) -> bytes | None:
+    """Return what a job was ordered with."""
+    row: tuple[bytes] | None = tables.execute(BRIEF, (sought(id),)).fetchone()
+    return None if row is None else row[0]
+
+
+def find(tables: Tables, which: Filter, after: int | None, limit: int) -> Page:
+    """Return a page of jobs, newest first."""
+    check_page(after, limit)
+    found = {row.seq: row for row in islice(_undated(tables, which, after), limit + 1)}
+    bounds = _bounds(tables, which)
+    if bounds is not None:
+        begin, order = _begin(which)
+        clauses, values = _clauses(which, order, bounds, after)
+        where = " AND ".join(clauses)
+        text = f"{FACTS} FROM {begin} WHERE {where} ORDER BY {order} DESC LIMIT ?"
+        rows = map(Facts._make, tables.execute(text, (*values, limit + 1)))
+        found.update({row.seq: row for row in rows})
+    seqs = sorted(found, reverse=True)
+    last = seqs[limit - 1] if len(seqs) > limit else None
+    return Page(tuple([found[seq].stored() for seq in seqs[:limit]]), last)
+
+
+def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, int]:
+    """Count jobs by status; what pools `tally` by themselves is not counted again."""
+    counts = dict.fromkeys(TALLIED, 0)
+    if which == Filter(which.pool, which.statuses):
+        pool = which.pool and sought(which.pool)
+        for tallies in tables.execute(tally, (pool, pool)):
+            for status, number in zip(TALLIED, tallies, strict=True):
+                counts[status] += number
+        wanted = which.statuses or TALLIED
+        return {status: number for status, number in counts.items() if number and status in wanted}
+    for row in _undated(tables, which):
+        counts[row.job().status] += 1
+    bounds = _bounds(tables, which)
+    if bounds is not None:
+        begin, order = _begin(which)
+        clauses, values = _clauses(which, order, bounds)
+        where = " AND ".join(clauses)
+        text = f"SELECT {CODE}, count(*) FROM {begin} WHERE {where} GROUP BY 1"  # noqa: S608
+        for code, number in tables.execute(text, values):
+            counts[CODES[code]] += number
+    return {status: number for status, number in counts.items() if number}
+
+
+def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[Facts]:
+    """Yield the jobs meant that older code has written, newest first.
+
+    When and for whom they were submitted stands in no column yet: each is looked at.
+    """
+    since, until = _span(which)
+    if which.user is None and (since, until) == ALWAYS:
+        return
+    if tables.execute(ARE_UNDATED).fetchone() is None:
+        return
+    others = replace(which, user=None, since=None, until=None)
+    bounds = _bounds(tables, others)
+    while bounds is not None:
+        clauses, values = _clauses(others, "j.seq", bounds, after)
+        where = " AND ".join(["j.submitted IS NULL", *clauses])
+        text = f"{FACTS} FROM {FROM_JOBS} WHERE {where} ORDER BY j.seq DESC LIMIT ?"
+        rows = list(map(Facts._make, tables.execute(text, (*values, UNDATED_AT_ONCE))))
+        for row in rows:
+            submitted, user = submit_of(row.ordered)
+            if since <= submitted < until and which.user in (None, user):
+                yield row
+        if len(rows) < UNDATED_AT_ONCE:
+            return
+        after = rows[-1].seq
+
+
+def _span(which: Filter) -> tuple[float, float]:
+    """Return from when on and before when the jobs meant were submitted."""
+    first, last = ALWAYS
+    return (
+        first if which.since is None else seconds(which.since),
+        last if which.until is None else seconds(which.until),
+    )
+
+
+def _bounds(tables: Tables, which: Filter) -> tuple[int | None, int | None] | None:
+    """Return the lowest and the highest number of the jobs meant; None: there are none."""
+    low: int | None = None
+    high: int | None = None
+    asked: list[tuple[str, tuple[Any, Any]]] = []
+    if _span(which) != ALWAYS:
+        asked.append((BETWEEN, _span(which)))
+    if which.id_prefix:
+        prefix = sought(which.id_prefix)
+        asked.append((BEGIN_ALIKE, (prefix, prefix + LAST_LETTER)))
+    for text, values in asked:
+        first, last = tables.execute(text, values).fetchone()
+        if first is None:
+            return None
+        low = first if low is None else max(low, first)
+        high = last if high is None else min(high, last)
+    return low, high
+
+
+def _clauses(
+    which: Filter, order: str, bounds: tuple[int | None, int | None], after: int | None = None
+) -> tuple[list[str], list[Any]]:
+    """Return what has to hold of a job; only texts of our own become part of a statement."""
+    clauses = ["coalesce(w.place, 1) > 0"]
+    values: list[Any] = []
+    limits = zip((">=", "<=", "<"), (*bounds, after), strict=True)
+    for sign, number in limits:
+        if number is not None:
+            clauses.append(f"{order} {sign} ?")
+            values.append(number)
+    if _span(which) != ALWAYS:
+        clauses.append("+j.submitted >= ? AND +j.submitted < ?")
+        values += _span(which)
+    if which.id_prefix:
+        clauses.append("+j.id >= ? AND +j.id < ?")
+        values += [sought(which.id_prefix), sought(which.id_prefix) + LAST_LETTER]
+    if which.pool is not None:
+        clauses.append("j.pool = (SELECT no FROM poolhand_pools WHERE name = ?)")
+        values.append(sought(which.pool))
+    sure = ""
+    for field, column in COLUMNS.items():
+        value = getattr(which, field)
+        if value is not None:
+            # The first one finds them; with the sign the others only have to hold.
+            clauses.append(f"{sure}j.{column} = ?")
+            values.append(sought(value))
+            sure = "+"
+    if which.key:
+        clauses.append("j.key <> ''")
+    if which.dead is not None:
+        clauses.append("e.dead = 1" if which.dead else "coalesce(e.dead, 0) = 0")
+    if which.statuses:
+        codes = [str(code) for code, status in enumerate(CODES) if status in which.statuses]
+        clauses.append(f"{CODE} IN ({', '.join(codes)})")
+    return clauses, values
+
+
+def _begin(which: Filter) -> tuple[str, str]:
+    """Return the tables to look through, that with the fewest to meet first, and their order."""
+    statuses = set(which.statuses)
+    if statuses == {Status.RUNNING}:
+        return FROM_CLAIMS, "c.seq"
+    if any(
+        (which.session is not None, which.key, which.user is not None, which.tenant is not None)
+    ):
+        return FROM_JOBS, "j.seq"
+    if which.dead:
+        return FROM_ENDS, "e.seq"
+    if statuses and statuses <= WAITING:
+        return FROM_WAITS, "w.seq"
+    if which.name is None and statuses and statuses <= TERMINAL:
+        return FROM_ENDS, "e.seq"
+    return FROM_JOBS, "j.seq"

@@ -1,0 +1,424 @@
+"""The pools of a SQL store: the desk of each, over its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from operator import itemgetter
+from typing import Any, Self
+
+import msgspec
+
+from poolhand.contract import PoolRow, Wanted
+from poolhand.errors import Conflict
+from poolhand.rules.job import Job
+from poolhand.rules.queue.desk import Verdict
+from poolhand.rules.queue.pool_spec import PoolSpec
+from poolhand.rules.queue.stored_desk import KeptDesk
+from poolhand.rules.queue.strategy import Priority
+from poolhand.stores.sql.queue.facts import (
+    Parking,
+    Schedule,
+    StoredCrowd,
+    StoredGates,
+    StoredReady,
+    Unkept,
+    position,
+)
+from poolhand.stores.sql.queue.keys import StoredKeys
+from poolhand.stores.sql.queue.sessions import StoredSessions
+from poolhand.stores.sql.rows import SCHEDULED, SESSION, Row, sought
+from poolhand.stores.sql.tables import Tables
+from poolhand.stores.sql.unit_of_work import Books, json
+
+ALL = """
+SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
+    set_aside, completed, failed, cancelled, expired, rejected
+FROM poolhand_pools
+"""
+BY_NAME = f"{ALL} WHERE name = ?"
+BY_NO = f"{ALL} WHERE no = ?"
+BUSY = f"{ALL} WHERE (queued > 0 OR set_aside > 0) AND paused = 0 ORDER BY no"
+NAMED = f"{ALL} WHERE name IN (?*)"
+NEW = "INSERT INTO poolhand_pools (name, spec) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+SAVE = """
+UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waiting = ?, queued = ?,
+    scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?, set_aside = ?, completed = ?,
+    failed = ?, cancelled = ?, expired = ?, rejected = ?
+WHERE no = ?
+"""
+NAMES = "SELECT no, name FROM poolhand_pools ORDER BY no"
+TO_LIMBO = """
+UPDATE poolhand_waits SET place = 5, gate = NULL WHERE pool = ? AND place IN (3, 4) RETURNING seq
+"""
+OCCUPY = """
+UPDATE poolhand_claims SET gate = CASE WHEN ?
+    THEN (SELECT key FROM poolhand_jobs WHERE seq = poolhand_claims.seq) END
+WHERE pool = ?
+"""
+RECROWD = """
+UPDATE poolhand_waits SET crowd = CASE CAST(? AS integer) WHEN 0 THEN NULL WHEN 1 THEN '' ELSE
+    (SELECT key FROM poolhand_jobs WHERE seq = poolhand_waits.seq) END
+WHERE pool = ? AND place > 0 AND (due_at IS NULL OR due_at >= 0)
+"""
+
+# From one to the next along the index: a cause may have very many jobs.
+CAUSES = """
+WITH RECURSIVE found(cause) AS (
+    SELECT (SELECT min(waits_for) FROM poolhand_waits
+        WHERE pool = ? AND waits_for IS NOT NULL AND due_at IS NULL)
+    UNION ALL
+    SELECT (SELECT min(waits_for) FROM poolhand_waits
+        WHERE pool = ? AND waits_for > found.cause AND due_at IS NULL)
+    FROM found WHERE found.cause IS NOT NULL
+)
+SELECT cause FROM found WHERE cause IS NOT NULL
+"""
+WAITING_FOR = """
+SELECT seq FROM poolhand_waits
+WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
+/*pg FOR UPDATE SKIP LOCKED */
+"""
+# Only so many jobs of a cause are looked at: a look at all of them would hold up the pool.
+OLDEST = 2000
+WAITING_UNDER_OTHER_KEYS = """
+SELECT w.seq FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
+WHERE w.seq IN (
+    SELECT seq FROM poolhand_waits WHERE pool = ? AND waits_for = ? AND due_at IS NULL
+    ORDER BY seq LIMIT {oldest}
+) AND coalesce(j.key, '') NOT IN ({keys}) ORDER BY w.seq LIMIT ?
+/*pg FOR UPDATE OF w SKIP LOCKED */
+"""
+
+Columns = tuple[Any, ...]  # a row of ALL
+
+AT_ONCE = 100  # rows that are ranked anew before they are written
+
+encode_spec = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PoolSpec).decode
+_specs: dict[bytes, PoolSpec] = {}
+
+
+def spec_of(blob: bytes) -> PoolSpec:
+    """Return the rules of a pool; they are few, and asked for all the time."""
+    spec = _specs.get(blob)
+    if spec is None:
+        if len(_specs) > 1000:
+            _specs.clear()
+        spec = _specs[blob] = _decode(blob)
+    return spec
+
+
+def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
+    """Return pools as everybody may see them."""
+    if names is None:
+        rows = tables.execute(ALL).fetchall()
+    else:
+        rows = list(tables.among(NAMED, [sought(name) for name in dict.fromkeys(names)]))
+    return [_pool_row(columns) for columns in sorted(rows, key=itemgetter(0))]
+
+
+def _pool_row(columns: Columns) -> PoolRow:
+    _, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
+    blocked = waiting - queued - scheduled
+    places = (running, queued, blocked, scheduled, parked)
+    return PoolRow(spec_of(spec), bool(paused), resized, *places)
+
+
+class StoredPool(KeptDesk[Row]):
+    """A pool: a desk whose places are tables, and the counts of its row.
+
+    `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
+    priority says where. `aside` counts the jobs that are set aside, or tells whether
+    there are any; `tally` counts ENDS.
+    """
+
+    SAVE = SAVE
+    WAITING_UNDER_OTHER_KEYS = WAITING_UNDER_OTHER_KEYS.format(
+        keys="SELECT value FROM json_each(?)", oldest=OLDEST
+    )
+
+    def __init__(self, books: Books, columns: Columns) -> None:
+        no, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
+        self.no: int = no
+        self.spec_blob: bytes = spec
+        self.spec = spec = spec_of(spec)
+        self.resized: int | None = resized
+        self.books = books
+        self.aside: int = columns[12]
+        self.tally = list(columns[13:])
+        slots = spec.slots if resized is None else resized
+        keys = StoredKeys(books, no, spec.key_ttl, spec.max_keys)
+        super().__init__(spec.queue, spec.backpressure, slots, keys, spec.max_per_key)
+        self.keys = keys
+        self.paused = bool(paused)
+        self.running, self.waiting = running, waiting
+        self.news = books.topics
+        self.queue = StoredReady(books, no, spec.queue, queued)
+        self.schedule = Schedule(books, scheduled)
+        self._ready, self._due = self.queue, self.schedule
+        self._expiries = self._openings = Unkept()
+        self.sessions: StoredSessions = StoredSessions(books, no)
+        self.parked = Parking(books, no, parked)
+        keys.finished = columns[11]
+        if self.queue.lanes is not None:
+            self.queue.lanes.round, self.queue.lanes.opened = columns[9:11]
+        self.gates: StoredGates | None = None
+        if spec.max_per_key is not None:
+            self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
+        if self._crowd is not None:
+            self._crowd = StoredCrowd(books, no, self._by_key)
+        self.takes_all = self._plain and not self._by_key
+        self.by_level = spec.queue == Priority()
+        self._saved: tuple[Any, ...] = self._state()
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether there may be something to claim."""
+        return self.queued > 0 or self.aside > 0
+
+    @property
+    def gives_lots(self) -> bool:
+        """Tell whether jobs can be taken several at a time: nobody gets in by that."""
+        return not self.parked.size
+
+    @property
+    def ends_lots(self) -> bool:
+        """Tell whether all that the end of a job without session and key leads to is a free slot.
+
+        Gates that were looked at have counted this job, and want to be told of its end.
+        """
+        if self.parked.size:
+            return False
+        return self.gates is None or not (self.gates.looked or self.blocked)
+
+    @property
+    def crowds(self) -> int:
+        """Say among whom an eviction chooses: 0 nobody, 1 all, 2 those of one key."""
+        return 0 if self._crowd is None else 1 + self._by_key
+
+    def own(self) -> None:
+        """Make sure that nothing else uses the pool; here one write is made at a time."""
+
+    def counted(self) -> tuple[int, int]:
+        """Return how many run, and how many wait."""
+        return self.running, self.waiting
+
+    def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
+        self._arrivals = entry.seq - 1
+        return super().admit(entry, now, rerun)
+
+    def remove(self, entry: Row, now: float) -> None:
+        if entry.where == SESSION:
+            entry.place = self.sessions
+        self.aside -= entry.set_aside
+        super().remove(entry, now)
+
+    def _start_waiting(self, entry: Row) -> None:
+        super()._start_waiting(entry)
+        if entry.closes_at is not None and entry.closes_at <= self.books.now:
+            # Given back, or parked until now: no claim of this write may meet it.
+            self.books.may_be_overdue = True
+
+    def set_aside(self, entry: Row, now: float) -> None:
+        super().set_aside(entry, now)
+        self.aside += 1
+        self.news.add("ready")
+
+    def take_aside(self, entry: Row, now: float) -> bool:
+        taken = super().take_aside(entry, now)
+        self.aside -= taken
+        return taken
+
+    def wake(self, entry: Row, now: float) -> None:
+        """Let a job that waits for a cause be promoted now."""
+        self.own()
+        self.aside -= entry.set_aside
+        entry.due_at, entry.by_wall = now, False
+        self.books.put(entry, SCHEDULED)
+
+    def causes(self) -> list[str]:
+        """Return what the jobs wait for that are set aside, each cause once."""
+        found = [cause for (cause,) in self.books.query_waits(CAUSES, (self.no, self.no))]
+        if not found:
+            # A process of an older version removed such a job and did not count it.
+            self.aside = 0
+        return found
+
+    def waiting_for(self, cause: str, limit: int, but: Collection[str] = ()) -> list[int]:
+        """Return the numbers of the oldest jobs set aside under a cause, but those of some keys."""
+        if not but:
+            rows = self.books.query_waits(WAITING_FOR, (self.no, cause, limit))
+        else:
+            values = (self.no, cause, json(sorted(but)).decode(), limit)
+            rows = self.books.query_waits(self.WAITING_UNDER_OTHER_KEYS, values)
+        return [seq for (seq,) in rows]
+
+    def free_session(self, line: str, now: float) -> None:
+        """Let the next turn of a session go on that no job holds."""
+        heir = self.sessions.hand_on(line)
+        if heir is not None:
+            self._pass_key_gate(heir, now)
+
+    def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
+        """Return what a job that comes into the queue now is sorted by."""
+        row = Row(job, self.no, self.books.now)
+        row.seq, row.ready_at = seq, self.books.now
+        return position(self.spec.queue, row, turn)
+
+    def turn_away(self, row: Row) -> None:
+        """Forget a newcomer that was parked and has nobody to wait for it."""
+        self.dismiss(row)
+        del self.books.changed[row.seq], self.books.rows[row.seq]
+
+    def declare(self, spec: PoolSpec, old: StoredPool) -> None:
+        """Bring what stands in the pool under other rules than those of `old`."""
+        self._saved = ()
+        self.keys.limit(spec.key_ttl, spec.max_keys, self.books.now)
+        if self.rank != old.rank:
+            self._rank_anew(old)
+        self.books.write()
+        if self.crowds != old.crowds:
+            self.books.tables.execute(RECROWD, (self.crowds, self.no))
+        self.books.rows.clear()
+        if self.parked.size:
+            self.parked = Parking(self.books, self.no, self.parked.size)
+
+    def _rank_anew(self, old: StoredPool) -> None:
+        """Let those that are queued, or wait for their key, come in again as they came."""
+        books = self.books
+        if old.queue.lanes is not None:
+            old.queue.lanes.clear()
+        if self.queue.lanes is not None:
+            self.queue.lanes.clear()
+        books.tables.execute(OCCUPY, (self.gates is not None, self.no))
+        self.queue.size = 0
+        seqs = sorted([seq for (seq,) in books.query(TO_LIMBO, (self.no,))])
+        for start in range(0, len(seqs), AT_ONCE):
+            for row in books.load(seqs[start : start + AT_ONCE]):
+                self._pass_key_gate(row, row.ready_at)
+            # There may be more of them than fit into memory.
+            books.write()
+            books.rows.clear()
+
+    def save(self) -> None:
+        """Write the counts, behind the keys whose jobs have ended: they are counted, too."""
+        self.keys.save(self.books.now)
+        if self.queue.lanes is not None:
+            self.queue.lanes.write()
+        state = self._state()
+        if state != self._saved:
+            self.books.tables.execute(self.SAVE, (*state, self.no))
+            self._saved = state
+
+    def _state(self) -> tuple[Any, ...]:
+        lanes = self.queue.lanes
+        return (
+            self.spec_blob,
+            self.paused,
+            self.resized,
+            self.running,
+            self.waiting,
+            self.queue.size,
+            self.schedule.size,
+            self.parked.size,
+            0 if lanes is None else lanes.round,
+            0 if lanes is None else lanes.opened,
+            self.keys.finished,
+            self.aside,
+            *self.tally,
+        )
+
+
+class Pools:
+    """The pools that one write has to do with."""
+
+    BY_NAME, BY_NO, BUSY = BY_NAME, BY_NO, BUSY
+    KIND = StoredPool
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._by_no: dict[int, StoredPool] = {}
+        self._by_name: dict[str, StoredPool] = {}
+        self._missing: set[str] = set()
+        books.writers.append(self.save)
+
+    def no(self, no: int) -> StoredPool:
+        """Return a pool that is there."""
+        pool = self._by_no.get(no)
+        if pool is None:
+            pool = self._keep(self._books.tables.execute(self.BY_NO, (no,)).fetchone())
+        return pool
+
+    def named(self, name: str) -> StoredPool | None:
+        pool = self._by_name.get(name)
+        if pool is None and name not in self._missing:
+            columns = self._books.tables.execute(self.BY_NAME, (sought(name),)).fetchone()
+            if columns is not None:
+                return self._keep(columns)
+            self._missing.add(name)
+        return pool
+
+    def names(self) -> dict[int, str]:
+        """Return the names of all pools by their numbers, in their order."""
+        return dict(self._books.tables.execute(NAMES).fetchall())
+
+    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+        """Return the pools from which something could be claimed of what is wanted."""
+        self.save()
+        busy = {}
+        for columns in self._books.tables.execute(self.BUSY).fetchall():
+            pool = self._by_no.get(columns[0]) or self._keep(columns)
+            if wanted.pools is None or pool.spec.name in wanted.pools:
+                busy[pool.no] = pool
+        return busy
+
+    def known(self, name: str) -> StoredPool:
+        """Return a pool that an operator names."""
+        pool = self.named(name)
+        if pool is None:
+            known = ", ".join(map(repr, self.names().values())) or "none"
+            raise Conflict(f"pool={name!r} is not known to this store; it knows: {known}")
+        return pool
+
+    def open(self, spec: PoolSpec) -> StoredPool:
+        """Let a pool come into being."""
+        self._books.tables.execute(NEW, (spec.name, encode_spec(spec)))
+        self._missing.discard(spec.name)
+        pool = self.named(spec.name)
+        assert pool is not None
+        return pool
+
+    def declare(self, pool: StoredPool, spec: PoolSpec) -> StoredPool:
+        """Let a pool go on under other rules."""
+        self._books.write()
+        self.save()
+        columns = self._books.tables.execute(self.BY_NO, (pool.no,)).fetchone()
+        new = self._keep((columns[0], encode_spec(spec), *columns[2:]))
+        new.declare(spec, pool)
+        return new
+
+    def tally(self, no: int, end: int, count: int) -> None:
+        """Count jobs of a pool that ended so."""
+        self.no(no).tally[end] += count
+
+    def pause(self, pool: StoredPool, paused: bool) -> None:
+        """Let no job of a pool be claimed, or let them again."""
+        pool.paused = paused
+
+    def resize(self, pool: StoredPool, slots: int | None) -> None:
+        """Give a pool another cap than its rules say, or that one back."""
+        pool.resized = slots
+        pool.resize(pool.spec.slots if slots is None else slots, self._books.now)
+
+    def save(self) -> None:
+        for pool in self._by_no.values():
+            pool.save()
+
+    def anew(self) -> Self:
+        """Return the same, with nothing looked up."""
+        return type(self)(self._books)
+
+    def _keep(self, columns: Columns) -> StoredPool:
+        pool = self.KIND(self._books, columns)
+        self._by_no[pool.no] = self._by_name[pool.spec.name] = pool
+        return pool

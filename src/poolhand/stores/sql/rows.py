@@ -1,0 +1,285 @@
+"""Jobs as the tables of a SQL store hold them, and as the rules see them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from poolhand.contract import Stored
+from poolhand.rules import lifecycle
+from poolhand.rules.job import Fault, Job, Status
+from poolhand.rules.queue.entry import Entry, Window
+from poolhand.rules.queue.timing import seconds
+from poolhand.rules.validation import is_writable
+
+# Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
+# yet come to the next, which no commit ever shows.
+PARKED, SCHEDULED, SESSION, KEY, QUEUED, LIMBO, RUNNING, OVER = range(8)
+PLACES = {
+    PARKED: (Status.QUEUED, None),
+    SCHEDULED: (Status.SCHEDULED, None),
+    SESSION: (Status.BLOCKED, "session"),
+    KEY: (Status.BLOCKED, "key"),
+    QUEUED: (Status.QUEUED, None),
+    LIMBO: (Status.QUEUED, None),
+}
+ENDS = (
+    Status.COMPLETED,
+    Status.FAILED,
+    Status.CANCELLED,
+    Status.EXPIRED,
+    Status.REJECTED,
+)
+END_OF = {status: number for number, status in enumerate(ENDS)}
+FAILED = END_OF[Status.FAILED]
+NEVER_IN = -1.0  # when a newcomer is due
+NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class Terms(Struct, frozen=True, array_like=True):
+    """How a job was ordered, all but its id: often the same for all that were ordered together."""
+
+    pool: str
+    pool_id: str
+    submitted_at: datetime
+    name: str
+    submitted_by: str
+    key: str
+    priority: int
+    session: str | None
+    tenant: str | None
+    user: str | None
+    idempotency_key: str | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    continues: str | None
+
+
+terms_of = attrgetter(*Terms.__struct_fields__)
+_decode_terms = msgspec.msgpack.Decoder(Terms).decode
+
+
+class Course(Struct, frozen=True, array_like=True):
+    """What changes about a job after it was ordered: all that is written of it later."""
+
+    status: Status
+    blocked_on: str | None
+    run_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    waited: float | None
+    ran: float | None
+    attempts: int
+    crashes: int
+    result: Any
+    error: Fault | None
+    rejection_reason: str | None
+    rejection_policy: str | None
+    marks: tuple[str, ...]
+    waits_for: str | None = None
+
+
+_course_of = attrgetter(*Course.__struct_fields__)
+_decode_course = msgspec.msgpack.Decoder(Course).decode
+
+
+def encode_course(job: Job) -> bytes:
+    """Return what has become of a job."""
+    return encode(_course_of(job))
+
+
+def encode_terms(job: Job) -> bytes:
+    """Return how a job was ordered."""
+    return encode(terms_of(job))
+
+
+def decode_job(id: str, ordered: bytes, course: bytes | None) -> Job:
+    """Return the record of a job from its id, how it was ordered, and what has become of it."""
+    draft = _draft(ordered)
+    if course is None:
+        return replace(draft, id=id)
+    return replace(draft, id=id, **asdict(_decode_course(course)))
+
+
+def submit_of(ordered: bytes) -> tuple[float, str | None]:
+    """Return when a job was submitted, and for which user; what cannot be read was in 1970."""
+    try:
+        terms = _decode_terms(ordered)
+    except msgspec.MsgspecError:
+        return 0.0, None
+    return seconds(terms.submitted_at), terms.user
+
+
+@lru_cache(maxsize=100)
+def _draft(ordered: bytes) -> Job:
+    """Return what all jobs have in common that were ordered alike."""
+    return Job(id="", status=Status.QUEUED, **asdict(_decode_terms(ordered)))
+
+
+# Everything there is to know of a job, but its brief: the fields of Facts.
+FACTS = """
+SELECT j.seq, j.id, j.pool, j.closes_at, j.ordered,
+    w.place, w.rank, w.turn, w.since, w.ready_at, w.due_at, w.by_wall, w.gate, w.crowd, w.owner,
+    w.course, c.token, c.owner, c.started, c.waited, c.wished, c.course, e.dead, e.wished, e.course
+"""
+PLACED = """
+LEFT JOIN poolhand_waits w ON w.seq = j.seq
+LEFT JOIN poolhand_claims c ON c.seq = j.seq AND c.stuck = 0
+LEFT JOIN poolhand_ends e ON e.seq = j.seq
+"""
+BY_SEQ = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq = ?"
+BY_SEQS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.seq IN (?*)"
+BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
+BY_IDS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
+
+
+class Facts(NamedTuple):
+    """What the tables say of a job: as ordered, waiting (`place`), running (`token`), `over`."""
+
+    seq: int
+    id: str
+    pool: int
+    closes_at: float | None
+    ordered: bytes
+    place: int | None
+    rank: float
+    turn: int
+    since: float
+    ready_at: float | None
+    due_at: float | None
+    by_wall: int | None
+    gate: str | None
+    crowd: str | None
+    parker: int | None
+    returned: bytes | None
+    token: int
+    owner: int
+    started: float
+    waited: float
+    wished: int | None
+    rerun: bytes | None
+    dead: int | None
+    was_wished: int | None
+    over: bytes | None
+
+    def job(self) -> Job:
+        """Return its record as it stands."""
+        if self.over is not None:
+            return decode_job(self.id, self.ordered, self.over)
+        if self.place is not None:
+            waiting = decode_job(self.id, self.ordered, self.returned)
+            return lifecycle.place(waiting, *PLACES[self.place])
+        begun = decode_job(self.id, self.ordered, self.rerun)
+        return lifecycle.start(begun, moment(self.started), self.waited)
+
+    def stored(self) -> Stored:
+        """Return it as everybody may see it."""
+        wished = bool(self.wished or self.was_wished)
+        return Stored(self.job(), self.place == PARKED, wished, bool(self.dead))
+
+
+def moment(number: float) -> datetime:
+    """Return the moment that a number was made from."""
+    return datetime.fromtimestamp(number, UTC)
+
+
+def sought(text: str) -> str:
+    """Return a text to look for; instead of one that no table can hold, one that nothing has."""
+    return text if is_writable(text) else NOWHERE
+
+
+class Row(Entry):
+    """A job at the desk of its pool; `where` it is now is written when the books are.
+
+    `seq` is its number in all tables. `rank` and `turn` say when it is served where it waits. What
+    is `fresh` has no row yet. `course` is what had become of it when it came back to wait.
+    """
+
+    __slots__ = (
+        "brief",
+        "by_wall",
+        "course",
+        "crowd",
+        "dead",
+        "due_at",
+        "fresh",
+        "gate",
+        "in_waits",
+        "owner",
+        "pool",
+        "rank",
+        "since",
+        "token",
+        "turn",
+        "where",
+        "wished",
+    )
+
+    def __init__(self, job: Job, pool: int, since: float, window: Window | None = None) -> None:
+        super().__init__(job, window)
+        self.pool = pool
+        self.since = since
+        self.where = LIMBO
+        self.brief = b""
+        self.rank: float = 0
+        self.turn = 0
+        self.token = 0
+        self.due_at: float | None = None
+        self.owner: int | None = None
+        self.gate: str | None = None
+        self.crowd: str | None = None
+        self.course: bytes | None = None
+        self.by_wall = self.wished = self.dead = self.in_waits = self.fresh = False
+
+    @property
+    def parked(self) -> bool:
+        return self.where == PARKED
+
+    @property
+    def newcomer(self) -> bool:
+        """Tell whether it was written by a transaction of the user's and has not come in yet."""
+        return self.where == SCHEDULED and self.due_at == NEVER_IN
+
+    @property
+    def set_aside(self) -> bool:
+        """Tell whether it waits for its cause alone."""
+        return self.where == SCHEDULED and self.due_at is None
+
+    @property
+    def closes_at(self) -> float | None:
+        return None if self.window is None else self.window.closes_at
+
+    def stored(self) -> Stored:
+        return Stored(self.job, self.parked, self.wished, self.dead)
+
+
+def row_of(facts: Facts, now: float, at: datetime) -> Row:
+    """Return a job as its desk wants it."""
+    row = Row(facts.job(), facts.pool, facts.since)
+    row.seq = facts.seq
+    opens_at = None
+    if facts.over is not None:
+        row.where, row.dead, row.wished = OVER, bool(facts.dead), bool(facts.was_wished)
+        return row
+    if facts.place is None:
+        row.where, row.token, row.owner = RUNNING, facts.token, facts.owner
+        row.wished, row.course = bool(facts.wished), facts.rerun
+    else:
+        row.where, row.rank, row.turn, row.in_waits = facts.place, facts.rank, facts.turn, True
+        row.ready_at = facts.since if facts.ready_at is None else facts.ready_at
+        row.gate, row.crowd, row.owner = facts.gate, facts.crowd, facts.parker
+        row.by_wall, row.due_at, row.course = bool(facts.by_wall), facts.due_at, facts.returned
+        opens_at = facts.due_at
+        if row.by_wall and opens_at is not None:
+            opens_at = now + (opens_at - seconds(at))
+    if opens_at is not None or facts.closes_at is not None:
+        row.window = Window(opens_at, facts.closes_at)
+    return row

@@ -1,0 +1,80 @@
+"""The verbs that change a SQL store, each as what is done within one write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poolhand.contract import Added, Batch, Change, Refusal, Replaced, Stored, Wanted
+from poolhand.rules import audit
+from poolhand.rules.queue.pool_spec import PoolSpec, undeclared
+from poolhand.stores.sql.admission import Intake
+from poolhand.stores.sql.claims import Leases
+from poolhand.stores.sql.steps import Steps
+
+
+def declare(steps: Steps, spec: PoolSpec) -> None:
+    """Put the rules of a pool in force."""
+    pool = steps.pools.named(spec.name)
+    if pool is None:
+        steps.act(audit.CREATE, steps.pools.open(spec), "", "")
+    elif pool.spec != spec:
+        pool = steps.pools.declare(pool, spec)
+        steps.freed.add(pool.no)
+        steps.welcome(pool)
+
+
+def know(steps: Steps, name: str) -> None:
+    """Let a pool come into being if there is none of that name."""
+    if steps.pools.named(name) is None:
+        steps.pools.open(undeclared(name))
+
+
+def pause(steps: Steps, name: str, paused: bool, by: str) -> None:
+    """Let no job of a pool be claimed, or let them again."""
+    pool = steps.pools.known(name)
+    steps.act(audit.PAUSE if paused else audit.RESUME, pool, by, "")
+    steps.pools.pause(pool, paused)
+    steps.freed.add(pool.no)
+    steps.welcome(pool)
+
+
+def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
+    """Give a pool another cap than its declaration."""
+    pool = steps.pools.known(name)
+    steps.act(audit.RESIZE, pool, by, "" if slots is None else str(slots))
+    steps.pools.resize(pool, slots)
+    steps.freed.add(pool.no)
+    steps.welcome(pool)
+
+
+def add(steps: Steps, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    """Take batches in, each by itself."""
+    intake = Intake(steps)
+    intake.expect(order.job for batch in batches for order in batch.orders)
+    return [intake.take(batch) for batch in batches]
+
+
+def unpark(steps: Steps, ids: Sequence[str]) -> list[str]:
+    """Take parked orders back; return the ids of those that have come in before."""
+    rows = [row for row in map(steps.books.row_named, ids) if row is not None]
+    came_in = [row.job.id for row in rows if not row.parked]
+    steps.unpark(*dict.fromkeys(row for row in rows if row.parked))
+    return came_in
+
+
+def replace(steps: Steps, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+    """Write what became of claimed jobs, then claim."""
+    leases = Leases(steps)
+    made = leases.change_all(changes)
+    return Replaced(made, () if wanted is None else tuple(leases.claim(wanted)))
+
+
+def cancel(steps: Steps, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
+    """End jobs that wait, wish the end of those that run; each id comes with who asked."""
+    # Of several who ask for the same job the first one is written down.
+    whose: dict[str, str] = {}
+    for id, by in asked:
+        whose.setdefault(id, by)
+    rows = steps.cancel_all(whose)
+    found = {id: row.stored() for id, row in rows.items()}
+    return [found.get(id) for id, _ in asked]

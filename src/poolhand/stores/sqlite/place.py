@@ -1,0 +1,315 @@
+"""Whether the files of a SQLite store are still those that were opened.
+
+SQLite trusts what it has open: with its log gone, or another content under its log, it would lose
+or mix what was committed. Only checkpoints write to the file itself, page by page, and a process
+killed in a checkpoint leaves some pages new and others old. So only what a single page holds is
+compared, as each page only gets newer: the version of the schema, which is in page 1, and the
+clock, while its table is in the same page. Everything else proves nothing: a healthy store that
+is refused is worse than an exchange that is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import struct
+from typing import NamedTuple
+
+from poolhand.errors import Corrupt, Unavailable
+from poolhand.stores.sqlite import errors as faults
+
+LOCKS = "/proc/locks"
+MOUNTS = "/proc/self/mountinfo"
+SHARED_BYTE = "128"  # of the -shm file: every connection keeps a lock on it while it is open
+ASIDE = "-aside"
+# Versions that knew only the clock have read and written the first field alone.
+NOTE = struct.Struct("<dddqq")
+OLDER = "it is older than what was there"
+OTHER_ORDER = "its pages are in another order"
+SCHEMA_VERSION = "PRAGMA schema_version"
+# In one statement: what it finds is of one moment.
+FIND_CLOCK = """
+SELECT v.schema_version, t.rootpage, c.boot, c.offset, c.latest
+FROM pragma_schema_version v, sqlite_master t, poolhand_clock c
+WHERE t.type = 'table' AND t.name = 'poolhand_clock' AND c.id = 1
+"""
+
+
+class LogGone(Corrupt):
+    """The log was removed, or another one put in its place."""
+
+
+class Replaced(Corrupt):
+    """Another content was put under the log."""
+
+
+class Clock(NamedTuple):
+    """The row of the clock, the page it is in, and the version of the schema that says so."""
+
+    version: int
+    page: int
+    boot: str
+    offset: float
+    latest: float
+
+
+class Content(NamedTuple):
+    """What the file holds without its log; `clock` is what its own list of tables leads to."""
+
+    version: int
+    clock: Clock | None
+
+
+class Known(NamedTuple):
+    """A content that belongs there: nothing older may follow."""
+
+    latest: float  # 0: unknown
+    offset: float
+    schema: int  # the version of the schema, log included, when that clock was read
+    version: int  # the one in page 1
+
+
+NOTHING = Known(0.0, 0.0, 0, 0)
+
+
+class Place:
+    """What was found where the file is; to look again costs two calls of the system.
+
+    Processes that share a file note in the file of its lock what content they saw last.
+    """
+
+    def __init__(self, path: str, notes: str) -> None:
+        self.path = path
+        self._log = f"{path}-wal"
+        self._notes = notes
+        self._file = self._logged = (0, 0)
+        self._written = 0
+        self._known: Known | None = None
+        self._may_note = True
+
+    def remember(self, connection: sqlite3.Connection) -> None:
+        """Take what is there for what belongs there."""
+        self._file, _ = self._seen()
+        self._logged = _numbers(self._log)
+        self._known = None
+        # What was noted of a content that a backup has replaced since must not count any more.
+        self._may_note = self._write_down(NOTHING)
+        self.note(connection)
+
+    def note(self, connection: sqlite3.Connection) -> None:
+        """Take what a checkpoint of our own has written for what belongs there."""
+        _, self._written = self._seen()
+        content = self._read()
+        with contextlib.suppress(sqlite3.Error):
+            self._learn(content, _find_clock(connection))
+
+    def expect_sound(self) -> None:
+        """Refuse to open what was exchanged under processes that have it open."""
+        if not _is_locked(f"{self.path}-shm"):
+            return
+        if not self.has_log:
+            raise LogGone(self._gone())
+        with contextlib.closing(faults.reader(self.path)) as reader:
+            try:
+                self._expect_same(reader)
+            except sqlite3.Error:
+                # No proof; SQLite says what it finds when it is opened to write.
+                return
+
+    def check(self, connection: sqlite3.Connection | None) -> None:
+        """Raise if this is another file, if its log is gone, or if its content was replaced."""
+        file, written = self._seen()
+        if file != self._file:
+            raise Unavailable(
+                f"{self.path} was moved, removed or replaced while it was open; put it back, or"
+                " start again to use what is there now"
+            )
+        if written != self._written and connection is not None:
+            self._expect_same(connection)
+            self.note(connection)
+            # Not what it is by now: what came since is compared next time.
+            self._written = written
+        if _numbers(self._log) != self._logged:
+            raise LogGone(self._gone())
+
+    @property
+    def has_log(self) -> bool:
+        """Whether there is a log, be it another one."""
+        return os.path.exists(self._log)
+
+    def set_log_aside(self) -> None:
+        """Keep a log from being worked off into a content that it does not belong to.
+
+        Emptied once there is a copy, as the last connection to close would work it off.
+        """
+        aside = f"{self._log}{ASIDE}"
+        with contextlib.suppress(OSError):
+            if _numbers(self._log) == self._logged and os.path.getsize(self._log):
+                shutil.copyfile(self._log, aside)
+                shutil.copymode(self._log, aside)
+                os.truncate(self._log, 0)
+
+    def _expect_same(self, connection: sqlite3.Connection) -> None:
+        # Twice: another program may have been writing a page while it was read.
+        if self._difference(connection) is not None:
+            why = self._difference(connection)
+            if why is not None:
+                raise Replaced(self._other(why))
+
+    def _difference(self, connection: sqlite3.Connection) -> str | None:
+        """Say how the file proves to be none that checkpoints have written."""
+        content = self._read()
+        if content is None:
+            return None
+        # After the file: what a checkpoint has written there is seen by then.
+        clock = _find_clock(connection)
+        if clock is None:
+            return None
+        # What was noted before the machine has crashed may be newer than what the disk kept.
+        noted = self._noted()
+        both = (self._known, noted if noted and noted.offset == clock.offset else None)
+        for known in both:
+            if known is not None and _is_older(content, known, clock):
+                return OLDER
+        return OTHER_ORDER if content.version > clock.version else None
+
+    def _learn(self, content: Content | None, clock: Clock | None) -> None:
+        """Note what content belongs there, as far as it is certain."""
+        if content is None or clock is None:
+            return
+        own, before = content.clock, self._known
+        # The page may be one that the clock will have: then it holds something else so far.
+        if (
+            own is not None
+            and (own.page, own.boot, own.offset) == (clock.page, clock.boot, clock.offset)
+            and own.latest <= clock.latest
+        ):
+            known = Known(own.latest, clock.offset, clock.version, content.version)
+        elif before is not None:
+            known = before._replace(version=content.version)
+        else:
+            known = Known(0.0, clock.offset, clock.version, content.version)
+        self._known = known
+        self._write_down(known)
+
+    def _write_down(self, known: Known) -> bool:
+        # A process without the right, or without space, knows it alone.
+        with contextlib.suppress(OSError):
+            notes = os.open(self._notes, os.O_WRONLY)
+            try:
+                return os.pwrite(notes, NOTE.pack(known.latest, *known), 0) == NOTE.size
+            finally:
+                os.close(notes)
+        return False
+
+    def _noted(self) -> Known | None:
+        if not self._may_note:
+            return None
+        try:
+            notes = os.open(self._notes, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            latest, *fields = NOTE.unpack(os.pread(notes, NOTE.size, 0))
+        except (OSError, struct.error):
+            return None
+        finally:
+            os.close(notes)
+        known = Known(*fields)
+        return known if known.latest == latest else None
+
+    def _read(self) -> Content | None:
+        # By SQLite: to open and close the file otherwise would take its locks away.
+        uri = f"{faults.uri(self.path, 'ro')}&immutable=1"
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as reader:
+                (version,) = reader.execute(SCHEMA_VERSION).fetchone()
+                clock = None
+                # Without its log, which has the other pages, even a healthy file can be unreadable.
+                with contextlib.suppress(sqlite3.Error):
+                    clock = _find_clock(reader)
+                return Content(version, clock)
+        except sqlite3.Error:
+            return None
+
+    def _seen(self) -> tuple[tuple[int, int], int]:
+        try:
+            seen = os.stat(self.path)
+        except FileNotFoundError:
+            return (0, 0), 0
+        return (seen.st_dev, seen.st_ino), seen.st_mtime_ns
+
+    def _gone(self) -> str:
+        return (
+            f"{self._log} was removed or replaced while {self.path} was open; nothing more is"
+            " taken. Stop every process that uses it: what they wrote is put into the file when"
+            " they end. Then start again"
+        )
+
+    def _other(self, why: str) -> str:
+        return (
+            f"another content was copied over {self.path} while it was open ({why}); nothing more"
+            " is taken, and nothing is written to it. The log of the old content is kept as"
+            f" {self._log}{ASIDE}. Stop every process that uses it, copy the backup again, and"
+            " start again"
+        )
+
+
+def _find_clock(connection: sqlite3.Connection) -> Clock | None:
+    row = connection.execute(FIND_CLOCK).fetchone()
+    # A page that has another use may hold anything.
+    return Clock(*row) if row is not None and isinstance(row[-1], float) else None
+
+
+def _is_older(content: Content, known: Known, clock: Clock) -> bool:
+    """Tell whether page 1, or the clock with or without the log, is older than it was."""
+    if content.version < known.version or clock.latest < known.latest:
+        return True
+    own = content.clock
+    # With another schema the clock may be elsewhere, and its page have another use.
+    if own is None or own.page != clock.page or clock.version != known.schema:
+        return False
+    return own.latest < known.latest
+
+
+def _numbers(path: str) -> tuple[int, int]:
+    try:
+        seen = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return seen.st_dev, seen.st_ino
+
+
+def _is_locked(path: str) -> bool:
+    """Tell whether a process has the index of a log open, as far as the system tells."""
+    device, number = _numbers(path)
+    if not number:
+        return False
+    try:
+        with open(LOCKS, encoding="utf-8", errors="replace") as file:
+            locks = [line.split() for line in file]
+    except OSError:
+        return False
+    places = {
+        f"{os.major(one):02x}:{os.minor(one):02x}:{number}" for one in (device, _mounted(path))
+    }
+    return any(
+        "POSIX" in lock and lock[-1] == lock[-2] == SHARED_BYTE and places.intersection(lock)
+        for lock in locks
+    )
+
+
+def _mounted(path: str) -> int:
+    """Return the device that locks of a file are under; for some systems `stat` has another."""
+    found, device = "", 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(MOUNTS, encoding="utf-8", errors="replace") as file:
+            mounts = [line.split() for line in file]
+        for mount in mounts:
+            above = mount[4].rstrip("/") + "/"
+            if path.startswith(above) and len(above) >= len(found):
+                major, minor = mount[2].split(":")
+                found, device = above, os.makedev(int(major), int(minor))
+    return device

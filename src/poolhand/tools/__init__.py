@@ -1,1 +1,0 @@
-"""The run journal: what a job has done, so that it is not done again."""

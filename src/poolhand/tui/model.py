@@ -1,0 +1,164 @@
+"""Sight: what is known of a store as of the last look, asked for as far as it is shown."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from poolhand.contract import Filter
+from poolhand.errors import PoolhandError
+from poolhand.farm.records import KEEP, FarmRecord, FarmState
+from poolhand.operate.actions import Operator
+from poolhand.operate.farms import LoneWorker
+from poolhand.operate.views import JobView, PoolView
+from poolhand.rules.values.escape import safe
+from poolhand.runtime import Runtime
+from poolhand.tui import summary
+from poolhand.tui.filter import Choice, jobs_of
+from poolhand.tui.format import lasting
+from poolhand.tui.rows import Running, running_in
+from poolhand.tui.summary import Counts, Part
+from poolhand.tui.throughput import Throughput
+
+PAGE = 100  # jobs that are asked for at first, and more each time the last one is reached
+MOST_JOBS = 1_000
+RECENT = 50  # of the newest jobs, below the workers
+ALL_JOBS = Filter()
+SLOW = 3.0  # seconds without an answer after which that is said
+
+WORKERS, JOBS, POOLS = VIEWS = ("workers", "jobs", "pools")
+
+
+class Sight:
+    """Looks at all farms of a store, or at one alone."""
+
+    def __init__(self, operator: Operator, farm_id: str | None, runtime: Runtime) -> None:
+        self.farms: list[FarmRecord] = []
+        self.alone: tuple[LoneWorker, ...] = ()
+        self.jobs: list[JobView] = []
+        self.recent: list[JobView] = []
+        self.counts: Counts = {}
+        self.pools: list[PoolView] = []
+        self.choice = Choice()
+        self.limit = PAGE
+        self._operator = operator
+        self._farm_id = farm_id
+        self._runtime = runtime
+        self._throughput = Throughput(runtime.monotonic())
+        self._away: str | None = None
+        self._looked = False
+        self._asked_at: float | None = None
+        self._last: FarmRecord | None = None
+        self._last_at = 0.0
+
+    async def look(self, view: str | None) -> bool:
+        """Ask for what a view shows, None: the farms alone; a store that is away is only noted."""
+        self._asked_at = self._runtime.monotonic()
+        try:
+            await self._look_at_farms(view)
+            self.counts = await self._operator.count()
+            self.pools = await self._operator.pools()
+            if view == WORKERS:
+                self.recent = list(await self._operator.jobs(ALL_JOBS, None, RECENT))
+            elif view == JOBS:
+                self.jobs = await jobs_of(self._operator, self.choice, self.limit)
+        except PoolhandError as error:
+            self._away = str(error)
+            return False
+        finally:
+            self._asked_at = None
+        self._away, self._looked = None, True
+        return True
+
+    async def _look_at_farms(self, view: str | None) -> None:
+        if self._farm_id is not None:
+            farm = await self._operator.farm(self._farm_id)
+            self.farms = [] if farm is None else [farm]
+            if farm is not None:
+                self._last, self._last_at = farm, self._runtime.monotonic()
+        elif view == WORKERS:
+            workers = await self._operator.workers()
+            self.farms, self.alone = list(workers.farms), workers.alone
+        else:
+            self.farms = await self._operator.farms()
+        counts = {farm.id: farm.completed + farm.failed for farm in self.farms}
+        self._throughput.note(self._runtime.monotonic(), counts)
+
+    def ended(self, asked_to: bool) -> bool:
+        """Tell whether the one farm has ended: it was stopping, or has not written for long.
+
+        A record that is gone may only be late: it does not outlive a store that is away.
+        """
+        if self._last is None or self.farms or self._away is not None:
+            return False
+        stopping = asked_to or self._last.state is FarmState.STOPPING
+        return stopping or self._runtime.monotonic() - self._last_at > KEEP
+
+    def choose(self, choice: Choice) -> None:
+        """Look at other jobs from now on."""
+        if choice != self.choice:
+            self.choice, self.limit = choice, PAGE
+
+    def search(self, text: str) -> None:
+        """Look for jobs by this text from now on."""
+        self.choose(replace(self.choice, search=text.strip()))
+
+    def want_more(self) -> bool:
+        """Ask for more jobs from now on; tell whether there may be any."""
+        if len(self.jobs) < self.limit or self.limit >= MOST_JOBS:
+            return False
+        self.limit += PAGE
+        return True
+
+    def who(self) -> list[Part]:
+        """Return which farms are shown."""
+        if self._last is None and self._farm_id is not None:
+            return [("farm ", ""), (safe(self._farm_id), "bold"), (" has not reported yet", "")]
+        return summary.who(self.farms)
+
+    def state(self) -> list[Part]:
+        """Return how the farms are."""
+        return summary.state(self.farms, self._runtime.wall())
+
+    def load(self, width: int) -> list[list[Part]]:
+        """Return how much there is to do, and how much is done."""
+        at = self._runtime.monotonic()
+        speed = summary.speed(self.farms, self.counts, self._throughput, at, width)
+        return [summary.load(self.farms, self.counts), speed]
+
+    def alert(self) -> list[Part]:
+        """Return what keeps the view or the farm from going on; nothing, if nothing does."""
+        late = 0.0
+        if self._asked_at is not None:
+            late = self._runtime.monotonic() - self._asked_at
+        if self._away is not None:
+            return [(f"STORE AWAY, asked again: {safe(self._away)}", "bold red")]
+        if late > SLOW:
+            return [(f"STORE SLOW: no answer for {lasting(late)}", "bold red")]
+        if not self.farms and self._looked and (self._farm_id is None or self._last is not None):
+            return [(summary.NO_FARM, "yellow")]
+        return summary.silent(self.farms) or summary.held(self.farms)
+
+    def hint(self) -> str:
+        """Return what may be worth knowing, if there is nothing else to say."""
+        return summary.limits(self.farms, self.pools)
+
+    @property
+    def troubles(self) -> int:
+        """How many troubles the farms report."""
+        return sum(len(farm.troubles) for farm in self.farms)
+
+    def farm_of(self, chosen: str | None) -> FarmRecord | None:
+        """Return the farm that is chosen itself, or by one of its workers; else the only one."""
+        for farm in self.farms:
+            if chosen == farm.id or any(chosen == worker.id for worker in farm.workers):
+                return farm
+        return self.farms[0] if len(self.farms) == 1 else None
+
+    def pool_of(self, job: str | None) -> str | None:
+        """Return the pool of a job that is shown."""
+        known = [*self.jobs, *self.recent]
+        return next((one.pool for one in known if one.id == job), None)
+
+    def where(self, job: str) -> Running | None:
+        """Return where a job runs, if a farm says so."""
+        return running_in(self.farms).get(job)

@@ -1,0 +1,217 @@
+"""Hints: annotations as types that msgspec reads, and why some cannot be read.
+
+An annotation that holds pydantic's types where msgspec cannot read them is left to pydantic's
+TypeAdapter. Another union that msgspec cannot read is written with the name of its member.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
+from functools import reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from msgspec.inspect import CustomType, DictType, Field, Type, type_info
+
+from poolhand.rules.values.json_values import article
+from poolhand.wire.typed import Marker, adapter_of, build_from_json, is_readable, validate
+from poolhand.wire.union import Lower, choice_of, lower_dict, lower_items, lower_places
+
+STORABLE = (
+    "pass the data it is made from, or make it a dataclass, a msgspec Struct or a pydantic model"
+)
+_UNIONS = (Union, UnionType)
+
+
+class Unreadable(Exception):
+    """No value of an annotation can be read from stored data; the text says why, and what to do."""
+
+
+class Readable(NamedTuple):
+    """What an annotation is read as; `lower` makes of a value what is written, None: itself."""
+
+    type: Any
+    node: Type
+    lower: Lower | None = None
+
+
+def readable(hint: Any) -> Readable:
+    """Return what an annotation is read as, or raise Unreadable; NameError: not defined yet."""
+    if get_origin(hint) is Iterable:
+        hint = list[get_args(hint)]  # type: ignore[misc]
+    brought = set(_brought(hint, set()))
+    if "metadata" in brought:
+        try:
+            return _by_pydantic(hint)
+        except Unreadable:
+            # A part of it is unknown to pydantic, and then its constraints mean nothing here.
+            brought.discard("metadata")
+    try:
+        return _by_msgspec(hint, None)
+    except Unreadable as error:
+        if "type" in brought:
+            return _by_pydantic(hint)
+        if not _has_union(hint):
+            raise
+        first = error
+    try:
+        return _by_msgspec(*_rewrite(hint))
+    except Unreadable:
+        raise first from None
+
+
+def _by_msgspec(hint: Any, lower: Lower | None) -> Readable:
+    try:
+        msgspec.json.Decoder(hint, dec_hook=build_from_json)
+        node = type_info(hint)
+    except NameError:
+        raise
+    except Exception as error:
+        raise Unreadable(_reason(error)) from None
+    for part in nodes(node):
+        if isinstance(part, DictType) and isinstance(part.key_type, CustomType):
+            name = part.key_type.cls.__name__
+            raise Unreadable(f"{name} cannot be a key of a dict; keys are text, numbers or enums")
+        if isinstance(part, CustomType) and not is_readable(part.cls):
+            raise Unreadable(f"{article(part.cls.__name__)} cannot be stored: {STORABLE}")
+    return Readable(hint, node, lower)
+
+
+def _by_pydantic(hint: Any) -> Readable:
+    try:
+        adapter = adapter_of(hint)
+    except NameError:
+        raise
+    except Exception as error:
+        raise Unreadable(f"pydantic cannot read it: {str(error).splitlines()[0]}") from None
+    if not adapter.pydantic_complete:
+        raise NameError("a part of it is not defined yet")
+
+    class Pydantic(Marker):
+        def read(cls, value: Any, format: Any) -> Any:
+            return validate(adapter, value, format)
+
+    marker = Pydantic("Annotation", (), {})
+    return Readable(marker, type_info(marker))
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if "Type unions may not contain" in text or "Type unions containing" in text:
+        return (
+            f"{text}; give each member a tag (msgspec.Struct, tag=True), or wrap them in one class"
+        )
+    return text
+
+
+def nodes(node: Type) -> Iterator[Type]:
+    """Yield a type and all that it consists of, each once."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        waiting.extend(_parts(part))
+
+
+def _parts(node: Type) -> Iterator[Type]:
+    for name in node.__struct_fields__:
+        value = getattr(node, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Type):
+                yield one
+            elif isinstance(one, Field):
+                yield one.type
+
+
+# What pydantic has brought
+
+
+def _brought(hint: Any, seen: set[int]) -> Iterator[str]:
+    """Yield "type" for each type of pydantic in an annotation, "metadata" for what it annotates."""
+    if "pydantic" not in sys.modules or id(hint) in seen:
+        return
+    seen.add(id(hint))
+    if hasattr(hint, "__get_pydantic_core_schema__"):
+        yield "type"
+        return
+    if get_origin(hint) is Annotated:
+        base, *metadata = get_args(hint)
+        yield from _brought(base, seen)
+        if any(type(one).__module__.partition(".")[0] == "pydantic" for one in metadata):
+            yield "metadata"
+        return
+    for part in (*get_args(hint), *_fields(hint)):
+        yield from _brought(part, seen)
+
+
+def _fields(hint: Any) -> Iterable[Any]:
+    kind = get_origin(hint) or hint
+    if not isinstance(kind, type):
+        return ()
+    if not (is_dataclass(kind) or issubclass(kind, Struct | tuple | dict)):
+        return ()
+    if "__annotations__" not in vars(kind):
+        return ()
+    try:
+        return get_type_hints(kind, include_extras=True).values()
+    except Exception:
+        return ()
+
+
+# Unions
+
+
+def _has_union(hint: Any) -> bool:
+    return get_origin(hint) in _UNIONS or any(map(_has_union, get_args(hint)))
+
+
+def _rewrite(hint: Any) -> tuple[Any, Lower | None]:
+    """Return an annotation with the unions that msgspec cannot read replaced, and how to lower."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        base, lower = _rewrite(args[0])
+        return (hint if base is args[0] else base), lower
+    if origin is None or not args or origin is Callable:
+        return hint, None
+    pairs = [(arg, None) if arg is Ellipsis else _rewrite(arg) for arg in args]
+    types = tuple(type for type, _ in pairs)
+    lowers = [lower for _, lower in pairs]
+    if origin in _UNIONS:
+        return _union(types, args, lowers)
+    if not any(lowers):
+        return hint, None
+    return origin[types], _lower_of(origin, args, lowers)
+
+
+def _union(
+    types: tuple[Any, ...], args: tuple[Any, ...], lowers: list[Lower | None]
+) -> tuple[Any, Lower | None]:
+    whole = reduce(or_, types)
+    try:
+        _by_msgspec(whole, None)
+    except Unreadable:
+        members = [one for one in zip(args, types, lowers, strict=True) if one[0] is not NoneType]
+        for _, type, _ in members:
+            _by_msgspec(type, None)
+        marker, lower = choice_of(members)
+        return (marker | None if NoneType in args else marker), lower
+    own = [lower for lower in lowers if lower is not None]
+    # At most one of them takes lists and one dicts: the others leave a value as it is.
+    return whole, (lower_places(own) if own else None)
+
+
+def _lower_of(origin: Any, args: tuple[Any, ...], lowers: list[Lower | None]) -> Lower:
+    if origin is tuple and args[-1] is not Ellipsis:
+        return lower_items(lowers)
+    if origin is not tuple and len(args) == 2:
+        return lower_dict(lowers[1])
+    return lower_items([lowers[0]], repeat=True)
