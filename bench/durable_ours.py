@@ -11,7 +11,17 @@ from typing import Any
 
 from durable_cases import BATCH, POOL, SLOTS, Countdown, Span, batches
 from poolhand import App
-from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Store, Wanted
+from poolhand.contract import (
+    Change,
+    Claim,
+    ClaimRequest,
+    Filter,
+    JobBatch,
+    JobRequest,
+    Owner,
+    Refusal,
+    Store,
+)
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.pool_spec import PoolSpec, pool_id
@@ -116,7 +126,7 @@ class Verbs:
         self._made = 0
         self._runtime = Runtime()
         self._prefix = f"job-{time.time_ns():016x}"
-        self._wanted = Wanted(ME, tuple(range(SLOTS)), (POOL,))
+        self._wanted = ClaimRequest(ME, tuple(range(SLOTS)), (POOL,))
 
     async def begin(self) -> None:
         """Open the store, and do everything once, so that it is not measured."""
@@ -130,7 +140,7 @@ class Verbs:
     async def fill(self, count: int, keys: int = 0) -> None:
         """Put jobs in, whose keys take turns."""
         for batch in batches(count):
-            lot = Batch(tuple(self._order(number % keys if keys else None) for number in batch))
+            lot = JobBatch(tuple(self._order(number % keys if keys else None) for number in batch))
             with self.adding.timed():
                 (added,) = await self.store.add([lot])
             assert not isinstance(added, Refusal)
@@ -161,7 +171,7 @@ class Verbs:
             assert len(claims) == BATCH
             assert all(replaced.made)
 
-    def _order(self, key: int | None) -> Order:
+    def _order(self, key: int | None) -> JobRequest:
         self._made += 1
         job = Job(
             # They grow, as real ones do: where a row comes to stand in an index costs something.
@@ -173,7 +183,7 @@ class Verbs:
             name="no_op",
             key="" if key is None else f"key-{key}",
         )
-        return Order(job, BRIEF)
+        return JobRequest(job, BRIEF)
 
     def _end(self, claim: Claim) -> Change:
         done = lifecycle.complete(claim.job, b"null", datetime.now(UTC), 0.0)

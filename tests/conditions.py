@@ -18,7 +18,17 @@ from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
-from poolhand.contract import Batch, Change, Claim, Line, Order, Owner, Put, Store, Wanted
+from poolhand.contract import (
+    Change,
+    Claim,
+    ClaimRequest,
+    JobBatch,
+    JobRequest,
+    LogLine,
+    Owner,
+    Put,
+    Store,
+)
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.pool_spec import undeclared
 from poolhand.rules.retention import Keep
@@ -33,16 +43,16 @@ GONE = 1e-6  # seconds after which something is old
 MANY = 7
 
 
-def _order(id: str, **options: object) -> Order:
+def _order(id: str, **options: object) -> JobRequest:
     fields = {"name": "strange.task", "submitted_at": datetime.now(UTC), **options}
     draft = Job(id=id, pool=STRANGER, pool_id="", status=Status.QUEUED, **fields)  # type: ignore[arg-type]
-    return Order(draft, b"")
+    return JobRequest(draft, b"")
 
 
-async def _run(store: Store, *orders: Order) -> None:
+async def _run(store: Store, *orders: JobRequest) -> None:
     """Have jobs come in, run and end."""
-    await store.add([Batch(orders)])
-    claims = await store.claim(Wanted(STRANGER, tuple(range(100)), (STRANGER,)))
+    await store.add([JobBatch(orders)])
+    claims = await store.claim(ClaimRequest(STRANGER, tuple(range(100)), (STRANGER,)))
     assert len(claims) == len(orders)
     await store.replace([_ended(claim) for claim in claims])
 
@@ -64,10 +74,10 @@ async def use(store: Store) -> None:
     for number in range(MANY):
         await store.put([Put("strange/deleted", b"%d" % number)])
     await store.delete("strange/deleted")
-    await store.append([Line("strange/lines", "said", b"%d" % number) for number in range(MANY)])
+    await store.append([LogLine("strange/lines", "said", b"%d" % number) for number in range(MANY)])
     await store.trim("strange/lines", MANY)
     await store.pause(STRANGER, True, "ann")
-    await store.add([Batch((_order(WAITS),))])
+    await store.add([JobBatch((_order(WAITS),))])
     (lease,) = [one for one in await store.leases() if one.owner.id == STRANGER]
     await store.bury(STRANGER, lease.renewal)
 

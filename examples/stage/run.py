@@ -17,7 +17,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from poolhand import Event, PoolhandError, Shift, ShiftReport, Status, StoreError, subscribe
+from poolhand import Event, PoolhandError, Status, StoreError, Worker, WorkerReport, subscribe
 from poolhand.contract import Filter
 from poolhand.observe.events import OwnerReaped
 from stage import commands, summary
@@ -66,11 +66,11 @@ class Run:
         self.crew = Crew(flags, self.newsroom, self._hear_from)
         self.here = Process("worker 1", os.getpid(), flags.own_slots)
         self.state = State(flags, self.newsroom, self.ledger, self.here, self.crew)
-        self.shift: Shift = kept.app.worker(flags.own_slots, [POOL], DRAIN_SECONDS)
+        self.shift: Worker = kept.app.worker(flags.own_slots, [POOL], DRAIN_SECONDS)
         self._loop = loop
         self._thread = current_thread()
         self._interrupted = asyncio.Event()
-        self._hurry: Task[ShiftReport] | None = None
+        self._hurry: Task[WorkerReport] | None = None
 
     def hear(self, event: Event) -> None:
         """Take in one event of this process, from any of its threads."""
@@ -105,7 +105,7 @@ class Run:
             text = f"{jobs(self.ledger.found)} of an earlier run waited in the file: they go on"
             self.newsroom.headline("", text, GOOD)
 
-    async def watched_by(self, view: View) -> ShiftReport:
+    async def watched_by(self, view: View) -> WorkerReport:
         """Work until the load is done or somebody interrupts, then drain."""
         async with asyncio.TaskGroup() as tasks:
             watchers = [tasks.create_task(_paint(view)), tasks.create_task(self._look())]
@@ -125,7 +125,7 @@ class Run:
                 watcher.cancel()
         return report
 
-    async def close_books(self, report: ShiftReport) -> Books:
+    async def close_books(self, report: WorkerReport) -> Books:
         """Put together what everybody knows, now that nothing runs any more."""
         await self.state.look(self.operator)
         await self.traffic.settle(self.operator)
@@ -244,7 +244,7 @@ def _say_what_is_next(flags: Flags, state: State, books: Books) -> None:
     say("What to read next: README.md, docs/durable.md")
 
 
-async def _watch(run: Run) -> ShiftReport:
+async def _watch(run: Run) -> WorkerReport:
     console = Console()
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         with Screen(run.state, console) as screen:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from poolhand import Event, Shift, UsageError, subscribe
+from poolhand import Event, UsageError, Worker, subscribe
 from stage.agents import keep_log_quiet
 from stage.flags import Flags
 from stage.kept import POOL, Kept
@@ -63,7 +63,7 @@ async def work(flags: Flags) -> None:
         await drain
 
 
-async def _stop_now(shift: Shift) -> None:
+async def _stop_now(shift: Worker) -> None:
     with suppress(UsageError):
         # It may not have begun yet: then there is nothing to stop.
         await shift.drain(0)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from poolhand import ShiftReport, Status
+from poolhand import Status, WorkerReport
 from stage.crew import Fall
 from stage.ledger import Figures, Ledger, Origin
 from stage.news import jobs
@@ -31,7 +31,7 @@ class Books:
     traffic: Traffic
     ledger: Ledger
     falls: Sequence[Fall]
-    report: ShiftReport
+    report: WorkerReport
     left: int
     dead: int
 

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from poolhand.durable.client.sync_ticket import SyncTicket
     from poolhand.durable.client.task import Task
     from poolhand.durable.streams.execution_log import Execution
-    from poolhand.durable.worker.worker import Shift, ShiftReport
+    from poolhand.durable.worker.worker import Worker, WorkerReport
     from poolhand.rules.scaling.farm_settings import FarmSettings
     from poolhand.wire.limits import Limits
     from poolhand.wire.pickling import AllowPickle
@@ -106,8 +106,8 @@ _LATER = {
     "Limits": "poolhand.wire.limits",
     "NamedTask": "poolhand.durable.client.named_task",
     "Session": "poolhand.agents.session",
-    "Shift": "poolhand.durable.worker.worker",
-    "ShiftReport": "poolhand.durable.worker.worker",
+    "Worker": "poolhand.durable.worker.worker",
+    "WorkerReport": "poolhand.durable.worker.worker",
     "SyncTicket": "poolhand.durable.client.sync_ticket",
     "Task": "poolhand.durable.client.task",
     "ToolContext": "poolhand.agents.tools.tool_call",
@@ -188,8 +188,8 @@ __all__ = [
     "SessionBusy",
     "SessionErased",
     "SessionForbidden",
-    "Shift",
-    "ShiftReport",
+    "Worker",
+    "WorkerReport",
     "Snooze",
     "Status",
     "StoreError",

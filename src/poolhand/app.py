@@ -16,31 +16,36 @@ from poolhand.agents.session import Session
 from poolhand.agents.tools.tool_call import settle
 from poolhand.app_options import AppOptions, check_names, chosen_store, store_line
 from poolhand.config import load_app_store, load_timezone, masked
-from poolhand.contract import Order
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Codes
+from poolhand.contract import JobRequest
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskRegistry
 from poolhand.durable.catalogue import Catalogue
-from poolhand.durable.client.declared_pools import Declared
-from poolhand.durable.client.decorators import AgentMaker, Schedules, TaskMaker
-from poolhand.durable.client.job_request import Orders
-from poolhand.durable.client.named_task import ByName, NamedTasks
+from poolhand.durable.client.declared_pools import DeclaredPools
+from poolhand.durable.client.decorators import AgentMaker, ScheduleDecorators, TaskMaker
+from poolhand.durable.client.job_request import JobRequests
+from poolhand.durable.client.named_task import NamedTasks, SubmitByName
 from poolhand.durable.client.registration import Registration
-from poolhand.durable.client.submit import How, Submissions
+from poolhand.durable.client.submit import StoreSubmitter, SubmitContext
 from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
 from poolhand.durable.client.task import Task, TaskOptions
 from poolhand.durable.client.ticket import StoredTicket
 from poolhand.durable.client.transaction import Transaction, transaction
 from poolhand.durable.connection.blocking import Blocking
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.opening import Opening
-from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.opening import ConnectionSlot
+from poolhand.durable.connection.store_proxy import StoreProxy
 from poolhand.durable.local_pool.durable_pool import DurablePool
 from poolhand.durable.scheduler import Scheduler
 from poolhand.durable.worker.executor import Executor
 from poolhand.durable.worker.run_worker import check_can_block, print_start, run_until_signal
-from poolhand.durable.worker.settings import DRAIN_TIMEOUT, WorkTerms, checked_pools, checked_terms
+from poolhand.durable.worker.settings import (
+    DRAIN_TIMEOUT,
+    WorkerSettings,
+    checked_pools,
+    checked_terms,
+)
 from poolhand.durable.worker.warm_ups import WarmUps
-from poolhand.durable.worker.worker import Hooks, Shift, ShiftReport
+from poolhand.durable.worker.worker import Worker, WorkerHooks, WorkerReport
 from poolhand.errors import StoreError, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS
@@ -51,7 +56,7 @@ from poolhand.pool.ticket import Ticket
 from poolhand.rules.job import Job
 from poolhand.rules.queue.pool_spec import pool_id
 from poolhand.rules.retention import KEEP, check_keep
-from poolhand.rules.scaling.farm_settings import USUAL_FARM, USUAL_SPEECH, FarmSettings, Speech
+from poolhand.rules.scaling.farm_settings import USUAL_FARM, USUAL_SPEECH, FarmSettings, Verbosity
 from poolhand.rules.validation import Seconds, is_writable, shown
 from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
@@ -70,7 +75,7 @@ READY_WITHIN = 4.5
 
 
 @explain_misuse
-class App(Schedules, ByName):
+class App(ScheduleDecorators, SubmitByName):
     """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
 
     Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
@@ -90,17 +95,17 @@ class App(Schedules, ByName):
         store_of(self.url if url is None else url, self.runtime)
         self._keep = options.get("keep", KEEP)
         check_keep(self._keep)
-        self._parcels = Parcels(
+        self._parcels = Serializer(
             options.get("codec", "json"),
             options.get("limits", LIMITS),
             options.get("ring"),
             options.get("pickle"),
         )
-        self._declared = Declared()
+        self._declared = DeclaredPools()
         self._warm_ups = WarmUps()
-        self._opening = Opening(self._station)
+        self._opening = ConnectionSlot(self._station)
         self._blocking = Blocking(self, self._opening, self.events)
-        self._codes = Codes()
+        self._codes = TaskRegistry()
         self._catalogue = Catalogue(lambda: self._declared.specs(self.pool_id))
         self._named = NamedTasks(self, self, self._parcels)
         self._registration = Registration(
@@ -114,8 +119,8 @@ class App(Schedules, ByName):
         )
         self._executor = Executor(self._codes, self.served_pools)
         self._scheduler = Scheduler(self, self._codes, load_timezone)
-        self.orders = Orders(self.runtime)
-        self._submissions = Submissions(self, self.events)
+        self.orders = JobRequests(self.runtime)
+        self._submissions = StoreSubmitter(self, self.events)
 
     def __repr__(self) -> str:
         return f"<App {safe(masked(self.url))}>"
@@ -188,7 +193,7 @@ class App(Schedules, ByName):
         pools: Iterable[str] | None = None,
         drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
-    ) -> Shift:
+    ) -> Worker:
         """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
 
         `capture`: what jobs print and log goes into their events as well.
@@ -203,7 +208,7 @@ class App(Schedules, ByName):
         pools: Iterable[str] | None = None,
         drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
-    ) -> ShiftReport:
+    ) -> WorkerReport:
         """Run a worker in a script, and block until SIGTERM or Ctrl-C stops it.
 
         The first signal lets running jobs finish within `drain_timeout`; a second one hands them
@@ -229,12 +234,12 @@ class App(Schedules, ByName):
         """Do what jobs need to be done before them, if this process has not done it."""
         await self._warm_ups.run()
 
-    def shift(self, terms: WorkTerms, heard: Callable[[Job], None] | None = None) -> Shift:
+    def shift(self, terms: WorkerSettings, heard: Callable[[Job], None] | None = None) -> Worker:
         """Return a worker under terms that were checked; `heard` is told what ends in it."""
         self._scheduler.check()
-        hooks = Hooks(heard, self._scheduler.begin, self.get_ready, self._catalogue.published)
+        hooks = WorkerHooks(heard, self._scheduler.begin, self.get_ready, self._catalogue.published)
         terms = replace(terms, before=self._warm_ups.packed())
-        return Shift(self, self._executor, self._declared.configs, terms, hooks)
+        return Worker(self, self._executor, self._declared.configs, terms, hooks)
 
     def farm(
         self,
@@ -242,7 +247,7 @@ class App(Schedules, ByName):
         settings: FarmSettings = USUAL_FARM,
         *,
         pools: Iterable[str] | None = None,
-        speech: Speech = USUAL_SPEECH,
+        speech: Verbosity = USUAL_SPEECH,
     ) -> Supervisor:
         """Return what runs jobs of these pools, or of all, in worker processes: `await farm.run()`.
 
@@ -288,7 +293,7 @@ class App(Schedules, ByName):
             return None
         code = self._codes.find(found.job.name)
         policy = self.config(found.job.pool).backpressure
-        how = How(code, policy, parcels=self._parcels)
+        how = SubmitContext(code, policy, parcels=self._parcels)
         return self._submissions.ticket(station, found.job, at, how)
 
     def get_sync(self, id: str) -> SyncTicket[Any] | None:
@@ -300,7 +305,7 @@ class App(Schedules, ByName):
 
     def operator(self) -> Operator:
         """Return what people and scripts see and act through: jobs, dead letters, pools."""
-        return Operator(KeptStore(self), self.runtime, self._scheduler.order)
+        return Operator(StoreProxy(self), self.runtime, self._scheduler.order)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -330,7 +335,7 @@ class App(Schedules, ByName):
 
     # What tasks and tickets need.
 
-    async def station(self) -> Station:
+    async def station(self) -> StoreConnection:
         if not self._opening.is_open:
             self._declared.check()
         return await self._opening.station()
@@ -348,10 +353,12 @@ class App(Schedules, ByName):
     def pool_id(self, pool: str) -> str:
         return pool_id(SCOPE, "", pool)
 
-    async def hand_in(self, orders: list[Order], how: How) -> list[StoredTicket[Any]]:
+    async def hand_in(
+        self, orders: list[JobRequest], how: SubmitContext
+    ) -> list[StoredTicket[Any]]:
         return await self._submissions.submit(orders, how)
 
-    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]:
+    def hand_in_sync(self, order: JobRequest, how: SubmitContext) -> SyncTicket[Any]:
         self._declared.check()
         return self._blocking.submit(order, how)
 
@@ -363,9 +370,9 @@ class App(Schedules, ByName):
         """Make an agent of a function."""
         return self._registration.agent(fn, pool, options)
 
-    def _station(self) -> Station:
+    def _station(self) -> StoreConnection:
         store = store_of(self.url, self.runtime)
-        return Station(store, self.runtime, self.events, self._keep)
+        return StoreConnection(store, self.runtime, self.events, self._keep)
 
 
 def _configured_store() -> str | None:

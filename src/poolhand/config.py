@@ -80,7 +80,7 @@ class Config(Struct, frozen=True):
         return list(self.found)
 
 
-class Places(Struct, frozen=True):
+class ConfigSources(Struct, frozen=True):
     """Where a value may be named."""
 
     flags: Mapping[str, Plain]
@@ -129,7 +129,7 @@ def load_timezone() -> str:
 def _some(flags: Mapping[str, Plain]) -> dict[str, Value]:
     """Read these settings alone."""
     faults: list[str] = []
-    places = Places(flags, os.environ, None, _table_of(Path() / FILE, faults))
+    places = ConfigSources(flags, os.environ, None, _table_of(Path() / FILE, faults))
     values = {s.name: _value(s, places, faults) for s in SETTINGS if s.name in flags}
     _raise(faults)
     return values
@@ -151,7 +151,7 @@ def read(
     if profile is not None and profile not in PROFILES:
         given = f"profile={cut(profile)} (flag --profile)"
         faults.append(f"{given} is not allowed; it must be {' or '.join(PROFILES)}")
-    places = Places(flags, environment, profile, _table_of(folder / FILE, faults))
+    places = ConfigSources(flags, environment, profile, _table_of(folder / FILE, faults))
     values = {setting.name: _value(setting, places, faults) for setting in SETTINGS}
     faults += _out_of_order(values)
     _raise(faults)
@@ -270,7 +270,7 @@ def without_secrets(text: str, urls: Iterable[str]) -> str:
     return text
 
 
-def _value(setting: Setting, places: Places, faults: list[str]) -> Value:
+def _value(setting: Setting, places: ConfigSources, faults: list[str]) -> Value:
     """Return the value of the nearest place; one that is not allowed is added to the faults."""
     found = list(places.of(setting))
     named = (rank for rank, (_, text) in enumerate(found) if text is not None)

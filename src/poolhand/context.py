@@ -18,17 +18,17 @@ T = TypeVar("T")
 MOST_BYTES = 8 * 1024  # all that travels with a job, as JSON: every submit writes it
 
 
-class Told:
+class JobChannel:
     """What may be awaited and is there already."""
 
     def __await__(self) -> Generator[None, None, None]:
         return iter(())  # type: ignore[return-value]
 
 
-TOLD = Told()
+TOLD = JobChannel()
 
 
-class Running(Protocol):
+class RunningJobApi(Protocol):
     """The attempt that this code is part of, seen from inside."""
 
     @property
@@ -53,7 +53,7 @@ class Running(Protocol):
         """Have something done by the store for this attempt, if its lease is good."""
 
 
-running: ContextVar[Running | None] = ContextVar("poolhand_running", default=None)
+running: ContextVar[RunningJobApi | None] = ContextVar("poolhand_running", default=None)
 
 
 def stop_requested() -> bool:

@@ -31,7 +31,7 @@ _SWITCH = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 
 
-class Kind(Struct, frozen=True):
+class SettingKind(Struct, frozen=True):
     """Values of one kind: `parse` makes one of a text, or raises a ValueError.
 
     Only of a kind that is not `text` may a file give numbers and booleans as such.
@@ -51,7 +51,7 @@ class Setting(Struct, frozen=True):
 
     name: str
     help: str
-    kind: Kind
+    kind: SettingKind
     default: str | None = None
     flag: str = ""
     bare: bool = False
@@ -77,25 +77,25 @@ def written(value: object) -> str:
             return shown(value).removesuffix(".0")
 
 
-def _matching(pattern: re.Pattern[str], allowed: str) -> Kind:
+def _matching(pattern: re.Pattern[str], allowed: str) -> SettingKind:
     def parse(text: str) -> str:
         if not pattern.fullmatch(text):
             raise ValueError(text)
         return text
 
-    return Kind(allowed, parse)
+    return SettingKind(allowed, parse)
 
 
-def _whole(least: int, most: int) -> Kind:
+def _whole(least: int, most: int) -> SettingKind:
     def parse(text: str) -> int:
         if not _WHOLE.fullmatch(text.strip()) or not least <= int(text) <= most:
             raise ValueError(text)
         return int(text)
 
-    return Kind(f"a whole number from {least:,} to {most:,}", parse, text=False)
+    return SettingKind(f"a whole number from {least:,} to {most:,}", parse, text=False)
 
 
-def _seconds(least: float, most: int, *, or_none: bool = False) -> Kind:
+def _seconds(least: float, most: int, *, or_none: bool = False) -> SettingKind:
     def parse(text: str) -> float | None:
         if or_none and text.strip().lower() == NONE:
             return None
@@ -104,16 +104,16 @@ def _seconds(least: float, most: int, *, or_none: bool = False) -> Kind:
         return float(text)
 
     allowed = f"seconds from {least:g} to {most:,}{f', or {NONE}' if or_none else ''}"
-    return Kind(allowed, parse, text=False)
+    return SettingKind(allowed, parse, text=False)
 
 
-def _one_of(*words: str) -> Kind:
+def _one_of(*words: str) -> SettingKind:
     def parse(text: str) -> str:
         if text.strip().lower() not in words:
             raise ValueError(text)
         return text.strip().lower()
 
-    return Kind(f"one of {', '.join(words)}", parse)
+    return SettingKind(f"one of {', '.join(words)}", parse)
 
 
 def _parse_switch(text: str) -> bool:
@@ -142,7 +142,7 @@ _LIMIT = _seconds(0.05, YEAR, or_none=True)
 _BATCH = _whole(1, 1_000)
 
 
-def _of_farm(name: str, help: str, kind: Kind, flag: str = "", bare: bool = True) -> Setting:
+def _of_farm(name: str, help: str, kind: SettingKind, flag: str = "", bare: bool = True) -> Setting:
     default = getattr(_FARM, name)
     text = None if default is None else written(default)
     return Setting(name, help, kind, text, flag, bare)
@@ -188,13 +188,13 @@ FARM = (
     _of_farm(
         "timezone",
         "the zone of schedules",
-        Kind("a zone such as Europe/Paris", _parse_zone),
+        SettingKind("a zone such as Europe/Paris", _parse_zone),
         bare=False,
     ),
     _of_farm(
         "external",
         "only tell how many workers are wanted",
-        Kind("true or false", _parse_switch, text=False),
+        SettingKind("true or false", _parse_switch, text=False),
         "--external",
         bare=False,
     ),

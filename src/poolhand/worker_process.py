@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from poolhand.app_name import load_app
 from poolhand.durable.calls.attribution import attribute_output, show_log
-from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.settings import WorkerSettings
 from poolhand.durable.worker.unfinished import Unfinished, cut_short_text
-from poolhand.durable.worker.worker import Shift, ShiftReport
+from poolhand.durable.worker.worker import Worker, WorkerReport
 from poolhand.errors import PoolhandError
-from poolhand.farm.control_thread import Post
+from poolhand.farm.control_thread import ControlThread
 from poolhand.farm.history import finished
-from poolhand.farm.protocol import Bye, CutShort, Employ, Failed, Happened, Stop
+from poolhand.farm.protocol import CutShort, Goodbye, Start, StartFailed, Stop, TroubleReport
 from poolhand.observe.events import DeadlockFound, Event, JobSetAside, LeaseLost, SlotStuck
 from poolhand.observe.failures import lease_lost_line, report, set_aside_line
 from poolhand.observe.logs import LOUD, as_text, is_loud, log_events
@@ -49,7 +49,7 @@ def main(descriptor: int) -> int:
     link = socket.socket(fileno=descriptor)
     # What jobs start must not hold on to it: its end tells that this process has ended.
     link.set_inheritable(False)
-    post = Post(link, Runtime())
+    post = ControlThread(link, Runtime())
     post.start()
     if isinstance(sys.stdout, TextIOWrapper):
         # What jobs print is seen when they do, and lines of several workers do not mix.
@@ -64,14 +64,14 @@ def main(descriptor: int) -> int:
         fault = fault_of(error)
         if not isinstance(error, PoolhandError):
             logging.getLogger("poolhand").exception("this worker cannot work")
-        post.say(Failed(f"{fault.type}: {fault.message}"))
+        post.say(StartFailed(f"{fault.type}: {fault.message}"))
         return UNFIT
     finally:
         post.end_soon()
     return 0
 
 
-async def work(app: App, post: Post) -> None:
+async def work(app: App, post: ControlThread) -> None:
     """Warm up, run jobs until told to stop, and drain."""
     loop = asyncio.get_running_loop()
     _tell_events(app, post)
@@ -89,7 +89,7 @@ async def work(app: App, post: Post) -> None:
         report = await stop.drain()
         if report.stuck:
             station.say_farewell(LAST_WORDS)
-    post.bye(Bye(report.completed, report.failed, report.handed_back))
+    post.bye(Goodbye(report.completed, report.failed, report.handed_back))
     # Now: the end of a loop waits for tasks that do not let go.
     post.end_soon()
 
@@ -97,7 +97,7 @@ async def work(app: App, post: Post) -> None:
 class Stopping:
     """Hears when to stop, from the thread of the post, and sees to it that it is done in time."""
 
-    def __init__(self, loop: AbstractEventLoop, shift: Shift) -> None:
+    def __init__(self, loop: AbstractEventLoop, shift: Worker) -> None:
         self.told = asyncio.Event()
         self._loop = loop
         self._shift = shift
@@ -117,13 +117,13 @@ class Stopping:
     def _left(self) -> float:
         return max(0.0, self._ends_at - self._loop.time())
 
-    async def drain(self) -> ShiftReport:
+    async def drain(self) -> WorkerReport:
         return await self._shift.drain(self._left)
 
 
-def _terms(employ: Employ) -> WorkTerms:
+def _terms(employ: Start) -> WorkerSettings:
     settings = employ.settings
-    return WorkTerms(
+    return WorkerSettings(
         slots=settings.prefetch_per_worker,
         pools=employ.pools,
         captures=True,
@@ -135,32 +135,32 @@ def _terms(employ: Employ) -> WorkTerms:
     )
 
 
-def _remember(post: Post, job: Job) -> None:
+def _remember(post: ControlThread, job: Job) -> None:
     told = finished(job, post.employ.worker)
     if told is not None:
         post.history.add(told)
 
 
-def _cut_short(post: Post, jobs: Sequence[Unfinished]) -> None:
+def _cut_short(post: ControlThread, jobs: Sequence[Unfinished]) -> None:
     """Tell the supervisor which jobs are cut short, before the process ends under them."""
     if jobs:
         back = tuple(one.id for one in jobs if not one.fails)
         post.say(CutShort(back, cut_short_text(jobs)))
 
 
-def _leave(post: Post) -> None:
+def _leave(post: ControlThread) -> None:
     settings = post.employ.settings
     post.leave(settings.worker_shutdown_grace_s, "it was sent SIGTERM")
 
 
-def _tell_events(app: App, post: Post) -> None:
+def _tell_events(app: App, post: ControlThread) -> None:
     """Let the supervisor know at once what should not be; and log, if that is wanted."""
 
     def tell(event: Event) -> None:
         if is_loud(event) and not (isinstance(event, SlotStuck) and post.is_leaving):
             # What does not stop at the end of a worker is told with all that it cuts short.
             job = getattr(event, "job", None)
-            post.say(Happened(_text(event), job.id if isinstance(job, Job) else None))
+            post.say(TroubleReport(_text(event), job.id if isinstance(job, Job) else None))
 
     app.events.subscribe(tell)
     # The supervisor logs them: it names the worker.

@@ -12,17 +12,17 @@ from msgspec.structs import replace
 
 from poolhand.contract import (
     Added,
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Filter,
-    Order,
+    JobBatch,
+    JobRequest,
     Owner,
     PoolRow,
     Refusal,
     Store,
     Stored,
-    Wanted,
 )
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
@@ -87,7 +87,7 @@ def over(seconds: float) -> Keep:
     return Keep(results=seconds, dead=seconds)
 
 
-def order(id: str, pool: str = "pool", **options: Any) -> Order:
+def order(id: str, pool: str = "pool", **options: Any) -> JobRequest:
     """Return an order; options are those of an Order or fields of its job."""
     names = {"delay", "expires", "rerun_failed", "revives", "on_busy", "triggers"}
     of_order = names & options.keys()
@@ -100,7 +100,7 @@ def order(id: str, pool: str = "pool", **options: Any) -> Order:
         submitted_at=START,
         **{"name": "task", **options},
     )
-    return Order(job, b"brief of " + id.encode(), **wanted)
+    return JobRequest(job, b"brief of " + id.encode(), **wanted)
 
 
 class Hand:
@@ -123,8 +123,10 @@ class Hand:
         self.others |= {row.spec.name for row in await self.store.pools()}
         self.keys_before |= set(await self.store.scan("", limit=10_000))
 
-    async def add(self, *orders: Order, owner: str | None = "hand") -> tuple[Added, ...] | Refusal:
-        (answer,) = await self.store.add([Batch(orders, owner)])
+    async def add(
+        self, *orders: JobRequest, owner: str | None = "hand"
+    ) -> tuple[Added, ...] | Refusal:
+        (answer,) = await self.store.add([JobBatch(orders, owner)])
         return answer
 
     async def submit(self, id: str, pool: str = "pool", **options: Any) -> Added | Refusal:
@@ -142,7 +144,7 @@ class Hand:
     async def claim(
         self, count: int = 100, pools: tuple[str, ...] | None = None, owner: str = "hand"
     ) -> list[Claim]:
-        return await self.store.claim(Wanted(owner, tuple(range(count)), pools))
+        return await self.store.claim(ClaimRequest(owner, tuple(range(count)), pools))
 
     async def start(self, id: str, pool: str = "pool", **options: Any) -> Claim:
         """Bring a job in and claim it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Batch, Filter, Order, Refusal
+from poolhand.contract import Filter, JobBatch, JobRequest, Refusal
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
@@ -129,8 +129,10 @@ async def test_a_refused_batch_pushes_nobody_out_of_another_pool(hand: Hand) -> 
 async def test_batches_of_one_call_stand_by_themselves(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=bounded(2, OnFull.FAIL_SUBMITTER), slots=1))
     await hand.start("running")
-    big = Batch((order("a"), order("b"), order("c")))
-    answers = await hand.store.add([big, Batch((order("d"),)), Batch((order("e"), order("f")))])
+    big = JobBatch((order("a"), order("b"), order("c")))
+    answers = await hand.store.add(
+        [big, JobBatch((order("d"),)), JobBatch((order("e"), order("f")))]
+    )
     assert [isinstance(answer, Refusal) for answer in answers] == [True, False, True]
     assert [one and one.job.id for one in await hand.store.get(["a", "d", "e"])] == [
         None,
@@ -180,12 +182,12 @@ async def test_a_batch_with_one_key_twice_is_one_job(hand: Hand) -> None:
     ids=["alone", "last", "twice", "in two batches", "once with a key", "in another pool"],
 )
 async def test_an_id_that_is_known_is_refused_and_leaves_nothing(
-    hand: Hand, batches: list[list[Order]]
+    hand: Hand, batches: list[list[JobRequest]]
 ) -> None:
     await hand.take_in("a")
     audited = await hand.audited()
     with pytest.raises(Conflict, match="every job has an id of its own"):
-        await hand.store.add([Batch(tuple(orders), "hand") for orders in batches])
+        await hand.store.add([JobBatch(tuple(orders), "hand") for orders in batches])
     assert [row.spec.name for row in await hand.pools()] == ["pool"]
     assert await hand.audited() == audited
     assert (await hand.pool()).queued == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from poolhand.contract import Batch, Entry, Filter, Refusal, Store
+from poolhand.contract import Admission, Filter, JobBatch, Refusal, Store
 from poolhand.rules.audit import SCHEDULE_TRIGGER, STREAM
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.queue.backpressure import OnFull, bounded, ring_buffer
@@ -228,11 +228,11 @@ async def test_a_trigger_that_does_not_come_in_is_not_told(hand: Hand) -> None:
     await hand.take_in("a")
     await hand.claim(1)
     await hand.take_in("b")
-    (answer,) = await hand.store.add([Batch((order("c", triggers="nightly"),))])
+    (answer,) = await hand.store.add([JobBatch((order("c", triggers="nightly"),))])
     assert isinstance(answer, Refusal)
     await hand.store.declare(spec("pool", slots=1, backpressure=bounded(1, OnFull.DROP_NEWEST)))
-    (answer,) = await hand.store.add([Batch((order("d", triggers="nightly"),))])
+    (answer,) = await hand.store.add([JobBatch((order("d", triggers="nightly"),))])
     assert not isinstance(answer, Refusal)
-    assert answer[0].entry is Entry.REJECTED
+    assert answer[0].entry is Admission.REJECTED
     lines = await hand.store.read(STREAM, hand.audited_before, kind=SCHEDULE_TRIGGER)
     assert lines == []

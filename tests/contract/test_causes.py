@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poolhand.contract import Added, Change, Claim, Wanted
+from poolhand.contract import Added, Change, Claim, ClaimRequest
 from poolhand.rules import lifecycle
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.rules.queue.strategy import fair_round_robin
@@ -23,7 +23,7 @@ async def claim(
     pools: tuple[str, ...] | None = None,
     refused: tuple[str, ...] = (),
 ) -> list[Claim]:
-    wanted = Wanted("hand", tuple(range(count)), pools, frozenset(causes), frozenset(refused))
+    wanted = ClaimRequest("hand", tuple(range(count)), pools, frozenset(causes), frozenset(refused))
     return await hand.store.claim(wanted)
 
 
@@ -192,7 +192,7 @@ async def test_a_job_that_comes_back_too_late_expires_in_the_same_write(hand: Ha
     (late,) = await hand.claim(1)
     hand.clock.wait(11)
     back = Change(lifecycle.hand_back(late.job), late.token)
-    replaced = await hand.store.replace([back], Wanted("hand", (0, 1)))
+    replaced = await hand.store.replace([back], ClaimRequest("hand", (0, 1)))
     assert ids(replaced.claims) == ["b", "c"]
     assert await hand.status("a") == "expired"
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Claim, Filter, Line, Put, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Filter, LogLine, Put
 from poolhand.rules.job import Status
 from poolhand.rules.queue.strategy import lifo, priority
 from tests.contract.support import START, Another, Hand, ids, owner, spec
@@ -17,7 +17,7 @@ from tests.contract.support import START, Another, Hand, ids, owner, spec
 async def test_a_claimed_job_runs(hand: Hand) -> None:
     await hand.take_in("a")
     hand.clock.wait(3)
-    (claim,) = await hand.store.claim(Wanted("hand", (7,)))
+    (claim,) = await hand.store.claim(ClaimRequest("hand", (7,)))
     assert claim.slot == 7
     assert claim.brief == b"brief of a"
     assert claim.job == (await hand.get("a")).job
@@ -28,9 +28,9 @@ async def test_a_claimed_job_runs(hand: Hand) -> None:
 
 async def test_as_many_jobs_are_claimed_as_slots_are_given(hand: Hand) -> None:
     await hand.take_in(*"abcde")
-    claims = await hand.store.claim(Wanted("hand", (4, 2, 9)))
+    claims = await hand.store.claim(ClaimRequest("hand", (4, 2, 9)))
     assert [(claim.job.id, claim.slot) for claim in claims] == [("a", 4), ("b", 2), ("c", 9)]
-    assert await hand.store.claim(Wanted("hand", ())) == []
+    assert await hand.store.claim(ClaimRequest("hand", ())) == []
     assert ids(await hand.claim()) == ["d", "e"]
     assert await hand.claim() == []
 
@@ -42,7 +42,7 @@ async def test_tokens_grow_over_the_whole_store(hand: Hand, another: Another) ->
     await hand.finish(*first)
     (second,) = await hand.claim(1)
     await hand.retry(second)
-    rest = await (await another()).claim(Wanted("hand", (0, 1)))
+    rest = await (await another()).claim(ClaimRequest("hand", (0, 1)))
     tokens = [claim.token for claim in [*first, second, *rest]]
     assert tokens == sorted(set(tokens))
 
@@ -57,7 +57,7 @@ async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
     async def work(number: int) -> list[Claim]:
         found: list[Claim] = []
         store = stores[number]
-        while claims := await store.claim(Wanted(f"owner-{number}", (0, 1, 2))):
+        while claims := await store.claim(ClaimRequest(f"owner-{number}", (0, 1, 2))):
             found += claims
         return found
 
@@ -69,7 +69,7 @@ async def test_no_job_goes_to_two_owners(hand: Hand, another: Another) -> None:
 async def test_an_owner_nobody_knows_gets_nothing(hand: Hand) -> None:
     await hand.take_in("a")
     assert await hand.claim(owner="nobody") == []
-    assert (await hand.store.replace([], Wanted("nobody", (0,)))).claims == ()
+    assert (await hand.store.replace([], ClaimRequest("nobody", (0,)))).claims == ()
     assert await hand.status("a") == "queued"
 
 
@@ -78,7 +78,7 @@ async def test_the_cap_of_a_pool_holds_over_all_owners(hand: Hand, another: Anot
     await hand.take_in(*"abcd")
     other = await another()
     await other.enroll(owner("other"))
-    claims = [*await hand.claim(1), *await other.claim(Wanted("other", (0, 1, 2)))]
+    claims = [*await hand.claim(1), *await other.claim(ClaimRequest("other", (0, 1, 2)))]
     assert ids(claims) == ["a", "b"]
     assert (await hand.pool()).running == 2
     assert await hand.claim() == []
@@ -227,7 +227,7 @@ async def test_a_refused_change_writes_nothing(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.finish(claim)
     before = await hand.audited()
-    change = hand.ended(claim, documents=(Put("d", b"v"),), log=(Line("s", "k", b"body"),))
+    change = hand.ended(claim, documents=(Put("d", b"v"),), log=(LogLine("s", "k", b"body"),))
     assert await hand.change(change) == (False,)
     assert await hand.store.get_document("d") is None
     assert await hand.store.read("s") == []
@@ -239,14 +239,14 @@ async def test_each_change_stands_by_itself_and_the_claim_comes_after_them(hand:
     one, two = await hand.start("a"), await hand.start("b")
     await hand.take_in("c", "d", "e")
     bad = replace(hand.ended(one), token=0)
-    answer = await hand.store.replace([bad, hand.ended(two)], Wanted("hand", (5, 6)))
+    answer = await hand.store.replace([bad, hand.ended(two)], ClaimRequest("hand", (5, 6)))
     assert answer.made == (False, True)
     assert [(claim.job.id, claim.slot) for claim in answer.claims] == [("c", 5)]
 
 
 async def test_an_empty_replace_only_claims(hand: Hand) -> None:
     await hand.take_in("a")
-    answer = await hand.store.replace([], Wanted("hand", (0,)))
+    answer = await hand.store.replace([], ClaimRequest("hand", (0,)))
     assert answer.made == ()
     assert ids(answer.claims) == ["a"]
     assert (await hand.store.replace([])).claims == ()

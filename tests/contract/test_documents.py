@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from poolhand.contract import Line, Put
+from poolhand.contract import LogLine, Put
 from poolhand.rules.streams import streams_of_session
 from tests.contract.support import Another, Hand, over
 
@@ -28,7 +28,7 @@ async def test_what_is_read_can_be_sent_to_another_process(hand: Hand) -> None:
 
 
 async def test_lines_are_written_with_documents_or_not_at_all(hand: Hand) -> None:
-    line = Line("stream", "kind", b"body")
+    line = LogLine("stream", "kind", b"body")
     assert await hand.store.put([Put("a", b"1", 0)], None, [line]) is not None
     assert await hand.store.put([Put("a", b"2", 0)], None, [line]) is None
     assert await hand.store.put([Put("a", b"2")], 4711, [line]) is None
@@ -217,7 +217,7 @@ async def test_documents_are_written_while_the_token_is_good(hand: Hand) -> None
 async def test_the_streams_of_a_session_go_with_its_document(hand: Hand) -> None:
     key, *others = streams_of_session("acme", "s/1")
     await hand.store.put([Put(key, b"", ttl=10.0), Put("other", b"", ttl=10.0)])
-    await hand.store.append([Line(name, "kind", b"") for name in (key, *others, "other", "s")])
+    await hand.store.append([LogLine(name, "kind", b"") for name in (key, *others, "other", "s")])
     await hand.store.prune(over(0.0))
     assert len(await hand.store.read(key)) == 1
     hand.clock.wait(11.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.contract import Line, Put
+from poolhand.contract import LogLine, Put
 from poolhand.rules.job import SESSION_ERASED, Status
 from poolhand.rules.receipts import receipts_of_run
 from poolhand.rules.streams import journal_of, session_of, streams_of, streams_of_session
@@ -19,7 +19,7 @@ async def erase(
 
 async def test_a_job_that_is_over_goes_with_its_streams_and_its_key(hand: Hand) -> None:
     claim = await hand.start("a", idempotency_key="k", session="s")
-    await hand.store.append([Line(stream, "kind", b"secret") for stream in streams_of("a")])
+    await hand.store.append([LogLine(stream, "kind", b"secret") for stream in streams_of("a")])
     await hand.finish(claim)
     await hand.finish(await hand.start("b", idempotency_key="other"))
     assert await erase(hand, "a", "a", "nobody", "x\ud800") == ["a"]
@@ -46,7 +46,7 @@ async def test_what_is_not_over_stays(hand: Hand) -> None:
 
 
 async def test_other_streams_go_too(hand: Hand) -> None:
-    await hand.store.append([Line("s", "kind", b""), Line("t", "kind", b"")])
+    await hand.store.append([LogLine("s", "kind", b""), LogLine("t", "kind", b"")])
     assert await erase(hand, streams=("s", "nobody", "x\ud800")) == []
     assert await hand.store.read("s") == []
     assert len(await hand.store.read("t")) == 1
@@ -65,7 +65,7 @@ async def runs(hand: Hand) -> list[str]:
     for id in ("a", "b", "bb"):
         await hand.finish(await hand.start(id), status=Status.FAILED)
         await hand.store.put([Put(f"{receipts_of_run(id)}{key}", b"") for key in "xy"])
-        await hand.store.append([Line(journal_of(id), "record", b"")])
+        await hand.store.append([LogLine(journal_of(id), "record", b"")])
     for id, before in (("c", "b"), ("d", "c")):
         claim = await hand.start(id, revives=before, continues="b")
         await hand.finish(claim, status=Status.FAILED)
@@ -127,9 +127,9 @@ async def test_what_was_seen_of_an_erased_session_is_not_written_again(hand: Han
     again = Put(SESSION, b"2", seen=seen)
     assert await hand.store.put([again], claim.token) is not None
     await erase(hand, streams=streams, documents=(SESSION,))
-    assert await hand.store.put([again], claim.token, [Line(SESSION, "revision", b"2")]) is None
+    assert await hand.store.put([again], claim.token, [LogLine(SESSION, "revision", b"2")]) is None
     change = hand.ended(
-        claim, documents=(again,), log=tuple(Line(one, "", b"2") for one in streams)
+        claim, documents=(again,), log=tuple(LogLine(one, "", b"2") for one in streams)
     )
     assert await hand.change(change) == (True,)
     assert (await hand.get("turn")).job.marks == (SESSION_ERASED,)

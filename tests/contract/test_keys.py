@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Added, Batch, Refusal
+from poolhand.contract import Added, JobBatch, Refusal
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import OnFull, bounded, fail_fast, ring_buffer
 from tests.contract.support import Another, Hand, entries, ids, order, refused, spec
@@ -41,7 +41,7 @@ async def test_a_hundred_submits_of_one_key_make_one_job(hand: Hand, another: An
     other = await another()
     for n in range(50):
         for store in (hand.store, other):
-            (answer,) = await store.add([Batch((order(f"{n}", idempotency_key="k"),))])
+            (answer,) = await store.add([JobBatch((order(f"{n}", idempotency_key="k"),))])
             assert not isinstance(answer, Refusal)
             assert ids(answer) == ["0"]
     assert await hand.serve() == ["0"]

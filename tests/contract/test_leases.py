@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.contract import Change, Claim, Extended, Lease, Line, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, LogLine
 from poolhand.rules import lifecycle
 from poolhand.rules.queue.backpressure import bounded
 from tests.contract.support import Another, Hand, entries, ids, order, owner, spec
@@ -105,7 +105,7 @@ async def test_nothing_a_buried_owner_says_is_taken(hand: Hand) -> None:
     claim = await hand.start("a")
     await hand.store.bury("hand", 0)
     assert await hand.change(hand.ended(claim)) == (False,)
-    assert await hand.store.append([Line("s", "k", b"late", claim.token)]) == {claim.token}
+    assert await hand.store.append([LogLine("s", "k", b"late", claim.token)]) == {claim.token}
     await hand.take_in("b")
     assert await hand.claim() == []
     assert entries(await hand.add(order("c"), owner="hand")) == ["taken"]
@@ -174,7 +174,7 @@ async def test_the_caps_count_what_the_dead_ran_until_it_is_replaced(hand: Hand)
     (found,) = await hand.store.bury("hand", 0)
     assert await hand.claim(owner="heir") == []
     changed = [crashed(hand, found)]
-    answer = await hand.store.replace(changed, Wanted("heir", (0, 1)))
+    answer = await hand.store.replace(changed, ClaimRequest("heir", (0, 1)))
     assert ids(answer.claims) == ["b"]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from poolhand.contract import Line, Put, Written
+from poolhand.contract import LogEntry, LogLine, Put
 from tests.contract.support import START, Another, Hand
 
 
-def lines(stream: str, *kinds: str, token: int | None = None) -> list[Line]:
-    return [Line(stream, kind, kind.encode(), token) for kind in kinds]
+def lines(stream: str, *kinds: str, token: int | None = None) -> list[LogLine]:
+    return [LogLine(stream, kind, kind.encode(), token) for kind in kinds]
 
 
 async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
@@ -17,14 +17,14 @@ async def numbers(hand: Hand, stream: str = "s", after: int = 0) -> list[int]:
 
 
 async def test_lines_are_read_as_they_were_written(hand: Hand, another: Another) -> None:
-    assert not await hand.store.append([Line("s", "a", b"\x00"), Line("s", "b", b"")])
+    assert not await hand.store.append([LogLine("s", "a", b"\x00"), LogLine("s", "b", b"")])
     hand.clock.wait(5)
-    assert not await hand.store.append([Line("s", "c", b"x")])
+    assert not await hand.store.append([LogLine("s", "c", b"x")])
     later = START + timedelta(seconds=5)
     assert await (await another()).read("s") == [
-        Written(1, START, "a", b"\x00"),
-        Written(2, START, "b", b""),
-        Written(3, later, "c", b"x"),
+        LogEntry(1, START, "a", b"\x00"),
+        LogEntry(2, START, "b", b""),
+        LogEntry(3, later, "c", b"x"),
     ]
     assert await hand.store.read("none") == []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Added, Batch
+from poolhand.contract import Added, JobBatch
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from tests.contract.support import START, Another, Hand, entries, order, owner, refused, spec
@@ -152,7 +152,7 @@ async def test_all_parked_orders_of_a_dead_owner_go_before_anybody_comes_in(hand
 async def test_whoever_frees_a_place_lets_the_parked_in(full: Hand, another: Another) -> None:
     other = await another()
     await other.enroll(owner("other"))
-    (answer,) = await other.add([Batch((order("a"),), "other")])
+    (answer,) = await other.add([JobBatch((order("a"),), "other")])
     assert entries(answer) == ["parked"]
     await full.store.cancel(["waiting"], "me")
     (stored,) = await other.get(["a"])

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Page, Wanted
+from poolhand.contract import ClaimRequest, Filter, JobPage
 from poolhand.errors import Conflict, UsageError
 from poolhand.rules.audit import DROP_DEAD, STREAM
 from poolhand.rules.job import Status
@@ -32,7 +32,7 @@ async def test_a_page_shows_the_newest_first(hand: Hand) -> None:
     await hand.take_in(*"abcde")
     assert await pages(hand, Filter(), 2) == [["e", "d"], ["c", "b"], ["a"]]
     assert await pages(hand, Filter(), 5) == [["e", "d", "c", "b", "a"]]
-    assert await hand.store.find(Filter(pool="none")) == Page(())
+    assert await hand.store.find(Filter(pool="none")) == JobPage(())
 
 
 async def test_jobs_that_come_meanwhile_move_no_page(hand: Hand, another: Another) -> None:
@@ -141,12 +141,12 @@ async def test_a_text_that_nothing_has_finds_nothing(hand: Hand, text: str) -> N
     assert await store.brief(text) is None
     for column in ("pool", "name", "key", "session", "tenant", "user", "id_prefix"):
         which = replace(Filter(), **{column: text})
-        assert await store.find(which) == Page(())
+        assert await store.find(which) == JobPage(())
         assert await store.count(which) == {}
     assert await store.cancel([text], "me") == [None]
     assert await store.unpark([text]) == []
-    assert await store.claim(Wanted(text, (0,))) == []
-    assert await store.claim(Wanted("hand", (0,), (text,))) == []
+    assert await store.claim(ClaimRequest(text, (0,))) == []
+    assert await store.claim(ClaimRequest("hand", (0,), (text,))) == []
     assert not (await store.extend(text, [])).alive
     assert await store.bury(text, 0) == []
     assert await store.get_document(text) is None
@@ -170,7 +170,7 @@ async def test_a_page_that_there_cannot_be_is_refused(hand: Hand, page: dict[str
 async def test_a_cursor_beyond_all_jobs_shows_the_newest(hand: Hand) -> None:
     await hand.take_in("a", "b")
     assert ids((await hand.store.find(Filter(), 2**63 - 1, 2)).jobs) == ["b", "a"]
-    assert await hand.store.find(Filter(), 0) == Page(())
+    assert await hand.store.find(Filter(), 0) == JobPage(())
     assert await hand.store.read("audit", 2**70) == []
 
 

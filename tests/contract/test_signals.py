@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from poolhand.contract import Wanted
+from poolhand.contract import ClaimRequest
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.stores.sql.bounds import EXPIRED_AT_ONCE
 from tests.contract.support import Another, Hand, order, spec
@@ -138,7 +138,7 @@ async def test_everybody_hears_everybody(hand: Hand, another: Another) -> None:
     other.publish("hello")
     for ear in ears:
         await ear.hear("hello")
-    await other.claim(Wanted("hand", (0,)))
+    await other.claim(ClaimRequest("hand", (0,)))
     for end in ends:
         end()
 

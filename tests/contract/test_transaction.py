@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.contract import Batch, Refusal
+from poolhand.contract import JobBatch, Refusal
 from poolhand.errors import Conflict, StoreError, Unsupported
 from poolhand.rules.queue.backpressure import OnFull, Policy, bounded, fail_fast, ring_buffer
 from poolhand.stores.postgres.store import PostgresStore
@@ -13,8 +13,11 @@ from tests.contract.support import Hand, entries, ids, order, refused, spec
 
 async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
     made = await hand.store.begin()
-    assert entries(await made.add(Batch((order("a"), order("b", "other"))))) == ["taken", "taken"]
-    assert entries(await made.add(Batch((order("c"),)))) == ["taken"]
+    assert entries(await made.add(JobBatch((order("a"), order("b", "other"))))) == [
+        "taken",
+        "taken",
+    ]
+    assert entries(await made.add(JobBatch((order("c"),)))) == ["taken"]
     assert await hand.store.get(["a", "b", "c"]) == [None] * 3
     await made.commit()
     assert await hand.serve(("pool",)) == ["a", "c"]
@@ -23,7 +26,7 @@ async def test_jobs_come_in_with_the_commit(hand: Hand) -> None:
 
 async def test_what_is_taken_back_leaves_no_trace(hand: Hand) -> None:
     made = await hand.store.begin()
-    await made.add(Batch((order("a", idempotency_key="k"), order("b", "new"))))
+    await made.add(JobBatch((order("a", idempotency_key="k"), order("b", "new"))))
     await made.roll_back()
     assert await hand.store.get(["a", "b"]) == [None, None]
     assert await hand.pools() == []
@@ -47,9 +50,9 @@ async def test_what_has_no_place_is_refused_and_the_rest_comes_in(
 ) -> None:
     await hand.store.declare(spec(backpressure=policy, slots=1))
     made = await hand.store.begin()
-    assert entries(await made.add(Batch((order("a"),)))) == ["taken"]
-    assert refused(await made.add(Batch((order("b"),)))).pool == "pool"
-    assert refused(await made.add(Batch((order("c", "other"), order("d"))))).pool == "pool"
+    assert entries(await made.add(JobBatch((order("a"),)))) == ["taken"]
+    assert refused(await made.add(JobBatch((order("b"),)))).pool == "pool"
+    assert refused(await made.add(JobBatch((order("c", "other"), order("d"))))).pool == "pool"
     await made.commit()
     assert await hand.store.get(["b", "c", "d"]) == [None] * 3
     assert await hand.serve() == ["a"]
@@ -60,7 +63,7 @@ async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
     await hand.take_in("a")
     made = await hand.store.begin()
     for names, wanted in [("bc", ["taken", "rejected"]), ("d", ["rejected"])]:
-        answer = await made.add(Batch(tuple(order(name) for name in names)))
+        answer = await made.add(JobBatch(tuple(order(name) for name in names)))
         assert entries(answer) == wanted
         assert not isinstance(answer, Refusal)
         assert [added.job.status.value for added in answer][-1] == "rejected"
@@ -72,7 +75,7 @@ async def test_what_a_policy_turns_away_is_told_at_once(hand: Hand) -> None:
 async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
     await hand.store.declare(spec(backpressure=ring_buffer(1), slots=0))
     made = await hand.store.begin()
-    assert entries(await made.add(Batch((order("a"), order("b"))))) == ["taken", "taken"]
+    assert entries(await made.add(JobBatch((order("a"), order("b"))))) == ["taken", "taken"]
     await made.commit()
     assert await hand.statuses("a", "b") == "rejected queued"
 
@@ -80,10 +83,10 @@ async def test_what_is_pushed_out_again_was_taken(hand: Hand) -> None:
 async def test_an_id_that_is_known_is_refused_and_the_rest_comes_in(hand: Hand) -> None:
     await hand.take_in("a")
     made = await hand.store.begin()
-    await made.add(Batch((order("b"),)))
+    await made.add(JobBatch((order("b"),)))
     for known in ("a", "b"):
         with pytest.raises(Conflict):
-            await made.add(Batch((order("c"), order(known))))
+            await made.add(JobBatch((order("c"), order(known))))
     await made.commit()
     assert await hand.serve() == ["a", "b"]
 
@@ -92,7 +95,7 @@ async def test_a_key_stands_for_its_job_inside_and_outside(hand: Hand) -> None:
     await hand.take_in("a", idempotency_key="k")
     made = await hand.store.begin()
     for name, key, found in [("b", "k", "a"), ("c", "l", "c"), ("d", "l", "c")]:
-        answer = await made.add(Batch((order(name, idempotency_key=key),)))
+        answer = await made.add(JobBatch((order(name, idempotency_key=key),)))
         assert not isinstance(answer, Refusal)
         assert ids(answer) == [found]
     await made.commit()
@@ -103,7 +106,7 @@ async def test_a_transaction_that_is_over_takes_nothing_more(hand: Hand) -> None
     made = await hand.store.begin()
     await made.commit()
     with pytest.raises(StoreError):
-        await made.add(Batch((order("a"),)))
+        await made.add(JobBatch((order("a"),)))
     with pytest.raises(StoreError):
         await made.commit()
     await made.roll_back()

@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Put, Refusal
+from poolhand.contract import JobBatch, Put, Refusal
 from poolhand.rules.queue.backpressure import OnFull, bounded
 from poolhand.rules.streams import session_of, streams_of_session
 from poolhand.runtime import Runtime
@@ -47,7 +47,7 @@ async def test_a_turn_of_another_user_is_refused_and_leaves_no_trace(
 
 
 async def test_of_batches_that_come_together_the_first_begins_a_session(hand: Hand) -> None:
-    batches = [Batch((order(id, session="s", user=user),)) for id, user in ("aX", "bY", "cX")]
+    batches = [JobBatch((order(id, session="s", user=user),)) for id, user in ("aX", "bY", "cX")]
     answers = await hand.store.add(batches)
     assert [isinstance(answer, Refusal) for answer in answers] == [False, True, False]
     mixed = (order("d", session="t", user="X"), order("e", session="t", user="Y"))
@@ -84,9 +84,9 @@ async def test_who_waits_for_a_place_has_begun_the_session_until_he_gives_up(han
 async def test_a_transaction_is_refused_a_session_of_another_user(hand: Hand) -> None:
     await hand.take_in("a", session="s", user="ana")
     transaction = await hand.store.begin()
-    answer = await transaction.add(Batch((order("b", session="s", user="bob"),)))
+    answer = await transaction.add(JobBatch((order("b", session="s", user="bob"),)))
     assert refused(answer).reason == "user"
-    assert entries(await transaction.add(Batch((order("c", session="t", user="bob"),))))
+    assert entries(await transaction.add(JobBatch((order("c", session="t", user="bob"),))))
     await transaction.roll_back()
     assert await users(hand, S, session_of(None, "t")) == {S: "ana"}
 
@@ -147,7 +147,7 @@ async def test_of_two_who_begin_a_session_at_the_same_time_one_has_it(
     sessions = [f"s-{number}" for number in range(20)]
     people = ("ana", "bob", "eve")
     asked = [
-        store.add([Batch(tuple(order(user + one, user, session=one, user=user) for one in two))])
+        store.add([JobBatch(tuple(order(user + one, user, session=one, user=user) for one in two))])
         for first, second in zip(sessions[::2], sessions[1::2], strict=True)
         for store, user in zip(stores, people, strict=True)
         for two in [(first, second) if user == "ana" else (second, first)]
@@ -172,7 +172,7 @@ async def test_a_session_is_not_forgotten_while_a_turn_comes_in(schema: str) -> 
     looker = await asyncpg.connect(schema.partition("?")[0])
     try:
         transaction = await store.begin()
-        await transaction.add(Batch((order("b", session="s", user="ana"),)))
+        await transaction.add(JobBatch((order("b", session="s", user="ana"),)))
         pruned = asyncio.create_task(store.prune(over(0.0)))
         async with asyncio.timeout(LIMIT):
             while not await looker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
@@ -196,7 +196,7 @@ async def test_who_was_second_while_the_first_had_not_committed_is_refused(schem
         transaction = first.transaction()
         await transaction.start()
         await first.execute("INSERT INTO poolhand_session_users VALUES ($1, 'ana')", S)
-        second = asyncio.create_task(store.add([Batch((order("a", session="s", user="bob"),))]))
+        second = asyncio.create_task(store.add([JobBatch((order("a", session="s", user="bob"),))]))
         async with asyncio.timeout(LIMIT):
             while not await looker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 assert not second.done()

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Entry, Store
+from poolhand.contract import Added, Admission, Store
 from poolhand.durable.leases.reaper import Reaper
 from poolhand.durable.worker.executor import hand_back
 from poolhand.rules import lifecycle
@@ -40,7 +40,7 @@ def acknowledges_early() -> None:
         task = asyncio.create_task(later())
         _kept.add(task)
         task.add_done_callback(_kept.discard)
-        return [tuple(Added(one.job, Entry.TAKEN) for one in batch.orders) for batch in batches]
+        return [tuple(Added(one.job, Admission.TAKEN) for one in batch.orders) for batch in batches]
 
     _patch(store, "add", early)
 
@@ -121,14 +121,14 @@ def trusts_the_wall_clock() -> None:
 
 def believes_commits() -> None:
     """Take every commit for made that nobody heard of."""
-    from poolhand.stores.postgres.transaction import Turns
+    from poolhand.stores.postgres.transaction import Transactions
 
-    async def believed(self: Turns, xid: str) -> bool:
+    async def believed(self: Transactions, xid: str) -> bool:
         return True
 
     # Only where jobs are submitted: a worker would wait for ever for what it has not written.
     if os.environ["FAULTS_LIFE"].startswith("door"):
-        _patch(Turns, "became", believed)
+        _patch(Transactions, "became", believed)
 
 
 @dataclass(frozen=True)

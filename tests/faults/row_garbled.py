@@ -9,8 +9,8 @@ from random import Random
 
 import msgspec
 
-from poolhand.contract import Batch, Order
-from poolhand.durable.calls.call_record import Brief, write_brief
+from poolhand.contract import JobBatch, JobRequest
+from poolhand.durable.calls.call_record import CallRecord, write_brief
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.wake import folder_of
@@ -67,7 +67,7 @@ async def hand_in(ground: Ground, items: list[Item], random: Random) -> None:
                 user=mark,
             )
             acks.write("asked", number=item.number, mark=mark, life=LIFE)
-            await store.add([Batch((Order(job, noise(random)),))])
+            await store.add([JobBatch((JobRequest(job, noise(random)),))])
             acks.write("ack", number=item.number, mark=mark, job=id)
     acks.close()
 
@@ -75,7 +75,7 @@ async def hand_in(ground: Ground, items: list[Item], random: Random) -> None:
 def noise(random: Random) -> bytes:
     """Return bytes that are no order, some of them nearly one."""
     some = random.randbytes(random.randrange(LONGEST))
-    brief = write_brief(Brief("plain.garbled", some))
+    brief = write_brief(CallRecord("plain.garbled", some))
     match random.randrange(5):
         case 0:
             return some

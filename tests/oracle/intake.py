@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
+from poolhand.contract import Added, Admission, JobBatch, JobRequest, LogLine, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import (
@@ -19,7 +19,7 @@ from poolhand.rules.queue.backpressure import (
     drop_reason,
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
-from poolhand.rules.queue.on_busy import TURN, OnBusy, Way
+from poolhand.rules.queue.on_busy import TURN, BusyAction, OnBusy
 from poolhand.rules.queue.pool_spec import undeclared
 from poolhand.rules.queue.stored_desk import Trial, may_refuse
 from poolhand.rules.queue.timing import arrival
@@ -39,7 +39,7 @@ class Intake:
         self._books = books
 
     def take(
-        self, batches: Sequence[tuple[Batch, Holder | None]]
+        self, batches: Sequence[tuple[JobBatch, Holder | None]]
     ) -> list[tuple[Added, ...] | Refusal]:
         """Take batches in; where a submitter has to wait, it does so under the lease of a holder.
 
@@ -54,7 +54,7 @@ class Intake:
             for batch, holder in batches
         ]
 
-    def foresee(self, orders: Sequence[Order]) -> tuple[Added, ...] | Refusal:
+    def foresee(self, orders: Sequence[JobRequest]) -> tuple[Added, ...] | Refusal:
         """Return what would become now of orders whose submitter waits for none."""
         self._books.begin()
         rows = self._rows(orders)
@@ -67,26 +67,26 @@ class Intake:
         for order, row in zip(orders, rows, strict=True):
             key = _key(order)
             if key in taken:
-                added.append(Added(taken[key], Entry.JOINED))
+                added.append(Added(taken[key], Admission.JOINED))
                 continue
             answer = self._foresee(order, row, trials)
-            if key is not None and answer.entry is Entry.TAKEN:
+            if key is not None and answer.entry is Admission.TAKEN:
                 taken[key] = answer.job
             added.append(answer)
         return tuple(added)
 
-    def _foresee(self, order: Order, row: Row, trials: dict[Pool, Trial[Row]]) -> Added:
+    def _foresee(self, order: JobRequest, row: Row, trials: dict[Pool, Trial[Row]]) -> Added:
         now, policy = self._books.now, row.pool.spec.backpressure
         owner = row.pool.desk.joined(row.job, order.rerun_failed, now)
         if owner is not None:
-            return Added(owner.job, Entry.PARKED if owner.parked else Entry.JOINED)
+            return Added(owner.job, Admission.PARKED if owner.parked else Admission.JOINED)
         drops = isinstance(policy, Bounded) and policy.on_full is OnFull.DROP_NEWEST
         if drops and _trial(trials, row, now).refuses(row, order.rerun_failed):
-            return Added(self._rejected(row), Entry.REJECTED)
-        return Added(row.job, Entry.TAKEN)
+            return Added(self._rejected(row), Admission.REJECTED)
+        return Added(row.job, Admission.TAKEN)
 
     def _take(
-        self, orders: Sequence[Order], rows: Sequence[Row], holder: Holder | None
+        self, orders: Sequence[JobRequest], rows: Sequence[Row], holder: Holder | None
     ) -> tuple[Added, ...] | Refusal:
         """Take a batch in.
 
@@ -103,9 +103,9 @@ class Intake:
             if isinstance(answer, Refusal):
                 assert len(orders) == 1
                 return answer
-            if order.revives is not None and answer.entry in (Entry.TAKEN, Entry.JOINED):
+            if order.revives is not None and answer.entry in (Admission.TAKEN, Admission.JOINED):
                 self._revive(order.revives, order.job.submitted_by, answer.job.id)
-            if order.triggers is not None and answer.entry is not Entry.REJECTED:
+            if order.triggers is not None and answer.entry is not Admission.REJECTED:
                 by, id, at = order.job.submitted_by, order.triggers, self._books.at
                 kind = audit.SCHEDULE_TRIGGER
                 self._books.note(audit.acted_on(kind, answer.job, by, id, at))
@@ -113,7 +113,7 @@ class Intake:
         return tuple(added)
 
     def _refusal(
-        self, orders: Sequence[Order], rows: Sequence[Row], may_park: bool
+        self, orders: Sequence[JobRequest], rows: Sequence[Row], may_park: bool
     ) -> Refusal | None:
         """Return why a batch would be refused now; nothing is changed."""
         books = self._books
@@ -132,7 +132,7 @@ class Intake:
                     return _refusal(pool, "full", trial.waiting)
         return None
 
-    def _enter(self, order: Order, row: Row, holder: Holder | None) -> Added | Refusal:
+    def _enter(self, order: JobRequest, row: Row, holder: Holder | None) -> Added | Refusal:
         books, pool = self._books, row.pool
         turn = self._turn_of(order, pool)
         if isinstance(turn, Added | Refusal):
@@ -147,26 +147,26 @@ class Intake:
         else:
             books.keep(row)
             books.accept(row)
-            answer = Added(row.job, Entry.TAKEN)
-        if turn is not None and isinstance(answer, Added) and answer.entry is Entry.TAKEN:
+            answer = Added(row.job, Admission.TAKEN)
+        if turn is not None and isinstance(answer, Added) and answer.entry is Admission.TAKEN:
             books.log.append(ended_for(turn.job, order.on_busy), books.at)
             books.cancel(turn, order.job.submitted_by)
         return answer
 
-    def _turn_of(self, order: Order, pool: Pool) -> Row | Added | Refusal | None:
+    def _turn_of(self, order: JobRequest, pool: Pool) -> Row | Added | Refusal | None:
         """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
         books, desk, job = self._books, pool.desk, order.job
         if order.on_busy is OnBusy.ENQUEUE or desk.joined(job, order.rerun_failed, books.now):
             return None
         meeting = desk.meet(job, order.on_busy)
         match meeting.way:
-            case Way.REFUSE:
+            case BusyAction.REFUSE:
                 return _refusal(pool, "busy", desk.waiting)
-            case Way.JOIN:
+            case BusyAction.JOIN:
                 assert meeting.turn is not None
                 id = meeting.turn.job.id
-                books.log.append([Line(inbox_of(id), TURN, order.brief)], books.at)
-                return Added(meeting.turn.job, Entry.JOINED)
+                books.log.append([LogLine(inbox_of(id), TURN, order.brief)], books.at)
+                return Added(meeting.turn.job, Admission.JOINED)
             case _:
                 return meeting.turn
 
@@ -178,19 +178,19 @@ class Intake:
                 books.accept(row)
                 if victim is not None:
                     self._reject(victim, row.job.id)
-                return Added(row.job, Entry.TAKEN)
+                return Added(row.job, Admission.TAKEN)
             case Joined(entry=owner):
-                return Added(owner.job, Entry.PARKED if owner.parked else Entry.JOINED)
+                return Added(owner.job, Admission.PARKED if owner.parked else Admission.JOINED)
             case Rejected():
                 books.keep(row)
                 books.note(audit.submitted(row.job))
                 self._reject(row, None)
-                return Added(row.job, Entry.REJECTED)
+                return Added(row.job, Admission.REJECTED)
             case Parked() if holder is not None:
                 books.park(row)
                 row.holder = holder
                 holder.parked[row.job.id] = row
-                return Added(row.job, Entry.PARKED)
+                return Added(row.job, Admission.PARKED)
             case Parked():
                 desk.dismiss(row)
                 return _refusal(row.pool, "full", desk.waiting)
@@ -216,7 +216,7 @@ class Intake:
         dead.dead = False
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
-    def _rows(self, orders: Sequence[Order]) -> list[Row]:
+    def _rows(self, orders: Sequence[JobRequest]) -> list[Row]:
         """Return the rows of orders, of which nothing is kept yet."""
         pools, rows = self._books.pools, []
         new: dict[str, Pool] = {}
@@ -232,7 +232,7 @@ class Intake:
         self._expect_new(orders, rows)
         return rows
 
-    def _expect_new(self, orders: Sequence[Order], rows: Sequence[Row]) -> None:
+    def _expect_new(self, orders: Sequence[JobRequest], rows: Sequence[Row]) -> None:
         """Refuse ids that are known, unless a key stands for the order anyway."""
         known = self._books.rows
         if len(rows) == 1 and rows[0].job.id not in known:
@@ -251,7 +251,7 @@ class Intake:
             if key is not None:
                 keys.add(key)
 
-    def _row(self, order: Order, pool: Pool) -> Row:
+    def _row(self, order: JobRequest, pool: Pool) -> Row:
         now, at, job = self._books.now, self._books.at, order.job
         if order.delay is None and order.expires is None and job.run_at is None:
             job = replace(job, pool_id=pool.spec.id, status=Status.QUEUED, submitted_at=at)
@@ -277,6 +277,6 @@ def _trial(trials: dict[Pool, Trial[Row]], row: Row, now: float) -> Trial[Row]:
     return trial
 
 
-def _key(order: Order) -> Key | None:
+def _key(order: JobRequest) -> Key | None:
     job = order.job
     return None if job.idempotency_key is None else (job.pool, job.tenant, job.idempotency_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.causes import claimable
 from poolhand.rules.queue.round_robin import behind, deal
@@ -39,7 +39,7 @@ class Leases:
     def all(self) -> list[Lease]:
         return [holder.lease() for holder in self._owners.values()]
 
-    def claim(self, wanted: Wanted) -> list[Claim]:
+    def claim(self, wanted: ClaimRequest) -> list[Claim]:
         holder = self.living(wanted.owner)
         if holder is None:
             return []
@@ -57,7 +57,7 @@ class Leases:
             claims.append(self._start(row, holder, slot))
         return claims
 
-    def _of_causes(self, pools: list[Pool], holder: Holder, wanted: Wanted) -> list[Claim]:
+    def _of_causes(self, pools: list[Pool], holder: Holder, wanted: ClaimRequest) -> list[Claim]:
         """Start rows that were set aside under causes that are wanted."""
         claims: list[Claim] = []
         for pool in pools:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from poolhand.contract import Line, Written
+from poolhand.contract import LogEntry, LogLine
 from poolhand.rules.audit import STREAM, Audit, kind_of
 
 
@@ -35,7 +35,7 @@ class MemoryLog:
         self._audit = _Stream()
         self._streams: dict[str, _Stream] = {STREAM: self._audit}
 
-    def append(self, lines: Sequence[Line], at: datetime) -> None:
+    def append(self, lines: Sequence[LogLine], at: datetime) -> None:
         for line in lines:
             stream = self._streams.get(line.stream)
             if stream is None:
@@ -45,11 +45,11 @@ class MemoryLog:
     def audit(self, record: Audit, at: datetime) -> None:
         self._audit.append(at, "", record)
 
-    def read(self, name: str, after: int, limit: int, kind: str) -> list[Written]:
+    def read(self, name: str, after: int, limit: int, kind: str) -> list[LogEntry]:
         stream = self._streams.get(name)
         if stream is None:
             return []
-        found: list[Written] = []
+        found: list[LogEntry] = []
         for index in range(max(0, after - stream.first + 1), len(stream.ats)):
             if len(found) >= limit:
                 break
@@ -57,7 +57,7 @@ class MemoryLog:
             if not isinstance(body, bytes):
                 its_kind, body = kind_of(body), msgspec.json.encode(body)
             if its_kind.startswith(kind):
-                found.append(Written(stream.first + index, stream.ats[index], its_kind, body))
+                found.append(LogEntry(stream.first + index, stream.ats[index], its_kind, body))
         return found
 
     def forget(self, names: Iterable[str]) -> None:

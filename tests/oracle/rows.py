@@ -7,9 +7,9 @@ from heapq import heapify, heappop, heappush
 from poolhand.contract import Claim, Filter, Lease, Owner, PoolRow, Stored
 from poolhand.rules.job import Job
 from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.queue.pool_spec import PoolSpec
-from poolhand.rules.queue.stored_desk import KeptDesk
+from poolhand.rules.queue.stored_desk import StoredDesk
 
 
 class Row(Entry):
@@ -79,7 +79,7 @@ class Pool:
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
         self.resized: int | None = None
-        self.keys: Keys[Row] = Keys(spec.key_ttl, spec.max_keys)
+        self.keys: IdempotencyKeys[Row] = IdempotencyKeys(spec.key_ttl, spec.max_keys)
         self.desk = self._new_desk()
 
     @property
@@ -92,15 +92,15 @@ class Pool:
         return PoolRow(self.spec, desk.paused, self.resized, *places)
 
     def declare(self, spec: PoolSpec, entries: list[Row], occupied: list[str], now: float) -> None:
-        """Go on under other rules; `entries` and `occupied` as `KeptDesk.succeed` wants them."""
+        """Go on under other rules; `entries` and `occupied` as `StoredDesk.succeed` wants them."""
         self.spec = spec
         self.keys.limit(spec.key_ttl, spec.max_keys, now)
         old, self.desk = self.desk, self._new_desk()
         self.desk.succeed(old, entries, occupied)
 
-    def _new_desk(self) -> KeptDesk[Row]:
+    def _new_desk(self) -> StoredDesk[Row]:
         spec = self.spec
-        return KeptDesk(spec.queue, spec.backpressure, self.slots, self.keys, spec.max_per_key)
+        return StoredDesk(spec.queue, spec.backpressure, self.slots, self.keys, spec.max_per_key)
 
 
 class Holder:

@@ -9,26 +9,26 @@ from itertools import islice
 
 from poolhand.contract import (
     Added,
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Extended,
     Filter,
     Hint,
-    Insertion,
+    JobBatch,
+    JobPage,
+    JobRequest,
     Lease,
-    Line,
-    Order,
+    LogEntry,
+    LogLine,
     Owner,
-    Page,
     PoolRow,
     Promoted,
     Put,
     Refusal,
-    Replaced,
+    ReplacedJob,
     Stored,
-    Wanted,
-    Written,
+    UserInsertion,
 )
 from poolhand.errors import Unavailable, Unsupported
 from poolhand.rules import audit
@@ -110,7 +110,7 @@ class OracleStore:
 
     # Jobs
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         self._books.begin()
         living = self._leases.living
         answers = self._intake.take([(batch, living(batch.owner)) for batch in batches])
@@ -120,7 +120,7 @@ class OracleStore:
     async def begin(self) -> MemoryTransaction:
         return MemoryTransaction(self, self._intake)
 
-    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported("submit_in: memory:// has no tables to write to; use postgresql://")
 
     async def unpark(self, ids: Sequence[str]) -> list[str]:
@@ -131,18 +131,20 @@ class OracleStore:
         self._commit()
         return came_in
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
+    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
         self._books.begin()
         claims = self._leases.claim(wanted)
         self._commit()
         return claims
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+    async def replace(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+    ) -> ReplacedJob:
         self._books.begin()
         made = tuple([self._leases.change(change) for change in changes])
         claims = () if wanted is None else tuple(self._leases.claim(wanted))
         self._commit()
-        return Replaced(made, claims)
+        return ReplacedJob(made, claims)
 
     async def release(self, tokens: Sequence[int]) -> None:
         self._books.begin()
@@ -192,7 +194,7 @@ class OracleStore:
         row = self._books.rows.get(id)
         return None if row is None else row.brief
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         check_page(after, limit)
         numbered, newest = self._books.numbered, self._books.numbers
         if after is not None:
@@ -202,7 +204,7 @@ class OracleStore:
         fitting = (row for row in rows if row and not row.parked and row.is_one_of(which))
         found = list(islice(fitting, limit + 1))
         last = found[limit - 1].number if len(found) > limit else None
-        return Page(tuple([row.stored() for row in found[:limit]]), last)
+        return JobPage(tuple([row.stored() for row in found[:limit]]), last)
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
         rows = self._books.rows.values()
@@ -274,7 +276,7 @@ class OracleStore:
         return self._documents.expires_in(key, self._now())
 
     async def put(
-        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
         if token is not None and not self._leases.is_good(token):
             return None
@@ -290,7 +292,7 @@ class OracleStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._documents.scan(prefix, after, limit, self._now())
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         asked = {line.token for line in lines if line.token is not None}
         lost = frozenset(token for token in asked if not self._leases.is_good(token))
         self._books.begin()
@@ -299,7 +301,7 @@ class OracleStore:
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]:
+    ) -> list[LogEntry]:
         return self._books.log.read(stream, after, limit, kind)
 
     async def trim(self, stream: str, before: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from poolhand.contract import Added, Batch, Entry, Jobs, Order, Refusal
+from poolhand.contract import Added, Admission, JobBatch, JobRequest, Jobs, Refusal
 from poolhand.errors import Conflict, Unavailable, Unsupported
 from tests.oracle.intake import Intake
 
@@ -16,19 +16,19 @@ class MemoryTransaction:
     def __init__(self, jobs: Jobs, intake: Intake) -> None:
         self._jobs = jobs
         self._intake = intake
-        self._orders: list[Order] = []
+        self._orders: list[JobRequest] = []
         self._is_over = False
 
     async def execute(self, sql: str, parameters: Sequence[Any]) -> NoReturn:
         raise Unsupported("memory:// has no tables to write to; use sqlite:///file.db")
 
-    async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+    async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         self._check()
         answer = self._intake.foresee([*self._orders, *batch.orders])
         if isinstance(answer, Refusal):
             return answer
         added = answer[len(self._orders) :]
-        own = (Entry.TAKEN, Entry.REJECTED)
+        own = (Admission.TAKEN, Admission.REJECTED)
         self._orders += [
             order for order, one in zip(batch.orders, added, strict=True) if one.entry in own
         ]
@@ -37,7 +37,7 @@ class MemoryTransaction:
     async def commit(self) -> None:
         self._check()
         self._is_over = True
-        (answer,) = await self._jobs.add([Batch(tuple(self._orders))])
+        (answer,) = await self._jobs.add([JobBatch(tuple(self._orders))])
         if isinstance(answer, Refusal):
             raise Conflict(
                 f"pool {answer.pool!r} ({answer.policy}) has no place any more for what this"

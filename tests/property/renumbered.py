@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Claim, Extended, Line, Replaced, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, LogLine, ReplacedJob
 from poolhand.stores.postgres.store import PostgresStore
 
 NO_TOKEN = 1 << 60
@@ -22,13 +22,15 @@ class Renumbered(PostgresStore):
         self._shown, self._real = {}, {}
         await super().open()
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
+    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
         return self._renumber(await super().claim(wanted))
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+    async def replace(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+    ) -> ReplacedJob:
         real = [replace(change, token=self._token(change.token)) for change in changes]
         replaced = await super().replace(real, wanted)
-        return Replaced(replaced.made, tuple(self._renumber(replaced.claims)))
+        return ReplacedJob(replaced.made, tuple(self._renumber(replaced.claims)))
 
     async def release(self, tokens: Sequence[int]) -> None:
         await super().release([self._token(token) for token in tokens])
@@ -42,7 +44,7 @@ class Renumbered(PostgresStore):
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
         return self._renumber(await super().bury(owner, renewal))
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         back = {self._token(line.token): line.token for line in lines if line.token is not None}
         real = {shown: token for token, shown in back.items()}
         lost = await super().append(

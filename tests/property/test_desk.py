@@ -30,7 +30,7 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.desk import Admitted, Desk, Joined, Parked, RefusedEntry, Rejected
 from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.queue.strategy import (
     FairRoundRobin,
     Priority,
@@ -86,7 +86,7 @@ class DeskMachine(RuleBasedStateMachine):
         cap=st.sampled_from([None, None, 1, 2]),
     )
     def open(self, strategy: Strategy, policy: Policy, slots: int | None, cap: int | None) -> None:
-        keys: Keys[Entry] = Keys(KEY_TTL, 1000)
+        keys: IdempotencyKeys[Entry] = IdempotencyKeys(KEY_TTL, 1000)
         self.desk = Desk(strategy, policy, slots, keys, cap)
         self.strategy, self.policy, self.cap = strategy, policy, cap
         self.slots = self.most_slots = slots

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
-    Load,
+    FarmLoad,
+    FarmTrend,
     Processes,
-    Step,
-    Trend,
+    ScalingStep,
     decide,
     most_processes,
     plan,
@@ -45,7 +45,7 @@ class Floor:
     def __init__(self, settings: FarmSettings, wanted: int | None = None) -> None:
         self.settings = settings
         self.wanted = settings.min_workers if wanted is None else wanted
-        self.trend = Trend()
+        self.trend = FarmTrend()
         self.now = 0.0
         self.counts = [self.wanted]
 
@@ -53,9 +53,9 @@ class Floor:
     def capacity(self) -> int:
         return self.wanted * self.settings.prefetch_per_worker
 
-    def look(self, demand: int) -> Step:
+    def look(self, demand: int) -> ScalingStep:
         running = min(demand, self.capacity)
-        load = Load(self.wanted, demand, demand - running, running >= self.capacity)
+        load = FarmLoad(self.wanted, demand, demand - running, running >= self.capacity)
         step = decide(self.settings, load, self.trend, self.now)
         self.trend, self.wanted = step.trend, step.wanted
         self.counts.append(step.wanted)

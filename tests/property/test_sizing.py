@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from poolhand.rules.scaling.pool_size import Autoscale, Load, Trend, decide
+from poolhand.rules.scaling.pool_size import Autoscale, PoolLoad, PoolTrend, decide
 
 SHARE = st.floats(0, 1, exclude_min=True)
 NICE_SHARE = st.integers(1, 20).map(lambda n: n / 20)
@@ -74,7 +74,7 @@ class Floor:
 
     scale: Autoscale
     step: Step
-    trend: Trend = field(default_factory=Trend)
+    trend: PoolTrend = field(default_factory=PoolTrend)
     now: float = 0.0
     backlog: int = 0
     busy: int = 0
@@ -101,7 +101,7 @@ class Floor:
         self.busy = self.size if self.backlog else min(need, self.size)
 
     def sample(self) -> None:
-        load = Load(self.size, self.busy, self.backlog, self.step.capacity)
+        load = PoolLoad(self.size, self.busy, self.backlog, self.step.capacity)
         decision = decide(self.scale, load, self.trend, self.now)
         assert self.scale.min <= decision.target <= self.scale.max
         assert bool(decision.why) is (decision.target != self.size)
@@ -181,14 +181,14 @@ def test_a_pool_shrinks_to_its_minimum_when_the_load_has_ended(
 
 
 LOADS = st.builds(
-    Load,
+    PoolLoad,
     size=st.integers(0, 70),
     busy=st.integers(0, 80),
     backlog=st.integers(0, 200),
     capacity=st.none() | st.integers(0, 200),
 )
 TRENDS = st.builds(
-    Trend,
+    PoolTrend,
     high=st.integers(0, 5),
     low=st.integers(0, 5),
     changed_at=st.none() | st.floats(0, 100),
@@ -198,14 +198,14 @@ TRENDS = st.builds(
 
 @settings(max_examples=250)
 @given(autoscales(), LOADS, TRENDS, st.floats(100, 200))
-@example(Autoscale(min=1, up_at=0.7 + 0.1, step=1.0), Load(50, 8, 0, 0), Trend(low=5), 1)
+@example(Autoscale(min=1, up_at=0.7 + 0.1, step=1.0), PoolLoad(50, 8, 0, 0), PoolTrend(low=5), 1)
 def test_a_shrink_never_makes_the_same_load_a_high_one(
-    scale: Autoscale, load: Load, trend: Trend, now: float
+    scale: Autoscale, load: PoolLoad, trend: PoolTrend, now: float
 ) -> None:
     decision = decide(scale, load, trend, now)
     assert scale.min <= decision.target <= scale.max
     if scale.min <= load.size <= scale.max and decision.target < load.size:
-        again = decide(scale, replace(load, size=decision.target), Trend(), now)
+        again = decide(scale, replace(load, size=decision.target), PoolTrend(), now)
         assert again.trend.high == 0
 
 

@@ -21,16 +21,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from poolhand.contract import (
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Filter,
-    Line,
-    Order,
+    JobBatch,
+    JobRequest,
+    LogLine,
     Put,
     Refusal,
     Store,
-    Wanted,
 )
 from poolhand.errors import Conflict
 from poolhand.rules import lifecycle
@@ -174,7 +174,7 @@ class StoresMachine(RuleBasedStateMachine):
 
     # Coming in
 
-    def order(self, pool: str, terms: dict[str, Any], **more: Any) -> Order:
+    def order(self, pool: str, terms: dict[str, Any], **more: Any) -> JobRequest:
         terms = dict(terms)
         run_in = terms.pop("run_in", None)
         if run_in is not None and terms["delay"] is None:
@@ -183,8 +183,8 @@ class StoresMachine(RuleBasedStateMachine):
         self.names.append(name)
         return order(name, pool, **terms, **more)
 
-    def add(self, who: str | None, *batches: tuple[Order, ...]) -> None:
-        made = [Batch(orders, None if who is None else self.owners[who]) for orders in batches]
+    def add(self, who: str | None, *batches: tuple[JobRequest, ...]) -> None:
+        made = [JobBatch(orders, None if who is None else self.owners[who]) for orders in batches]
         self.both(lambda store: store.add(made))
 
     @rule(
@@ -221,11 +221,11 @@ class StoresMachine(RuleBasedStateMachine):
         self.both(lambda store: self.told(store, batches, kept))
 
     async def told(
-        self, store: Store, batches: list[tuple[Order, ...]], kept: bool
+        self, store: Store, batches: list[tuple[JobRequest, ...]], kept: bool
     ) -> list[list[str]]:
         """Bring batches in by a transaction; return what it says of them."""
         made = await store.begin()
-        answers = [await made.add(Batch(orders)) for orders in batches]
+        answers = [await made.add(JobBatch(orders)) for orders in batches]
         await (made.commit() if kept else made.roll_back())
         return [
             [str(answer)]
@@ -239,11 +239,11 @@ class StoresMachine(RuleBasedStateMachine):
     def submit_again(self, which: int, pool: str, terms: dict[str, Any]) -> None:
         """Bring in a job whose id may be known, behind one that is new."""
         known = replace(self.order(pool, terms).job, id=self.name(which))
-        batch = Batch((self.order("free", {"key": "A"}), Order(known, b"")), None)
+        batch = JobBatch((self.order("free", {"key": "A"}), JobRequest(known, b"")), None)
         if self.both(lambda store: store.get([known.id])) != [None]:
             self.both(lambda store: self.clash(store, batch))
 
-    async def clash(self, store: Store, batch: Batch) -> object:
+    async def clash(self, store: Store, batch: JobBatch) -> object:
         """Return what was taken; of a full pool and a known id either may be told first."""
         try:
             (answer,) = await store.add([batch])
@@ -290,8 +290,10 @@ class StoresMachine(RuleBasedStateMachine):
 
     # Being run
 
-    def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> Wanted:
-        return Wanted(self.owners[who], tuple(range(count)), pools, frozenset({f"task:{who}"}))
+    def wanted(self, who: str, count: int, pools: tuple[str, ...] | None = None) -> ClaimRequest:
+        return ClaimRequest(
+            self.owners[who], tuple(range(count)), pools, frozenset({f"task:{who}"})
+        )
 
     @rule(
         who=OWNER,
@@ -325,7 +327,7 @@ class StoresMachine(RuleBasedStateMachine):
         job = replace(claim.job, status=status, finished_at=self.clock.date, result=b"value")
         return Change(job, claim.token, **options)
 
-    def replace(self, changes: list[Change], wanted: Wanted | None) -> tuple[Claim, ...]:
+    def replace(self, changes: list[Change], wanted: ClaimRequest | None) -> tuple[Claim, ...]:
         return self.both(lambda store: store.replace(changes, wanted)).claims
 
     def take(self, which: int) -> Claim:
@@ -347,7 +349,7 @@ class StoresMachine(RuleBasedStateMachine):
         changes = []
         for one in which[: len(self.claims)]:
             claim = self.take(one)
-            line = Line(f"log of {claim.job.pool}", "end", claim.job.id.encode())
+            line = LogLine(f"log of {claim.job.pool}", "end", claim.job.id.encode())
             more = {"stuck": stuck, "documents": documents, "log": (line,)}
             changes.append(self.ended(claim, status, **more))
             if stuck:
@@ -452,7 +454,11 @@ class StoresMachine(RuleBasedStateMachine):
     def append(self, token: int | None, which: int, before: int, stream: str) -> None:
         if token is not None and self.claims:
             token = self.claims[which % len(self.claims)].token
-        lines = [Line("s", "a", b"1"), Line("t", "b", b"2", token), Line("s", "c", b"3", token)]
+        lines = [
+            LogLine("s", "a", b"1"),
+            LogLine("t", "b", b"2", token),
+            LogLine("s", "c", b"3", token),
+        ]
         self.both(lambda store: store.append(lines))
         self.both(lambda store: store.trim(stream, before))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.durable.connection.store_thread import Keeper
-from poolhand.durable.worker.hand import Hand
-from poolhand.durable.worker.line import Line
-from poolhand.durable.worker.runner import Worker
+from poolhand.durable.connection.store_thread import StoreThread
+from poolhand.durable.worker.hand import Dispatcher
+from poolhand.durable.worker.line import DispatcherLine
+from poolhand.durable.worker.runner import ClaimRunner
 from tests.schedules.planted import replaced
 
 
@@ -21,7 +21,7 @@ def stuck_forgotten() -> AbstractContextManager[None]:
     def wrong(_: Any) -> Any:
         return property(lambda line: bool(line._crew.running) or line.tray.full)
 
-    return replaced(Line, "at_work", wrong)
+    return replaced(DispatcherLine, "at_work", wrong)
 
 
 def late_claims_dropped() -> AbstractContextManager[None]:
@@ -33,7 +33,7 @@ def late_claims_dropped() -> AbstractContextManager[None]:
 
         return tell
 
-    return replaced(Hand, "_tell", wrong)
+    return replaced(Dispatcher, "_tell", wrong)
 
 
 def letters_left() -> AbstractContextManager[None]:
@@ -45,7 +45,7 @@ def letters_left() -> AbstractContextManager[None]:
 
         return is_over
 
-    return replaced(Hand, "_is_over", wrong)
+    return replaced(Dispatcher, "_is_over", wrong)
 
 
 def stopped_is_cancelled() -> AbstractContextManager[None]:
@@ -54,7 +54,7 @@ def stopped_is_cancelled() -> AbstractContextManager[None]:
     def wrong(_: Any) -> Any:
         return lambda worker, attempt, outcome: False
 
-    return replaced(Worker, "_gives_back", wrong)
+    return replaced(ClaimRunner, "_gives_back", wrong)
 
 
 def askers_forgotten() -> AbstractContextManager[None]:
@@ -66,7 +66,7 @@ def askers_forgotten() -> AbstractContextManager[None]:
 
         return keep
 
-    return replaced(Keeper, "_keep", wrong)
+    return replaced(StoreThread, "_keep", wrong)
 
 
 FARM_PLANTED: dict[str, Callable[[], AbstractContextManager[None]]] = {

@@ -29,7 +29,7 @@ from poolhand.app import App
 from poolhand.context import fencing_token
 from poolhand.contract import Filter, Stored
 from poolhand.durable.worker.executor import crashed
-from poolhand.durable.worker.worker import Shift
+from poolhand.durable.worker.worker import Worker
 from poolhand.errors import Refused
 from poolhand.observe.events import Event, Events
 from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
@@ -101,7 +101,7 @@ class FarmWorld:
         self.events = Events()
         self.events.subscribe(self.hear)
         self.apps: list[App] = [self.machine() for _ in range(MACHINES)]
-        self.shifts: list[tuple[App, Shift]] = []
+        self.shifts: list[tuple[App, Worker]] = []
         self.begun: list[asyncio.Task[None]] = []
         self.callers: list[asyncio.Task[None]] = []
         self.accepted: dict[str, set[int]] = {}
@@ -300,7 +300,7 @@ class FarmWorld:
             self.note("dismissed")
             self.begin(self.drain(shift, self.dice.choice([None, 0, 2])))
 
-    async def drain(self, shift: Shift, timeout: float | None) -> None:
+    async def drain(self, shift: Worker, timeout: float | None) -> None:
         report = await asyncio.shield(asyncio.ensure_future(shift.drain(timeout)))
         self.seen["handed back"] += report.handed_back
 

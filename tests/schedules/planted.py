@@ -14,10 +14,10 @@ from typing import Any
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules.job import Status
-from poolhand.rules.outcome import Asked
+from poolhand.rules.outcome import StopRequest
 from poolhand.rules.queue.desk import Desk
 from poolhand.rules.queue.gates import KeyGates, Sessions
-from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.lane import WaitingLine
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def lost_wake_up() -> AbstractContextManager[None]:
 
     def wrong(right: Any) -> Any:
         def take_next(desk: Any, now: float) -> Any:
-            parked, desk.parked = desk.parked, Line()
+            parked, desk.parked = desk.parked, WaitingLine()
             try:
                 return right(desk, now)
             finally:
@@ -81,7 +81,7 @@ def worker_killed() -> AbstractContextManager[None]:
     def wrong(right: Any) -> Any:
         def ended(slots: Any, attempt: Any, value: Any, error: BaseException | None) -> None:
             alive = attempt.task is not None and not attempt.task.done()
-            if isinstance(error, CancelledError) and alive and attempt.asked is Asked.NOTHING:
+            if isinstance(error, CancelledError) and alive and attempt.asked is StopRequest.NOTHING:
                 raise error
             right(slots, attempt, value, error)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from poolhand.cli.options import moment
-from poolhand.durable.calls.call_record import Brief, write_brief
+from poolhand.durable.calls.call_record import CallRecord, write_brief
 from poolhand.wire.payload import encode
 from tests.surface.test_cli import HOSTILE, Desk, desk, elsewhere, run
 
@@ -181,7 +181,7 @@ def test_a_list_is_shown_again_until_ctrl_c(tmp_path: Path, as_json: bool) -> No
 
 def brief(**arguments: Any) -> bytes:
     call = ["work", list(arguments), arguments]
-    return write_brief(Brief("work", encode(call)))
+    return write_brief(CallRecord("work", encode(call)))
 
 
 def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> None:

@@ -9,7 +9,7 @@ import pytest
 from poolhand import errors
 from poolhand.cli import exits
 from poolhand.errors import PoolhandError
-from poolhand.operate.views import Answer
+from poolhand.operate.views import ControlResult
 
 
 def family(kind: type[PoolhandError]) -> Iterator[type[PoolhandError]]:
@@ -49,9 +49,9 @@ def test_every_family_of_errors_stands_in_the_table() -> None:
     assert set(exits.CODES) <= families | ours
 
 
-DONE = Answer("j-1", True, "cancelled", "")
-MISSING = Answer("j-2", False, "not_found", "")
-FULL = Answer("j-3", False, "full", "")
+DONE = ControlResult("j-1", True, "cancelled", "")
+MISSING = ControlResult("j-2", False, "not_found", "")
+FULL = ControlResult("j-3", False, "full", "")
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ FULL = Answer("j-3", False, "full", "")
     ],
     ids=["none", "all", "not all", "one missing", "all missing", "refused", "neither"],
 )
-def test_answers_end_with_their_code(answers: list[Answer], code: int) -> None:
+def test_answers_end_with_their_code(answers: list[ControlResult], code: int) -> None:
     assert exits.of_answers(answers) == code

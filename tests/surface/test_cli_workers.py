@@ -23,14 +23,14 @@ from poolhand.contract import Owner, Put
 from poolhand.farm.records import (
     FARMS,
     KEEP,
+    ControlAnswer,
+    ControlRequest,
     FarmRecord,
     FarmState,
     FinishedJob,
     RunningJob,
     Snapshot,
     Trouble,
-    Wish,
-    WishAnswer,
     WorkerState,
     write,
 )
@@ -86,8 +86,10 @@ def supervised(desk: Desk, tmp_path: Path) -> Callable[..., Any]:
     """Give a farm that answers, beside the commands of the test, from a store of its own."""
 
     @contextmanager
-    def farm(answer: WishAnswer = DONE, record: FarmRecord = BUSY) -> Iterator[list[Wish]]:
-        wishes: list[Wish] = []
+    def farm(
+        answer: ControlAnswer = DONE, record: FarmRecord = BUSY
+    ) -> Iterator[list[ControlRequest]]:
+        wishes: list[ControlRequest] = []
         ready, over = threading.Event(), threading.Event()
 
         async def supervise() -> None:
@@ -221,7 +223,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
 ) -> None:
     trouble = (Trouble(START, HOSTILE, WORKER),)
     record = a_farm(troubles=trouble)
-    with supervised(WishAnswer(True, "", JOBS), record) as wishes:
+    with supervised(ControlAnswer(True, "", JOBS), record) as wishes:
         result = desk.run("workers", "snapshot", FARM, "--after", "3", "--limit", "1")
         found = desk.json("workers", "snapshot", WORKER)
         listed = desk.run("workers", "list")
@@ -261,7 +263,7 @@ def test_a_snapshot_shows_what_runs_and_what_failed(
 def test_a_farm_does_what_it_is_told_and_the_audit_log_says_who(
     desk: Desk, supervised: Callable[..., Any], words: tuple[str, ...], kind: str, text: str
 ) -> None:
-    with supervised(WishAnswer(True, f"as you like {HOSTILE}")) as wishes:
+    with supervised(ControlAnswer(True, f"as you like {HOSTILE}")) as wishes:
         result = desk.run("workers", *words, "--by", "anna")
         found = desk.json("workers", *words)
     assert result.stdout == f"as you like {SPELLED}\n"
@@ -274,7 +276,7 @@ def test_a_farm_does_what_it_is_told_and_the_audit_log_says_who(
 def test_what_a_farm_will_not_do_ends_with_its_reason(
     desk: Desk, supervised: Callable[..., Any]
 ) -> None:
-    with supervised(WishAnswer(False, f"there is no worker {WORKER}")):
+    with supervised(ControlAnswer(False, f"there is no worker {WORKER}")):
         result = desk.run("workers", "drain", WORKER, code=4)
         assert desk.json("workers", "snapshot", WORKER, code=4)["done"] is False
         shown = desk.run("workers", "snapshot", WORKER, code=4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand.cli.closing import UNKNOWN, Watched, after_farm
+from poolhand.cli.closing import UNKNOWN, ViewSummary, after_farm
 from poolhand.farm.records import FARMS
 from poolhand.stores.sqlite.store import SqliteStore
 from tests.unit.operate.test_farms import FARM, a_farm, write_down
@@ -39,7 +39,7 @@ async def test_a_farm_says_how_long_it_ran_what_it_did_and_what_is_left(world: W
 async def test_a_store_that_is_away_takes_only_a_part_of_the_line(world: World) -> None:
     await world.store.close()
     assert (await after_farm(world.operator, a_farm(FARM))).endswith(f"; {UNKNOWN}")
-    watched = Watched(world.operator, 0.0)
+    watched = ViewSummary(world.operator, 0.0)
     await watched.begin()
     assert await watched.end(5.0) == f"watched 5.0 s: no farm was running; {UNKNOWN}"
     await world.store.open()
@@ -49,7 +49,7 @@ async def test_what_farms_did_before_they_were_watched_does_not_count(world: Wor
     other = f"{FARM[:-1]}0"
     await write_down(world.store, a_farm(FARM, completed=40, failed=1))
     await write_down(world.store, a_farm(other, completed=7))
-    watched = Watched(world.operator, 100.0)
+    watched = ViewSummary(world.operator, 100.0)
     await watched.begin()
     await write_down(world.store, a_farm(FARM, completed=41, failed=3))
     await world.store.delete(f"{FARMS}{other}")

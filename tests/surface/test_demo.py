@@ -27,7 +27,7 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-from poolhand import Fault, Job, ShiftReport, Status
+from poolhand import Fault, Job, Status, WorkerReport
 from poolhand.observe.events import JobEnded, JobStarted
 from poolhand.operate.views import AuditView
 
@@ -563,7 +563,7 @@ def test_a_lost_job_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     kept, summary, traffics = stage(monkeypatch, "kept", "summary", "traffic")
     traffic = traffics.Traffic(kept.Kept(world.flags), world.ledger, world.flags, "mark")
-    report = ShiftReport(0, 0, 0, 0, 0.0)
+    report = WorkerReport(0, 0, 0, 0, 0.0)
 
     def conserved(left: int = 0) -> bool:
         fine: bool = summary.conserved(
@@ -596,7 +596,7 @@ def test_a_submit_that_was_broken_off_may_be_in_the_file_or_not(
     world = World(monkeypatch)
     kept, summary, traffics = stage(monkeypatch, "kept", "summary", "traffic")
     traffic = traffics.Traffic(kept.Kept(world.flags), world.ledger, world.flags, "mark")
-    report = ShiftReport(0, 0, 0, 0, 0.0)
+    report = WorkerReport(0, 0, 0, 0, 0.0)
 
     def conserved(left: int) -> bool:
         fine: bool = summary.conserved(

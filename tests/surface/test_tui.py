@@ -15,16 +15,16 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from poolhand.contract import Filter, Line
+from poolhand.contract import Filter, LogLine
 from poolhand.farm.records import (
     FARMS,
+    ControlAnswer,
+    ControlKind,
     FarmState,
     FinishedJob,
     RunningJob,
     Snapshot,
     Trouble,
-    WishAnswer,
-    WishKind,
     WorkerState,
 )
 from poolhand.rules.audit import RERUN
@@ -100,7 +100,7 @@ async def viewed(
 async def tell(world: World, id: str, *told: tuple[str, Any]) -> None:
     """Write what a job tells, as its worker does."""
     lines = [
-        Line(events_of(id), kind, msgspec.json.encode({"attempt": 1, "data": data}))
+        LogLine(events_of(id), kind, msgspec.json.encode({"attempt": 1, "data": data}))
         for kind, data in told
     ]
     await world.store.append(lines)
@@ -363,7 +363,7 @@ async def test_nothing_that_a_job_says_becomes_markup_or_steers_the_terminal(
     await tell(world, id, ("chunk", HOSTILE), ("progress", {"message": HOSTILE, HOSTILE: HOSTILE}))
     await tell(world, id, ("log", {"stream": "stdout", "text": HOSTILE}), ("chunk", [HOSTILE]))
     ended = FinishedJob(id, HOSTILE, "p", Status.FAILED, 1, START, 1.0, HOSTILE, fault)
-    told = WishAnswer(True, HOSTILE, Snapshot(FARM, None, (job,), (ended,)))
+    told = ControlAnswer(True, HOSTILE, Snapshot(FARM, None, (job,), (ended,)))
     async with viewed(world) as screen, farming(world.store, told):
 
         async def clean() -> None:
@@ -486,13 +486,13 @@ async def test_bounds_of_the_farm_move_by_one(
     await write_down(world.store, a_farm(FARM, a_worker(1)))
     async with (
         viewed(world) as screen,
-        farming(world.store, WishAnswer(True, "as you like")) as wishes,
+        farming(world.store, ControlAnswer(True, "as you like")) as wishes,
     ):
         await screen.sees(f"{FARM}.1")
         await screen.press(key)
         await screen.sees(f"{FARM}: as you like")
     (wish,) = wishes
-    assert (wish.kind, wish.by) == (WishKind.BOUNDS, "anna")
+    assert (wish.kind, wish.by) == (ControlKind.BOUNDS, "anna")
     assert (wish.minimum, wish.maximum) == bounds
 
 
@@ -501,7 +501,7 @@ async def test_keys_that_come_faster_than_answers_add_up(world: World) -> None:
     async with viewed(world) as screen:
         await screen.sees(f"farm {FARM}")
         await screen.press("plus", "plus", "plus")
-        async with farming(world.store, WishAnswer(True, "as you like")) as wishes:
+        async with farming(world.store, ControlAnswer(True, "as you like")) as wishes:
             await screen.until(lambda: len(wishes) == 3)
             await screen.sees("as you like")
     assert sorted(wish.minimum or 0 for wish in wishes) == [2, 3, 4]
@@ -513,7 +513,7 @@ async def test_an_answer_that_comes_while_a_page_lies_over_the_view_is_told(worl
         await screen.sees(f"farm {FARM}")
         await screen.press("plus", "question_mark")
         await screen.sees("next view")
-        async with farming(world.store, WishAnswer(True, "as you like")):
+        async with farming(world.store, ControlAnswer(True, "as you like")):
             await screen.sees(f"{FARM}: as you like")
         await screen.press("escape")
         await screen.sees_no("next view")
@@ -531,7 +531,7 @@ async def test_of_several_farms_the_selected_one_is_meant(world: World) -> None:
 
 async def test_a_wish_that_is_refused_or_wrong_is_told_and_the_view_goes_on(world: World) -> None:
     await write_down(world.store, a_farm(FARM, minimum=0, maximum=1))
-    async with viewed(world) as screen, farming(world.store, WishAnswer(False, "not now")):
+    async with viewed(world) as screen, farming(world.store, ControlAnswer(False, "not now")):
         await screen.sees(f"farm {FARM}")
         await screen.press("minus")
         await screen.sees("is not allowed", "minimum must be an int from 0")
@@ -544,13 +544,16 @@ async def test_a_snapshot_of_the_selected_worker_is_shown_whole(world: World) ->
     await write_down(world.store, a_farm(FARM, a_worker(1)))
     ended = FinishedJob("j-0", "fetch", "web", Status.COMPLETED, 1, START, 1.5, worker)
     shot = Snapshot(FARM, worker, (RunningJob("j-1", "think", "web", START),), (ended,))
-    async with viewed(world) as screen, farming(world.store, WishAnswer(True, "", shot)) as wishes:
+    async with (
+        viewed(world) as screen,
+        farming(world.store, ControlAnswer(True, "", shot)) as wishes,
+    ):
         await screen.sees(worker)
         await screen.press("down", "s")
         await screen.sees(f"worker {worker}: 1 running, 1 lately ended", "j-1  think", "j-0  fetch")
         await screen.press("escape")
         await screen.sees_no("j-0  fetch")
-    assert [(wish.kind, wish.worker) for wish in wishes] == [(WishKind.SNAPSHOT, worker)]
+    assert [(wish.kind, wish.worker) for wish in wishes] == [(ControlKind.SNAPSHOT, worker)]
 
 
 async def test_a_farm_is_drained_only_after_a_yes(world: World) -> None:
@@ -567,7 +570,7 @@ async def test_a_farm_is_drained_only_after_a_yes(world: World) -> None:
         await screen.sees(f"Drain farm {FARM}")
         await screen.press("y")
         await screen.sees(f"{FARM}: it is done")
-    assert [(wish.kind, wish.worker) for wish in wishes] == [(WishKind.DRAIN, None)]
+    assert [(wish.kind, wish.worker) for wish in wishes] == [(ControlKind.DRAIN, None)]
 
 
 async def test_help_names_every_key(world: World) -> None:

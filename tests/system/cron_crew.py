@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from poolhand import App, current_job
-from poolhand.contract import Line, Put
-from poolhand.durable.connection.connection import Station
+from poolhand.contract import LogLine, Put
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.scheduler import DOCUMENTS
 from poolhand.runtime import Runtime
 
@@ -32,13 +32,13 @@ class Moved(Runtime):
 
 
 class Crew(App):
-    def _station(self) -> Station:
+    def _station(self) -> StoreConnection:
         station = super()._station()
         if FATE == "mortal":
             put = station.store.put
 
             async def die(
-                puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+                puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
             ) -> tuple[int, ...] | None:
                 if puts[0].key.startswith(DOCUMENTS) and puts[0].expect:
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -12,7 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from poolhand.contract import Batch, Change, Claim, Filter, Line, Order, Owner, Put, Refusal, Wanted
+from poolhand.contract import (
+    Change,
+    Claim,
+    ClaimRequest,
+    Filter,
+    JobBatch,
+    JobRequest,
+    LogLine,
+    Owner,
+    Put,
+    Refusal,
+)
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM as AUDIT
 from poolhand.rules.job import Job, Status
@@ -68,7 +79,7 @@ class Hand:
 
     async def submit(self, name: str) -> None:
         orders = [self.order(f"{name}-{n}") for n in range(self.random.choice((1, 1, 4)))]
-        (answer,) = await self.store.add([Batch(tuple(orders))])
+        (answer,) = await self.store.add([JobBatch(tuple(orders))])
         if isinstance(answer, Refusal):
             self.tell("refused", name, answer.reason)
             return
@@ -76,7 +87,7 @@ class Hand:
             self.tell("added", added.job.id, added.entry, added.job.idempotency_key or "")
         self.submitted += [one.job.id for one in orders]
 
-    def order(self, id: str) -> Order:
+    def order(self, id: str) -> JobRequest:
         random = self.random
         return order(
             id,
@@ -90,7 +101,7 @@ class Hand:
     async def work(self, name: str) -> None:
         done = [claim for claim in self.running.values() if self.random.random() < 0.7]
         changes = [self.ended(claim) for claim in done]
-        wanted = Wanted(self.name, tuple(range(4 - len(self.running) + len(done))))
+        wanted = ClaimRequest(self.name, tuple(range(4 - len(self.running) + len(done))))
         for claim in done:
             self.say("end", claim)
             del self.running[claim.token]
@@ -112,7 +123,7 @@ class Hand:
             return Change(lifecycle.hand_back(claim.job), claim.token)
         job: Job = lifecycle.complete(claim.job, b"", self.runtime.wall(), 0.0)
         put = Put(f"done {job.id}", b"", expect=0)
-        return Change(job, claim.token, documents=(put,), log=(Line(STREAM, "done", b""),))
+        return Change(job, claim.token, documents=(put,), log=(LogLine(STREAM, "done", b""),))
 
     async def give_up(self, name: str) -> None:
         some = self.random.sample(self.submitted, min(2, len(self.submitted)))

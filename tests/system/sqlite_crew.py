@@ -11,7 +11,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from poolhand.contract import Batch, Change, Claim, Filter, Order, Owner, Refusal, Wanted
+from poolhand.contract import (
+    Change,
+    Claim,
+    ClaimRequest,
+    Filter,
+    JobBatch,
+    JobRequest,
+    Owner,
+    Refusal,
+)
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
@@ -48,11 +57,11 @@ class Hand:
 
     async def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            (answer,) = await self.store.add([Batch((Order(job, b"brief"),), self.name)])
+            (answer,) = await self.store.add([JobBatch((JobRequest(job, b"brief"),), self.name)])
             assert not isinstance(answer, Refusal)
 
     async def work(self, total: int) -> None:
-        wanted = Wanted(self.name, tuple(range(SLOTS)))
+        wanted = ClaimRequest(self.name, tuple(range(SLOTS)))
         changes: list[Change] = []
         while True:
             self.heard.clear()

@@ -16,7 +16,7 @@ from poolhand import Retry
 from poolhand.farm.records import ANSWERS, FARMS, WISHES
 from poolhand.operate.actions import Operator
 from poolhand.rules.job import Status
-from poolhand.rules.streams import Kind
+from poolhand.rules.streams import StreamKind
 from tests.system.farmhouse import Farm, Yard, all_gone, children_of, state_of, until
 
 pytestmark = pytest.mark.slow
@@ -226,7 +226,9 @@ def test_what_jobs_write_after_their_supervisor_is_gone_fails_none(yard: Yard) -
 
 async def texts(id: str, operator: Operator) -> list[str]:
     """Return what a job has written."""
-    return [event.data["text"] async for event in operator.follow(id) if event.kind is Kind.LOG]
+    return [
+        event.data["text"] async for event in operator.follow(id) if event.kind is StreamKind.LOG
+    ]
 
 
 def test_no_password_is_seen_in_lists_of_processes_or_in_the_log(

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Filter, Wanted
+from poolhand.contract import ClaimRequest, Filter, JobBatch
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
@@ -58,11 +58,11 @@ async def opened(url: str) -> AsyncIterator[Hand]:
 
 async def churn(hand: Hand, first: int, last: int) -> None:
     """Let jobs come, run and go; what is over is forgotten, what was told is trimmed."""
-    store, wanted = hand.store, Wanted("hand", tuple(range(BATCH)))
+    store, wanted = hand.store, ClaimRequest("hand", tuple(range(BATCH)))
     for start in range(first, last, BATCH):
         pool = ("free", "capped")[start // BATCH % 2]
         orders = [order(f"job-{start + number}", pool) for number in range(BATCH)]
-        await store.add([Batch(tuple(orders))])
+        await store.add([JobBatch(tuple(orders))])
         claims = (await store.replace((), wanted)).claims
         assert len(claims) == BATCH
         assert all((await store.replace([hand.ended(claim) for claim in claims])).made)

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Filter
+from poolhand.contract import Filter, JobBatch
 from poolhand.errors import StoreError
 from poolhand.rules.job import Status
 from poolhand.runtime import Runtime
@@ -75,7 +75,7 @@ async def test_a_commit_that_a_crash_took_back_is_not_mistaken_for_another_of_it
     async with asyncio.timeout(LIMIT), opened(proxy.through(slow_to_commit.url)) as store:
         for number in range(TRIES):
             outside: Any = await asyncpg.connect(slow_to_commit.url)
-            adding = asyncio.create_task(store.add([Batch((order(f"job-{number}"),))]))
+            adding = asyncio.create_task(store.add([JobBatch((order(f"job-{number}"),))]))
             if await is_committing(outside, adding):
                 crashed += 1
                 await asyncio.to_thread(slow_to_commit.kill)
@@ -104,7 +104,7 @@ async def test_what_was_accepted_was_committed(own_postgres: PostgresServer, how
             id = f"{who}-{number}"
             number += 1
             try:
-                await store.add([Batch((order(id),))])
+                await store.add([JobBatch((order(id),))])
             except StoreError:
                 continue
             accepted.append(id)
@@ -130,7 +130,7 @@ async def test_work_goes_on_over_restarts_of_the_server(own_postgres: PostgresSe
     async with asyncio.timeout(LIMIT), opened(own_postgres.url) as store:
         hand = Hand(store, Clock())
         await store.enroll(owner("hand"))
-        await store.add([Batch(tuple([order(f"job-{number:03}") for number in range(300)]))])
+        await store.add([JobBatch(tuple([order(f"job-{number:03}") for number in range(300)]))])
         ended = asyncio.Event()
         working = asyncio.create_task(work_off(hand, ended))
         restarts = 0

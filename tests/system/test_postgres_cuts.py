@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from poolhand.contract import Batch, Change, Claim, Extended, Filter, Line, Put, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, Filter, JobBatch, LogLine, Put
 from poolhand.errors import Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import OUTCOME, STREAM
@@ -115,7 +115,7 @@ async def at_every_statement(cut: Cut, after: bool, act: Callable[[int], Awaitab
     raise AssertionError(f"more than {MOST} statements")
 
 
-def batch(number: int) -> Batch:
+def batch(number: int) -> JobBatch:
     orders = [
         order(f"{number}-free", "free"),
         order(f"{number}-turn", "free", session=f"s{number % 3}"),
@@ -123,7 +123,7 @@ def batch(number: int) -> Batch:
         order(f"{number}-same", "capped", idempotency_key=f"k{number}"),
         order(f"{number}-fair", "fair", key=f"user{number % 4}"),
     ]
-    return Batch(tuple(orders), "hand")
+    return JobBatch(tuple(orders), "hand")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -164,7 +164,7 @@ async def test_what_is_settled_is_settled_once_and_the_next_are_known(
 
     async def act(number: int) -> None:
         changes = settled(running, cut.hand.clock)
-        replaced = await cut.store.replace(changes, Wanted("hand", (0, 1, 2, 3)))
+        replaced = await cut.store.replace(changes, ClaimRequest("hand", (0, 1, 2, 3)))
         assert replaced.made == (True,) * len(changes)
         done.extend(ids(running))
         running[:] = replaced.claims
@@ -199,7 +199,7 @@ async def test_other_verbs_are_done_all_the_same(cut: Cut, verb: str) -> None:
                     [Change(lifecycle.hand_back(one.job), one.token) for one in buried]
                 )
             case "cancel":
-                await store.add([Batch((order(f"c{number}", "free", session="c"),))])
+                await store.add([JobBatch((order(f"c{number}", "free", session="c"),))])
                 (stored,) = await store.cancel([f"c{number}"], "me")
                 assert stored is not None
                 assert stored.job.status is Status.CANCELLED
@@ -239,7 +239,7 @@ async def test_lines_are_appended_once_though_the_way_breaks_before(cut: Cut) ->
 
     async def act(number: int) -> None:
         try:
-            assert not await cut.store.append([Line("stream", "kind", b"%d" % number)])
+            assert not await cut.store.append([LogLine("stream", "kind", b"%d" % number)])
         except Unavailable:
             unknown.append(number)
 
@@ -321,7 +321,7 @@ async def test_who_settles_again_is_told_that_it_was_made(
 ) -> None:
     await far.store.add([batch(0), batch(1)])
     running = await far.hand.claim(4)
-    changes, wanted = settled(running, far.hand.clock), Wanted("hand", (0, 1))
+    changes, wanted = settled(running, far.hand.clock), ClaimRequest("hand", (0, 1))
     await lost_word(far, far.store.replace(changes, wanted), own_postgres.pause)
     own_postgres.resume()
     replaced = await far.store.replace(changes, wanted)
@@ -361,7 +361,7 @@ async def test_a_submit_whose_answer_comes_late_is_refused_in_time_and_is_there(
         found = await other.get(["0-free", "0-key", "0-fair"])
         assert None not in found
         # The same key again leads to the same job.
-        (answer,) = await other.add([Batch((order("new", "capped", idempotency_key="k0"),))])
+        (answer,) = await other.add([JobBatch((order("new", "capped", idempotency_key="k0"),))])
         assert entries(answer) == ["joined"]
     await far.store.extend("hand", [])
     await far.expect_whole()
@@ -372,7 +372,7 @@ async def test_an_outage_of_the_server_in_the_middle_of_a_commit_loses_nothing(
 ) -> None:
     await far.store.add([batch(0), batch(1)])
     running = await far.hand.claim(4)
-    changes, wanted = settled(running, far.hand.clock), Wanted("hand", (0, 1))
+    changes, wanted = settled(running, far.hand.clock), ClaimRequest("hand", (0, 1))
     lose_word(far, own_postgres.pause)
     async with asyncio.timeout(LIMIT):
         with impatient(), pytest.raises(Unavailable):

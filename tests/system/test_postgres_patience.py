@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Change, Claim, Filter, Line, Put, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Filter, JobBatch, LogLine, Put
 from poolhand.errors import PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.audit import STREAM
@@ -52,12 +52,12 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "pools": store.pools,
         "pause": lambda: store.pause("pool", False, "me"),
         "resize": lambda: store.resize("pool", 7, "me"),
-        "add": lambda: store.add([Batch((order("added"),))]),
-        "add with a key": lambda: store.add([Batch((order("k", idempotency_key="k"),))]),
+        "add": lambda: store.add([JobBatch((order("added"),))]),
+        "add with a key": lambda: store.add([JobBatch((order("k", idempotency_key="k"),))]),
         "begin": store.begin,
         "unpark": lambda: store.unpark(["a"]),
-        "claim": lambda: store.claim(Wanted("hand", (0,))),
-        "replace": lambda: store.replace([change], Wanted("hand", (0,))),
+        "claim": lambda: store.claim(ClaimRequest("hand", (0,))),
+        "replace": lambda: store.replace([change], ClaimRequest("hand", (0,))),
         "release": lambda: store.release([claim.token]),
         "cancel": lambda: store.cancel(["a"], "me"),
         "enroll": lambda: store.enroll(owner("other")),
@@ -75,7 +75,7 @@ def verbs(store: PostgresStore, claim: Claim) -> dict[str, Callable[[], Awaitabl
         "put": lambda: store.put([Put("d", b"")]),
         "delete": lambda: store.delete("d"),
         "scan": lambda: store.scan("d"),
-        "append": lambda: store.append([Line("s", "kind", b"")]),
+        "append": lambda: store.append([LogLine("s", "kind", b"")]),
         "read": lambda: store.read(STREAM),
         "trim": lambda: store.trim("s", 5),
     }
@@ -174,9 +174,9 @@ async def test_work_done_while_nobody_answered_is_not_done_twice(
         own_postgres.pause()
         async with asyncio.timeout(LIMIT):
             with impatient(), pytest.raises(Unavailable):
-                await store.add([Batch((order("b", idempotency_key="b"),))])
+                await store.add([JobBatch((order("b", idempotency_key="b"),))])
         own_postgres.resume()
-        await store.add([Batch((order("again", idempotency_key="b"),))])
+        await store.add([JobBatch((order("again", idempotency_key="b"),))])
         found = await store.find(Filter())
         assert len(found.jobs) == 2
 
@@ -278,7 +278,7 @@ async def test_what_an_administrator_cancels_is_told_and_leaves_nothing(schema: 
         outside: Any = await asyncpg.connect(address.dsn)
         await outside.execute("BEGIN")
         await outside.execute(Dialect(address.schema).text("LOCK TABLE poolhand_waits"))
-        adding = asyncio.create_task(store.add([Batch((order("b"),))]))
+        adding = asyncio.create_task(store.add([JobBatch((order("b"),))]))
         async with asyncio.timeout(LIMIT):
             while not await outside.fetchval(WAITING_FOR, f"{address.schema}.poolhand_waits"):
                 pass
@@ -297,7 +297,7 @@ async def test_connections_killed_all_the_time_are_not_noticed(
     async with opened(url) as (store, _):
         for round in range(10):
             adding = [
-                asyncio.create_task(store.add([Batch((order(f"{round}-{number}"),))]))
+                asyncio.create_task(store.add([JobBatch((order(f"{round}-{number}"),))]))
                 for number in range(10)
             ]
             await end_all(url)
@@ -335,7 +335,7 @@ async def test_a_full_disk_makes_the_store_read_only_until_there_is_space(
     async with opened(server.url) as (store, claim):
         switch.touch()
         with pytest.raises(ReadOnly, match="nothing new is taken until there is space again"):
-            await asyncio.gather(*[store.add([Batch((big(f"b{n}"),))]) for n in range(20)])
+            await asyncio.gather(*[store.add([JobBatch((big(f"b{n}"),))]) for n in range(20)])
         # What is there can be seen, and work on it may go on.
         assert ids((await store.find(Filter())).jobs)[-1] == "a"
         switch.unlink()

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from poolhand.contract import Batch, Claim, Filter, Store
+from poolhand.contract import Claim, Filter, JobBatch, Store
 from poolhand.errors import StoreError, Unavailable, UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
@@ -75,7 +75,7 @@ class Load:
             pool = random.choice(["free", "capped"])
             session = random.choice([None, "s1", "s2"])
             job = order(f"{who}-{number}", pool, session=session)
-            await one.store.add([Batch((job,), f"hand-{who}")])
+            await one.store.add([JobBatch((job,), f"hand-{who}")])
 
     async def work(self, one: Hand, who: int, total: int) -> None:
         while len(self.done) < total:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from poolhand.contract import Batch, Filter, Order, Store
+from poolhand.contract import Filter, JobBatch, JobRequest, Store
 from poolhand.rules.audit import DEQUEUE, STREAM, SUBMIT
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import bounded
@@ -71,9 +71,9 @@ class Crew:
         assert list(faults(self.path)) == []
         return [line.split(" ") for line in self.story.read_text().splitlines()]
 
-    def work_off(self, orders: Sequence[Order]) -> list[list[str]]:
+    def work_off(self, orders: Sequence[JobRequest]) -> list[list[str]]:
         """Let all work until what was there before them is over."""
-        self.ask(lambda store: store.add([Batch(tuple(orders))]))
+        self.ask(lambda store: store.add([JobBatch(tuple(orders))]))
         return self.work([[] for _ in range(HANDS)], waiting=len(orders))
 
     def audit(self, kind: str) -> list[dict[str, Any]]:

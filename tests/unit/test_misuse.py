@@ -38,8 +38,8 @@ from poolhand import (
 from poolhand.agents.agent import Agent
 from poolhand.agents.tools.tool import Tool
 from poolhand.durable.client.sync_ticket import SyncTicket
-from poolhand.durable.client.task import Submits
-from poolhand.durable.worker.worker import Shift
+from poolhand.durable.client.task import TaskSubmitter
+from poolhand.durable.worker.worker import Worker
 from poolhand.misuse import OptionsStruct, explain_misuse
 from poolhand.operate.actions import Operator
 from poolhand.pool.submitter import Submitter
@@ -227,7 +227,7 @@ def test_a_plain_with_says_async_with() -> None:
         pass
 
 
-@pytest.mark.parametrize("kind", [App, Pool, poolhand.AgentPool, Shift])
+@pytest.mark.parametrize("kind", [App, Pool, poolhand.AgentPool, Worker])
 def test_what_is_entered_by_async_with_says_so(kind: Any) -> None:
     with pytest.raises(UsageError, match="`async with`, not by `with`"):
         kind.__enter__(object.__new__(kind))
@@ -248,8 +248,8 @@ def test_every_record_that_users_make_explains_its_options(kind: type) -> None:
         Operator,
         Pool,
         poolhand.AgentPool,
-        Shift,
-        Submits,
+        Worker,
+        TaskSubmitter,
         Submitter,
         SyncTicket,
         Ticket,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from poolhand.agents.session import Session
 from poolhand.agents.session_record import SessionRecord, read
 from poolhand.durable.calls.call_record import CALL, bound, bound_to, read_brief
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.client.refusal import forbidden
-from poolhand.durable.client.task import Door, Submits
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.client.task import SubmitDoor, TaskSubmitter
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.streams.execution_log import Execution, read_execution
 from poolhand.durable.streams.numbers import bodies_of
 from poolhand.errors import UsageError
@@ -34,9 +34,9 @@ class Agent(Generic[P, T]):
     def __init__(
         self,
         call: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]],
-        code: Code,
+        code: TaskCode,
         pool: str,
-        door: Door,
+        door: SubmitDoor,
         changes: dict[str, Any],
     ) -> None:
         self._call = call
@@ -93,7 +93,7 @@ class Agent(Generic[P, T]):
         tenant: str | None = None,
         user: str | None = None,
         on_busy: str | None = None,
-    ) -> SessionDoor[P, T]:
+    ) -> SessionCaller[P, T]:
         """Return the way to one session: `await assistant.session("s-1").submit("hello")`.
 
         Of a tenant and a user, if you have several; the same name with another tenant is another
@@ -109,7 +109,7 @@ class Agent(Generic[P, T]):
 
     def _door_of(
         self, id: str, tenant: str | None, user: str | None, on_busy: str | None, origin: Origin
-    ) -> SessionDoor[P, T]:
+    ) -> SessionCaller[P, T]:
         changes = {
             **self._changes,
             "session": id,
@@ -117,14 +117,14 @@ class Agent(Generic[P, T]):
             "user": user,
             "on_busy": self._on_busy if on_busy is None else on_busy,
         }
-        return SessionDoor(self.code, self._pool, self._door, changes, origin)
+        return SessionCaller(self.code, self._pool, self._door, changes, origin)
 
 
 BY_DECORATOR = Origin("@app.agent", ("pool", "name", "schema", "upcasters", "ttl"))
 OF_SESSIONS = ("map", "run", "submit", "submit_in", "submit_many", "submit_sync", "with_options")
 
 
-class SessionDoor(Submits[P, T]):
+class SessionCaller(TaskSubmitter[P, T]):
     """One session of an agent, from outside: turns go in, and what is kept can be seen."""
 
     @property
@@ -152,7 +152,7 @@ class SessionDoor(Submits[P, T]):
         station = await self._own()
         return await station.keeper.ask(lambda: bodies_of(station.store, stream))
 
-    async def _own(self) -> Station:
+    async def _own(self) -> StoreConnection:
         """Return where the session is kept, if it belongs to the user of this way to it."""
         station, key = await self._door.station(), session_of(*self._where)
         users = await station.keeper.ask(lambda: station.store.users_of([key]))
@@ -161,7 +161,7 @@ class SessionDoor(Submits[P, T]):
         return station
 
 
-def message_of(code: Code, data: bytes, turn: Job) -> Any:
+def message_of(code: TaskCode, data: bytes, turn: Job) -> Any:
     """Return what a turn was submitted with that has joined another one.
 
     It was signed for a job of its own, whose id it brings, in the session of the turn it joined.

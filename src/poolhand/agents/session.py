@@ -22,7 +22,7 @@ from poolhand.agents.session_record import (
     upcast,
     write,
 )
-from poolhand.context import Running, running
+from poolhand.context import RunningJobApi, running
 from poolhand.errors import SessionForbidden, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.job import Job
@@ -96,7 +96,7 @@ class Session:
         self.inbox: list[Any] = []
         self.revision = 0
         self._writes = 0
-        self._inside: Running | None = None
+        self._inside: RunningJobApi | None = None
         self._terms = SessionTerms()
 
     async def save(self) -> None:
@@ -111,7 +111,7 @@ class Session:
             self.revision = await ask("save", self._place(), data, ttl, self.revision)
             self._writes += 1
 
-    async def open(self, inside: Running, terms: SessionTerms) -> None:
+    async def open(self, inside: RunningJobApi, terms: SessionTerms) -> None:
         """Load the session of a turn."""
         self._inside, self._terms = inside, terms
         found = await inside.ask("document", self._place())

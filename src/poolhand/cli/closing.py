@@ -30,7 +30,7 @@ async def after_farm(
     return f"farm {farm.id} ran {lasting(ran)}: {done}; {await _left(operator, pools)}"
 
 
-class Watched:
+class ViewSummary:
     """What farms do while they are watched; those that end meanwhile count as last seen."""
 
     def __init__(self, operator: Operator, now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poolhand.errors import PoolhandError
-from poolhand.operate.views import Answer
+from poolhand.operate.views import ControlResult
 
 FINE = 0
 WRONG = 1
@@ -34,7 +34,7 @@ def of_error(error: PoolhandError) -> int:
     return CODES.get(error.code, CODES.get(family, WRONG))
 
 
-def of_answers(answers: Sequence[Answer]) -> int:
+def of_answers(answers: Sequence[ControlResult]) -> int:
     """Return the exit code of what was asked of several jobs: some done and some not is wrong."""
     if all(answer.done for answer in answers):
         return FINE

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from poolhand.cli import streams
-from poolhand.cli.root import Root
+from poolhand.cli.root import LazyGroup
 from poolhand.rules.validation import is_writable
 
 HELP = """See and steer durable jobs: what waits and why, what failed, what may run.
@@ -27,7 +27,7 @@ WRONG, USAGE = 1, 2  # as in `exits`, which would import what no help needs
 
 app = typer.Typer(
     name="poolhand",
-    cls=Root,
+    cls=LazyGroup,
     help=HELP,
     epilog=EXAMPLES,
     no_args_is_help=True,

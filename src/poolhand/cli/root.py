@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Place(NamedTuple):
+class CommandModule(NamedTuple):
     """The module of `poolhand.cli` that holds a command, and the line that says what it does."""
 
     module: str
@@ -27,20 +27,22 @@ class Place(NamedTuple):
 
 
 COMMANDS = {
-    "work": Place("work", "Run the jobs of an app in worker processes."),
-    "top": Place("top", "Show farms, workers, jobs and pools, live."),
-    "jobs": Place("jobs", "See jobs, cancel them, run failed ones again."),
-    "dead": Place("dead", "Dead letters: see them, run them again, export and drop them."),
-    "pools": Place("pools", "See pools, pause, resume and resize them."),
-    "sessions": Place("sessions", "See conversations, their state and their turns."),
-    "schedules": Place("schedules", "See what runs by the clock; pause, resume and trigger it."),
-    "workers": Place("workers", "See who runs jobs, and steer their farms."),
-    "audit": Place("upkeep", "List what happened, and who did it."),
-    "doctor": Place("upkeep", "Check everything, and say how to fix what is wrong."),
-    "migrate": Place("upkeep", "Bring a store to the newest schema, or make one."),
-    "config": Place("upkeep", "Show all settings and where they came from."),
-    "version": Place("upkeep", "Show the versions of poolhand and Python."),
-    "help": Place("help", "Show the help of a command."),
+    "work": CommandModule("work", "Run the jobs of an app in worker processes."),
+    "top": CommandModule("top", "Show farms, workers, jobs and pools, live."),
+    "jobs": CommandModule("jobs", "See jobs, cancel them, run failed ones again."),
+    "dead": CommandModule("dead", "Dead letters: see them, run them again, export and drop them."),
+    "pools": CommandModule("pools", "See pools, pause, resume and resize them."),
+    "sessions": CommandModule("sessions", "See conversations, their state and their turns."),
+    "schedules": CommandModule(
+        "schedules", "See what runs by the clock; pause, resume and trigger it."
+    ),
+    "workers": CommandModule("workers", "See who runs jobs, and steer their farms."),
+    "audit": CommandModule("upkeep", "List what happened, and who did it."),
+    "doctor": CommandModule("upkeep", "Check everything, and say how to fix what is wrong."),
+    "migrate": CommandModule("upkeep", "Bring a store to the newest schema, or make one."),
+    "config": CommandModule("upkeep", "Show all settings and where they came from."),
+    "version": CommandModule("upkeep", "Show the versions of poolhand and Python."),
+    "help": CommandModule("help", "Show the help of a command."),
 }
 """In the order of the help; a test compares each line with the command's own help."""
 
@@ -62,7 +64,7 @@ ELSEWHERE = {
 """Verbs that stand below a noun here, and at the top in other programs."""
 
 
-class Root(TyperGroup):
+class LazyGroup(TyperGroup):
     """All commands by name; those added to the Typer app itself work as everywhere."""
 
     def list_commands(self, ctx: Any) -> list[str]:

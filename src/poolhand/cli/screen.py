@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import msgspec
 
 from poolhand.cli.layout import GAP, NAMES, NOTHING, STATES, fitting, short_name
-from poolhand.cli.streams import Stream
+from poolhand.cli.streams import SafeStream
 from poolhand.rules.values.escape import safe as safe
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def begin_again() -> None:
 def is_lost() -> bool:
     """Flush the output; return whether its reader has gone."""
     sys.stdout.flush()
-    return isinstance(sys.stdout, Stream) and sys.stdout.lost is not None
+    return isinstance(sys.stdout, SafeStream) and sys.stdout.lost is not None
 
 
 def aside(text: str) -> None:

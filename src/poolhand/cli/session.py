@@ -150,7 +150,7 @@ def _check_default(url: str) -> None:
         raise UsageError(NO_STORE)
 
 
-class Told:
+class StoreUrls:
     """What must be known to tell an error: URLs whose secrets stay out of it."""
 
     def __init__(self) -> None:
@@ -158,9 +158,9 @@ class Told:
 
 
 @contextmanager
-def told() -> Iterator[Told]:
+def told() -> Iterator[StoreUrls]:
     """End the command with one line and the right code when it raises an error of ours."""
-    known = Told()
+    known = StoreUrls()
     try:
         yield known
     except PoolhandError as error:

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from typing import TextIO
 
 
-class Stream(TextIOWrapper):
+class SafeStream(TextIOWrapper):
     """Text for a place that may not take it: that is noted as `lost`, and the rest is dropped."""
 
     lost: OSError | None = None
@@ -47,7 +47,7 @@ def output_is_lost() -> bool:
     A reader that has gone, as `head` does, had enough and needs no word.
     """
     sys.stdout.flush()
-    lost = sys.stdout.lost if isinstance(sys.stdout, Stream) else None
+    lost = sys.stdout.lost if isinstance(sys.stdout, SafeStream) else None
     if lost is not None and not isinstance(lost, BrokenPipeError):
         sys.stderr.write(f"poolhand: the output could not be written: {lost.strerror}\n")
     return lost is not None
@@ -59,7 +59,7 @@ def _stream(file: TextIO | None) -> TextIO:
         return open(nowhere, "w", encoding="utf-8", closefd=False)
     if not isinstance(file, TextIOWrapper):
         return file
-    return Stream(
+    return SafeStream(
         file.buffer,
         file.encoding,
         # A terminal that cannot show a character gets its number, not an error.

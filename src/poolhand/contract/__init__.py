@@ -11,57 +11,57 @@ back to them, so that the garbage collector need not look through them.
 from __future__ import annotations
 
 from poolhand.contract.documents import Documents, Put
-from poolhand.contract.jobs import Insertion, Jobs, StoreTransaction
-from poolhand.contract.log import Line, Log, Written
+from poolhand.contract.jobs import Jobs, StoreTransaction, UserInsertion
+from poolhand.contract.log import Log, LogEntry, LogLine
 from poolhand.contract.records import (
     Added,
-    Batch,
+    Admission,
     Change,
     Claim,
-    Entry,
+    ClaimRequest,
     Extended,
     Filter,
+    JobBatch,
+    JobPage,
+    JobRequest,
     Lease,
-    Order,
     Owner,
-    Page,
     PoolRow,
     Promoted,
     Refusal,
-    Replaced,
+    ReplacedJob,
     Stored,
-    Wanted,
 )
 from poolhand.contract.signals import Hint, Signals
 from poolhand.contract.store import Store
 
 __all__ = [
     "Added",
-    "Batch",
+    "JobBatch",
     "Change",
     "Claim",
     "Documents",
-    "Entry",
+    "Admission",
     "Extended",
     "Filter",
     "Hint",
-    "Insertion",
+    "UserInsertion",
     "Jobs",
     "Lease",
-    "Line",
+    "LogLine",
     "Log",
-    "Order",
+    "JobRequest",
     "Owner",
-    "Page",
+    "JobPage",
     "PoolRow",
     "Promoted",
     "Put",
     "Refusal",
-    "Replaced",
+    "ReplacedJob",
     "Signals",
     "Store",
     "StoreTransaction",
     "Stored",
-    "Wanted",
-    "Written",
+    "ClaimRequest",
+    "LogEntry",
 ]

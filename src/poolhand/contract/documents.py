@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from poolhand.contract.log import Line
+from poolhand.contract.log import LogLine
 
 
 class Put(Struct, frozen=True, gc=False):
@@ -39,7 +39,7 @@ class Documents(Protocol):
         """
 
     async def put(
-        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
         """Write all documents, and lines with them, and return their versions.
 

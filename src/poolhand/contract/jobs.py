@@ -7,21 +7,21 @@ from typing import Any, Protocol
 
 from poolhand.contract.records import (
     Added,
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Extended,
     Filter,
+    JobBatch,
+    JobPage,
+    JobRequest,
     Lease,
-    Order,
     Owner,
-    Page,
     PoolRow,
     Promoted,
     Refusal,
-    Replaced,
+    ReplacedJob,
     Stored,
-    Wanted,
 )
 from poolhand.rules.job import Status
 from poolhand.rules.queue.pool_spec import PoolSpec
@@ -34,7 +34,7 @@ class StoreTransaction(Protocol):
     async def execute(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows; Unsupported where there are no tables."""
 
-    async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+    async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         """Take a batch in, once committed; nobody is parked."""
 
     async def commit(self) -> None:
@@ -44,7 +44,7 @@ class StoreTransaction(Protocol):
         """Take everything back."""
 
 
-class Insertion(Protocol):
+class UserInsertion(Protocol):
     """Orders made ready to be written by a transaction of the user's own; used from its loop."""
 
     async def write(self, connection: Any) -> None:
@@ -66,13 +66,13 @@ class Jobs(Protocol):
     async def resize(self, pool: str, slots: int | None, by: str) -> None:
         """Give a pool another cap than its declaration, until None gives that back."""
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         """Take batches in, each by itself; bounds, keys and sessions are decided with it."""
 
     async def begin(self) -> StoreTransaction:
         """Begin a transaction of the user's own; others may have to wait for its end."""
 
-    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
         """Make orders ready for a transaction that is not the store's; Unsupported where none is.
 
         Whether they come in is decided when they are promoted, after its commit: a pool that may
@@ -82,10 +82,12 @@ class Jobs(Protocol):
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         """Take parked orders back; return the ids of those that have come in before."""
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
+    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
         """Hand out the best of each pool, which take turns; none goes to two, caps are kept."""
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+    async def replace(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+    ) -> ReplacedJob:
         """Write what became of claimed jobs, each if its token is good, then claim."""
 
     async def release(self, tokens: Sequence[int]) -> None:
@@ -117,7 +119,7 @@ class Jobs(Protocol):
     async def brief(self, id: str) -> bytes | None:
         """Return what a job was ordered with."""
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         """Return a page of jobs, newest first; jobs that come meanwhile move no page."""
 
     async def count(self, which: Filter) -> Mapping[Status, int]:

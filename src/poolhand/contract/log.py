@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Line(Struct, frozen=True, gc=False):
+class LogLine(Struct, frozen=True, gc=False):
     """An entry for a stream of the log; one with a token is good only under that claim."""
 
     stream: str
@@ -18,7 +18,7 @@ class Line(Struct, frozen=True, gc=False):
     token: int | None = None
 
 
-class Written(Struct, frozen=True, gc=False):
+class LogEntry(Struct, frozen=True, gc=False):
     """A line of the log as it is kept; numbers of a stream have no gaps."""
 
     number: int
@@ -30,12 +30,12 @@ class Written(Struct, frozen=True, gc=False):
 class Log(Protocol):
     """Streams of numbered lines."""
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         """Write lines, all but those whose claim is not good; return the tokens of these."""
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]:
+    ) -> list[LogEntry]:
         """Return lines from behind a number on, those whose kind begins so."""
 
     async def trim(self, stream: str, before: int) -> int:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.contract.documents import Put
-from poolhand.contract.log import Line
+from poolhand.contract.log import LogLine
 from poolhand.misuse import OptionsStruct
 from poolhand.rules.job import SESSION_ERASED, Job, Status
 from poolhand.rules.queue.on_busy import OnBusy
@@ -47,7 +47,7 @@ class Lease(Struct, frozen=True):
     buried: bool = False
 
 
-class Order(Struct, frozen=True, gc=False):
+class JobRequest(Struct, frozen=True, gc=False):
     """A job to be added, with what a worker needs to run it, which no store looks into.
 
     `job` is a draft: the store gives it its moments and its place. It may run after `delay` seconds
@@ -67,17 +67,17 @@ class Order(Struct, frozen=True, gc=False):
     triggers: str | None = None
 
 
-class Batch(Struct, frozen=True):
+class JobBatch(Struct, frozen=True):
     """Orders that come in together or not at all.
 
     Where a pool blocks its submitters, one without a place is parked under `owner`, or refused.
     """
 
-    orders: tuple[Order, ...]
+    orders: tuple[JobRequest, ...]
     owner: str | None = None
 
 
-class Entry(StrEnum):
+class Admission(StrEnum):
     """How an order came in: `joined` got the job its key stands for, `parked` waits to come in."""
 
     TAKEN = "taken"
@@ -90,7 +90,7 @@ class Added(Struct, frozen=True, gc=False):
     """What became of one order; `job` is the one its submitter has now."""
 
     job: Job
-    entry: Entry
+    entry: Admission
 
 
 class Refusal(Struct, frozen=True):
@@ -106,7 +106,7 @@ class Refusal(Struct, frozen=True):
     waiting: int = 0
 
 
-class Wanted(Struct, frozen=True, gc=False):
+class ClaimRequest(Struct, frozen=True, gc=False):
     """What an owner would run: as many jobs as it has free slots, of these pools or of all.
 
     Jobs that were set aside are claimed only by their `causes`, before those that are queued; not
@@ -144,7 +144,7 @@ class Change(Struct, frozen=True, gc=False):
     wait: float | None = None
     stuck: bool = False
     documents: tuple[Put, ...] = ()
-    log: tuple[Line, ...] = ()
+    log: tuple[LogLine, ...] = ()
 
     def without_session(self) -> Change:
         """Return what becomes of a turn whose session was erased while it ran."""
@@ -153,7 +153,7 @@ class Change(Struct, frozen=True, gc=False):
         return replace(self, job=job, documents=(), log=log)
 
 
-class Replaced(Struct, frozen=True):
+class ReplacedJob(Struct, frozen=True):
     """Which changes were made, in their order, and what was claimed with them."""
 
     made: tuple[bool, ...]
@@ -200,7 +200,7 @@ class Filter(OptionsStruct, frozen=True):
     id_prefix: str | None = None
 
 
-class Page(Struct, frozen=True):
+class JobPage(Struct, frozen=True):
     """Some jobs, newest first, and the cursor that goes on behind them, None at the end."""
 
     jobs: tuple[Stored, ...]

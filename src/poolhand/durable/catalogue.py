@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 
 from poolhand.contract import Lease, Owner, Put
 from poolhand.durable.calls.call_record import record_of
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import UsageError
 from poolhand.pool.options import Options
 from poolhand.rules.causes import meant
@@ -54,7 +54,7 @@ class TaskRecord(Struct, frozen=True, omit_defaults=True):
     source: str = ""
 
 
-class Published(Struct, frozen=True):
+class PublishedTasks(Struct, frozen=True):
     """The catalogue of one version of an app, and the digest that names it."""
 
     digest: str
@@ -62,11 +62,11 @@ class Published(Struct, frozen=True):
     pools: tuple[Raw, ...] = ()
 
     def document(self, at: datetime) -> Put:
-        data = msgspec.json.encode(Contents(at, self.tasks, self.pools))
+        data = msgspec.json.encode(CatalogueRecord(at, self.tasks, self.pools))
         return Put(f"{PREFIX}{self.digest}", data, None, KEEP_FOR)
 
 
-class Contents(Struct, frozen=True):
+class CatalogueRecord(Struct, frozen=True):
     """What the document of a catalogue holds: tasks, and when a worker last published them.
 
     `pools` are the specs of those that the app declares, undecoded: one that a newer version wrote
@@ -86,7 +86,7 @@ class Contents(Struct, frozen=True):
         return found
 
 
-NOTHING = Contents(datetime.min.replace(tzinfo=UTC), ())
+NOTHING = CatalogueRecord(datetime.min.replace(tzinfo=UTC), ())
 
 
 class Catalogue:
@@ -94,13 +94,13 @@ class Catalogue:
 
     def __init__(self, pools: Callable[[], Sequence[PoolSpec]] = tuple) -> None:
         self._pools = pools
-        self._tasks: dict[str, tuple[Code, str, str, Callable[[], Options]]] = {}
+        self._tasks: dict[str, tuple[TaskCode, str, str, Callable[[], Options]]] = {}
 
-    def add(self, code: Code, pool: str, kind: str, options: Callable[[], Options]) -> None:
+    def add(self, code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> None:
         """Take in a task; its options are asked for later, as its pool may be declared later."""
         self._tasks[code.name] = code, pool, kind, options
 
-    def published(self) -> Published:
+    def published(self) -> PublishedTasks:
         """Return the catalogue as it is written down; on a thread where code of users may run."""
         records = []
         for _, task in sorted(self._tasks.items()):
@@ -110,7 +110,7 @@ class Catalogue:
         pools = [msgspec.json.encode(spec, order="deterministic") for spec in self._pools()]
         data = b"\n".join([msgspec.json.encode(records, order="deterministic"), *pools])
         digest = sha256(data).hexdigest()[:DIGEST_LENGTH]
-        return Published(digest, tuple(records), tuple(map(Raw, pools)))
+        return PublishedTasks(digest, tuple(records), tuple(map(Raw, pools)))
 
 
 class KnownTask(Struct, frozen=True):
@@ -121,7 +121,7 @@ class KnownTask(Struct, frozen=True):
     workers: tuple[Owner, ...] = ()
 
 
-class Readable(Protocol):
+class CatalogueReader(Protocol):
     """The verbs of a store that the catalogue is read with."""
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
@@ -131,7 +131,7 @@ class Readable(Protocol):
     async def leases(self) -> list[Lease]: ...
 
 
-async def known_tasks(store: Readable) -> list[KnownTask]:
+async def known_tasks(store: CatalogueReader) -> list[KnownTask]:
     """Return all published tasks by name: first the newest version of those that have workers."""
     workers = _workers(await store.leases())
     found, after = list[KnownTask](), ""
@@ -149,7 +149,7 @@ def _age(at: datetime) -> float:
 
 
 async def workers_with(
-    store: Readable, task: str, leases: Sequence[Lease]
+    store: CatalogueReader, task: str, leases: Sequence[Lease]
 ) -> tuple[list[Owner], list[str]]:
     """Return the living workers that have a task, and names between which its name leaves open."""
     workers, having, ambiguous = _workers(leases), set[str](), set[str]()
@@ -163,7 +163,9 @@ async def workers_with(
     return [one for one in workers if one.catalogue in having], sorted(ambiguous)
 
 
-async def contents_of(store: Readable, workers: Sequence[Owner]) -> dict[str, Contents]:
+async def contents_of(
+    store: CatalogueReader, workers: Sequence[Owner]
+) -> dict[str, CatalogueRecord]:
     """Return what these workers have published, by the digests that their records name."""
     digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
     return {digest: await _contents(store, digest) for digest in digests}
@@ -173,18 +175,18 @@ def _workers(leases: Sequence[Lease]) -> list[Owner]:
     return [lease.owner for lease in leases if lease.owner.works and not lease.buried]
 
 
-async def _contents(store: Readable, digest: str) -> Contents:
+async def _contents(store: CatalogueReader, digest: str) -> CatalogueRecord:
     found = await store.get_document(f"{PREFIX}{digest}")
     if found is None:
         return NOTHING
     try:
-        return msgspec.json.decode(found[0], type=Contents)
+        return msgspec.json.decode(found[0], type=CatalogueRecord)
     except msgspec.DecodeError:
         # A newer version may write what this one cannot read; it is only a help.
         return NOTHING
 
 
-def _record(code: Code, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
+def _record(code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> TaskRecord:
     usual = options()
     return TaskRecord(
         code.name,

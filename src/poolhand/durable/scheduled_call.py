@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Order
-from poolhand.durable.calls.task_registry import Code
-from poolhand.durable.client.job_request import Call, Orders
+from poolhand.contract import JobRequest
+from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.durable.client.job_request import JobRequests, TaskCall
 from poolhand.durable.client.task import Task
 from poolhand.pool.options import terms
 from poolhand.rules.schedule import EPOCH
@@ -24,11 +24,11 @@ from poolhand.rules.validation import is_writable, shown
 LONGEST_TEXT = 100
 
 
-class Packs(Protocol):
+class CallPacker(Protocol):
     """What the packing of a call needs of an app."""
 
     @property
-    def orders(self) -> Orders: ...
+    def orders(self) -> JobRequests: ...
 
     def pool_id(self, pool: str) -> str: ...
 
@@ -36,12 +36,12 @@ class Packs(Protocol):
 class ScheduledCall(Struct, frozen=True):
     """A packed call, and its arguments as text. No method runs user code."""
 
-    orders: Orders
-    code: Code
-    order: Order
+    orders: JobRequests
+    code: TaskCode
+    order: JobRequest
     text: str
 
-    def order_for(self, key: str, by: str) -> Order:
+    def order_for(self, key: str, by: str) -> JobRequest:
         """Return the order for one job."""
         return self.orders.copy(self.order, by, key, self.code)
 
@@ -54,15 +54,15 @@ class ScheduledCall(Struct, frozen=True):
 
 
 def pack_call(
-    home: Packs,
+    home: CallPacker,
     task: Task[..., Any, Any],
-    code: Code,
+    code: TaskCode,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> ScheduledCall:
     """Pack a call of a task with `code`; raise if the task cannot be called so."""
     agreed = terms(task.usual_options(), task.pool, home.pool_id(task.pool))
-    call = Call(code.name, args, kwargs, code)
+    call = TaskCall(code.name, args, kwargs, code)
     # An empty context: no moment brings along the variables of the code that starts a worker.
     order = Context().run(home.orders.make, call, agreed)
     return ScheduledCall(home.orders, code, order, _text(args, kwargs))

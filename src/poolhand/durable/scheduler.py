@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Batch, Order, Put
-from poolhand.durable.calls.task_registry import Code, Codes
-from poolhand.durable.client.submit import Submissions
+from poolhand.contract import JobBatch, JobRequest, Put
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
+from poolhand.durable.client.submit import StoreSubmitter
 from poolhand.durable.client.task import Task
-from poolhand.durable.client.ticket import Opened
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.scheduled_call import Packs, ScheduledCall, pack_call
+from poolhand.durable.client.ticket import OpenStore
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.scheduled_call import CallPacker, ScheduledCall, pack_call
 from poolhand.errors import PoolhandError, StoreError, UsageError
 from poolhand.pool.config import PoolConfig
 from poolhand.rules import schedule as rules
@@ -60,7 +60,7 @@ class ScheduleRecord(Struct, frozen=True):
     arguments: str = ""
 
 
-class Pause(Struct, frozen=True):
+class SchedulePause(Struct, frozen=True):
     """Whether a schedule is paused, since when, or until when it was."""
 
     paused: bool
@@ -72,7 +72,7 @@ class Pause(Struct, frozen=True):
         return now if self.paused else self.at
 
 
-class Timed:
+class TimedTask:
     """A task with its arguments and one of its schedules, as this process knows them.
 
     Another look is worth while at `look_at`, by the wall clock. It is `ours` if this process was
@@ -113,15 +113,15 @@ class Timed:
     def what(self) -> str:
         return f"schedule of {self.schedule.id}"
 
-    def prepare(self, home: Home, code: Code) -> None:
+    def prepare(self, home: SchedulerApp, code: TaskCode) -> None:
         """Pack the call, once for all moments; raise if the task cannot be called so."""
         self._call = pack_call(home, self.task, code, self._args, self._kwargs)
 
-    def order(self, moment: datetime) -> Order:
+    def order(self, moment: datetime) -> JobRequest:
         """Return the order for the job of a moment."""
         return self._packed().order_for(self.schedule.key(moment), SUBMITTER)
 
-    def single(self) -> Order:
+    def single(self) -> JobRequest:
         """Return the order for a job of no moment; the call is packed anew, here."""
         return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
 
@@ -147,7 +147,7 @@ class Timed:
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
 
 
-class Home(Opened, Packs, Protocol):
+class SchedulerApp(OpenStore, CallPacker, Protocol):
     """What a scheduler needs of its app."""
 
     def config(self, pool: str) -> PoolConfig: ...
@@ -161,14 +161,14 @@ class Scheduler:
     `zone` tells which time zone is meant where none is named.
     """
 
-    def __init__(self, home: Home, codes: Codes, zone: Callable[[], str]) -> None:
+    def __init__(self, home: SchedulerApp, codes: TaskRegistry, zone: Callable[[], str]) -> None:
         self.home = home
         self.zone = zone
         self._codes = codes
-        self._timed: dict[str, Timed] = {}
+        self._timed: dict[str, TimedTask] = {}
         self._is_checked = False
-        self._station: Station | None = None
-        self._loop: tuple[Station, asyncio.Task[None]] | None = None
+        self._station: StoreConnection | None = None
+        self._loop: tuple[StoreConnection, asyncio.Task[None]] | None = None
 
     def add(
         self,
@@ -182,14 +182,14 @@ class Scheduler:
         code, call = self._checked_call(task, args, kwargs)
         schedule = Schedule(task.name, when, missed, call)
         self._check_name(schedule)
-        timed = Timed(schedule, task, args, kwargs)
+        timed = TimedTask(schedule, task, args, kwargs)
         if self._is_checked:
             timed.prepare(self.home, code)
         self._timed = {**self._timed, schedule.id: timed}
         if self._station is not None:
             self.begin(self._station)
 
-    def order(self, id: str) -> Order | None:
+    def order(self, id: str) -> JobRequest | None:
         """Return the order for one more job of a schedule that this process declares."""
         found = self._timed.get(id)
         return None if found is None else found.single()
@@ -215,22 +215,22 @@ class Scheduler:
                     "task another pool"
                 )
 
-    def begin(self, station: Station) -> None:
+    def begin(self, station: StoreConnection) -> None:
         """Submit what is due while this station has workers; from any thread."""
         self._station = station
         if self._timed:
             station.keeper.post(self._begin, station)
 
-    def _begin(self, station: Station) -> None:
+    def _begin(self, station: StoreConnection) -> None:
         if self._loop is not None and self._loop[0] is station and not self._loop[1].done():
             return
         if not station.keeper.closed:
-            work = Clockwork(station, self.home, lambda: list(self._timed.values()))
+            work = SchedulerLoop(station, self.home, lambda: list(self._timed.values()))
             self._loop = station, station.keeper.start("scheduler", work.run)
 
     def _checked_call(
         self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Code, str]:
+    ) -> tuple[TaskCode, str]:
         """Return what packs a call of a task, and what stands for the arguments in names.
 
         Raise if it cannot be called with them.
@@ -239,7 +239,7 @@ class Scheduler:
         if self._codes.find(task.name) is not code:
             raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
         # With a signature of its own: that of the task would keep types that are not yet defined.
-        trial = Code(code.name, code.fn, code.parcels)
+        trial = TaskCode(code.name, code.fn, code.parcels)
         try:
             trial.pack(args, kwargs)
         except UsageError as error:
@@ -258,18 +258,18 @@ class Scheduler:
             )
 
 
-class Clockwork:
+class SchedulerLoop:
     """The loop of one station; everything happens on its keeper."""
 
     def __init__(
-        self, station: Station, opened: Opened, timed: Callable[[], Sequence[Timed]]
+        self, station: StoreConnection, opened: OpenStore, timed: Callable[[], Sequence[TimedTask]]
     ) -> None:
         self._station = station
         self._keeper = station.keeper
         self._runtime = station.keeper.runtime
         self._timed = timed
         self._seen = self._runtime.wall()
-        self._submissions = Submissions(opened, station.events, self._keeper.news.tell)
+        self._submissions = StoreSubmitter(opened, station.events, self._keeper.news.tell)
         for one in timed():
             # What is known of a schedule is not older than this loop.
             one.look_at = None
@@ -308,7 +308,7 @@ class Clockwork:
         left = (min(looks) - now).total_seconds() if looks else LOOK_EVERY
         return min(LOOK_EVERY, max(SOONEST, left))
 
-    async def _attend(self, one: Timed) -> None:
+    async def _attend(self, one: TimedTask) -> None:
         """Submit what is due, and write it down."""
         if not one.is_renewed(self._runtime.wall()):
             # First: a schedule that can be seen can be triggered.
@@ -337,7 +337,7 @@ class Clockwork:
         # Where another was first it may have seen less than we did, or more.
         one.look_at = self._next_look(one, past, now) if written else now
 
-    async def _renew(self, one: Timed) -> None:
+    async def _renew(self, one: TimedTask) -> None:
         """Keep the call and the pause for another year: the schedule is still declared."""
         store = self._keeper.store
         await store.put([one.call()])
@@ -349,21 +349,21 @@ class Clockwork:
             await store.put([Put(one.pause_document, value, version, KEEP.total_seconds())])
         one.renewed_at = self._runtime.wall()
 
-    def _next_look(self, one: Timed, past: Past, now: datetime) -> datetime:
+    def _next_look(self, one: TimedTask, past: Past, now: datetime) -> datetime:
         coming = rules.upcoming(one.schedule, past, now)
         wait = 0.0 if one.ours else self._runtime.random.uniform(*PATIENCE)
         at = NEVER if coming is None else coming + timedelta(seconds=wait)
         return min(at, now + RENEW_EVERY)
 
     async def _submit(
-        self, one: Timed, moments: Sequence[datetime]
+        self, one: TimedTask, moments: Sequence[datetime]
     ) -> tuple[list[datetime], PoolhandError | None]:
         """Hand in the jobs of moments; return those that are in before the first refused one."""
         done: list[datetime] = []
         for start in range(0, len(moments), AT_ONCE):
             part = moments[start : start + AT_ONCE]
             # Under no owner: where submitters are blocked it is refused, and comes again.
-            batches = [Batch((one.order(moment),)) for moment in part]
+            batches = [JobBatch((one.order(moment),)) for moment in part]
             refusal: PoolhandError | None = None
             for moment, answer in zip(part, await self._keeper.store.add(batches), strict=True):
                 try:
@@ -376,7 +376,7 @@ class Clockwork:
                 return done, refusal
         return done, None
 
-    def _tell_cut(self, one: Timed, past: Past, moments: Sequence[datetime]) -> None:
+    def _tell_cut(self, one: TimedTask, past: Past, moments: Sequence[datetime]) -> None:
         if len(moments) == rules.MOST and rules.leaves_out(one.schedule, past, moments[0]):
             text = (
                 f"more than {rules.MOST:,} moments were missed since {past.last.isoformat()}; "
@@ -385,10 +385,10 @@ class Clockwork:
             self._keeper.trouble(one.what, PoolhandError(text))
 
 
-def read_pause(found: tuple[bytes, int] | None) -> Pause | None:
+def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:
     """Return a pause as it is kept; None where there is none, or one of a newer version."""
     with suppress(msgspec.DecodeError):
-        return None if found is None else msgspec.json.decode(found[0], type=Pause)
+        return None if found is None else msgspec.json.decode(found[0], type=SchedulePause)
     return None
 
 

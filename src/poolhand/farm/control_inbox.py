@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from poolhand.contract import Put
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.farm.records import (
     ANSWERS,
     FARMS,
@@ -14,18 +14,18 @@ from poolhand.farm.records import (
     TOPIC,
     WISHES,
     WRITE_EVERY,
+    ControlAnswer,
+    ControlRequest,
     FarmRecord,
-    Wish,
-    WishAnswer,
     read,
     write,
 )
 
 
-class Notices:
+class ControlInbox:
     """Writes and reads for one farm, on the keeper; everything may raise a StoreError."""
 
-    def __init__(self, station: Station, farm: str) -> None:
+    def __init__(self, station: StoreConnection, farm: str) -> None:
         self._station = station
         self._key = f"{FARMS}{farm}"
         self._wishes = f"{WISHES}{farm}/"
@@ -45,7 +45,7 @@ class Notices:
     async def withdraw(self) -> None:
         await self._station.keeper.ask(lambda: self._station.store.delete(self._key))
 
-    async def grant(self, grant: Callable[[Wish], Awaitable[WishAnswer]]) -> None:
+    async def grant(self, grant: Callable[[ControlRequest], Awaitable[ControlAnswer]]) -> None:
         """Take all wishes, one after the other, and answer them."""
         for key in await self._station.keeper.ask(lambda: self._station.store.scan(self._wishes)):
             wish = await self._take(key)
@@ -53,14 +53,14 @@ class Notices:
                 answer = await grant(wish)
                 await self._answer(wish, answer)
 
-    async def _take(self, key: str) -> Wish | None:
+    async def _take(self, key: str) -> ControlRequest | None:
         store = self._station.store
         found = await self._station.keeper.ask(lambda: store.get_document(key))
         if found is None or not await self._station.keeper.ask(lambda: store.delete(key, found[1])):
             return None
-        return read(found[0], Wish)
+        return read(found[0], ControlRequest)
 
-    async def _answer(self, wish: Wish, answer: WishAnswer) -> None:
+    async def _answer(self, wish: ControlRequest, answer: ControlAnswer) -> None:
         put = Put(f"{ANSWERS}{wish.id}", write(answer), None, KEEP_WISH)
         await self._station.keeper.ask(lambda: self._station.store.put([put]))
         self._station.keeper.post(self._station.store.publish, TOPIC)

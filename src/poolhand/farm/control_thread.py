@@ -20,16 +20,16 @@ from typing import Protocol
 from poolhand.farm.history import History, running
 from poolhand.farm.protocol import (
     CHUNK,
-    Alive,
-    Answer,
-    Ask,
-    Beat,
-    Bye,
-    Employ,
-    Inbox,
-    Orders,
+    Goodbye,
+    HeartbeatMessage,
+    MessageBuffer,
+    Ping,
+    SnapshotAnswer,
+    SnapshotRequest,
+    Start,
     Stop,
-    Words,
+    SupervisorMessages,
+    WorkerMessages,
     packed,
 )
 from poolhand.farm.records import MOST_JOBS
@@ -46,7 +46,7 @@ SEND_SECONDS = 5.0
 LOOK_EVERY = 1.0  # whether the time has come to end, however rarely it beats
 
 
-class AtWork(Protocol):
+class WorkerAtWork(Protocol):
     """What can be seen of a worker from another thread."""
 
     @property
@@ -89,17 +89,17 @@ class Pulse:
         self._asked_at = None
 
 
-class Post:
+class ControlThread:
     """Speaks with the supervisor, on a thread of its own, from the first moment of the process."""
 
     def __init__(self, link: socket.socket, runtime: Runtime) -> None:
         self._link = link
         self._now = runtime.monotonic
-        self._inbox = Inbox()
+        self._inbox = MessageBuffer()
         self._sending, self._beating = Lock(), Lock()
         self._open = self._hears = True
         self._nothing = Event()
-        self._early: list[Orders] = []
+        self._early: list[SupervisorMessages] = []
         self.employ = self._first_order()
         settings = self.employ.settings
         self.history = History(settings.task_history_max)
@@ -109,7 +109,7 @@ class Post:
         self._beats_at = 0.0
         self._told = 0
         self._pulses: list[Pulse] = []
-        self._worker: AtWork | None = None
+        self._worker: WorkerAtWork | None = None
         self._on_stop: Callable[[Stop], None] | None = None
         self._farewell: Callable[[float], None] | None = None
         self._leaving: Stop | None = None
@@ -124,7 +124,7 @@ class Post:
 
     def ready(
         self,
-        worker: AtWork,
+        worker: WorkerAtWork,
         on_stop: Callable[[Stop], None],
         farewell: Callable[[float], None],
     ) -> None:
@@ -139,7 +139,7 @@ class Post:
         self._worker = worker
         self._beat()
 
-    def say(self, word: Words) -> None:
+    def say(self, word: WorkerMessages) -> None:
         """Send a word; from any thread. A supervisor that is gone hears nothing."""
         with self._sending:
             if self._open:
@@ -200,19 +200,19 @@ class Post:
             self._orphaned()
             return
         self._heard_at = self._now()
-        for order in self._inbox.orders(data):
+        for order in self._inbox.from_supervisor(data):
             self._obey(order)
 
-    def _obey(self, order: Orders) -> None:
+    def _obey(self, order: SupervisorMessages) -> None:
         match order:
             case Stop():
                 self._stop(order)
-            case Ask(number, after, limit):
+            case SnapshotRequest(number, after, limit):
                 jobs = running(self._worker.jobs()) if self._worker is not None else ()
                 me = self.employ
                 found = self.history.snapshot(me.farm, me.worker, jobs, after, limit)
-                self.say(Answer(number, found))
-            case Alive() | Employ():
+                self.say(SnapshotAnswer(number, found))
+            case Ping() | Start():
                 pass
 
     def _stop(self, stop: Stop) -> None:
@@ -255,7 +255,7 @@ class Post:
         if worker.spent:
             self.leave(None, f"{settings.max_jobs_per_worker} jobs are done")
 
-    def bye(self, word: Bye) -> None:
+    def bye(self, word: Goodbye) -> None:
         """Say the last words: how it stands at the end, and that all is written."""
         self._beat()
         self.say(word)
@@ -267,7 +267,7 @@ class Post:
             # The last beat comes from another thread.
             ended, self._told = self.history.newest(self._told, MOST_FINISHED)
         self.say(
-            Beat(
+            HeartbeatMessage(
                 ready=worker is not None,
                 leaving=None if leaving is None else leaving.why,
                 active=0 if worker is None else worker.running,
@@ -281,15 +281,15 @@ class Post:
             )
         )
 
-    def _first_order(self) -> Employ:
+    def _first_order(self) -> Start:
         while True:
             data = self._link.recv(CHUNK)
             if not data:
                 raise EOFError("the supervisor is gone")
-            orders = self._inbox.orders(data)
+            orders = self._inbox.from_supervisor(data)
             if orders:
                 first = orders[0]
-                assert isinstance(first, Employ)
+                assert isinstance(first, Start)
                 self._early = orders[1:]
                 self._link.settimeout(SEND_SECONDS)
                 return first

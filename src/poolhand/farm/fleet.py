@@ -13,19 +13,19 @@ from msgspec.structs import replace
 
 from poolhand.durable.worker.unfinished import Unfinished, cut_short_text
 from poolhand.farm.history import History
-from poolhand.farm.output_relay import Relay
+from poolhand.farm.output_relay import OutputRelay
 from poolhand.farm.protocol import (
-    Answer,
-    Beat,
-    Bye,
     CutShort,
-    Employ,
-    Failed,
-    Happened,
-    Words,
+    Goodbye,
+    HeartbeatMessage,
+    SnapshotAnswer,
+    Start,
+    StartFailed,
+    TroubleReport,
+    WorkerMessages,
 )
 from poolhand.farm.records import LONGEST_TEXT, MOST_TROUBLES, Snapshot, Trouble
-from poolhand.farm.worker_handle import Hired
+from poolhand.farm.worker_handle import WorkerHandle
 from poolhand.observe import events
 from poolhand.observe.failures import warn
 from poolhand.pool.slots.process_parent import ending
@@ -40,7 +40,7 @@ LAST_WORDS = 0.5  # seconds in which all that a dead process wrote is read
 _log = logging.getLogger("poolhand")
 
 
-class Staff:
+class Fleet:
     """Starts, hears, watches and dismisses worker processes; on the loop of the supervisor.
 
     `on_death` is called when one dies that was not told to: its jobs are to be taken back.
@@ -48,13 +48,13 @@ class Staff:
 
     def __init__(
         self,
-        employ: Employ,
+        employ: Start,
         runtime: Runtime,
         heard: events.Events,
         on_death: Callable[[], None],
         hides_output: bool = False,
     ) -> None:
-        self.hired: dict[str, Hired] = {}
+        self.hired: dict[str, WorkerHandle] = {}
         self.wanted = employ.settings.min_workers
         self.held = 0
         self.settings = employ.settings
@@ -66,7 +66,7 @@ class Staff:
         self._events = heard
         self._on_death = on_death
         self._hides = hides_output
-        self.relay = Relay(shows=not hides_output)
+        self.relay = OutputRelay(shows=not hides_output)
         self._numbers, self._questions = count(1), count(1)
         self._deaths = Deaths()
         self._closed = False
@@ -79,12 +79,12 @@ class Staff:
     # What can be seen.
 
     @property
-    def staying(self) -> list[Hired]:
+    def staying(self) -> list[WorkerHandle]:
         """Those who are wanted, oldest first."""
         return [one for one in self.hired.values() if one.stays]
 
     @property
-    def ready(self) -> list[Hired]:
+    def ready(self) -> list[WorkerHandle]:
         """Those of them who take jobs."""
         return [one for one in self.staying if one.is_ready]
 
@@ -140,7 +140,7 @@ class Staff:
         """From when on the next one may be started."""
         return may_start_at(self._deaths)
 
-    def dismiss(self, hired: Hired, grace: float | None, why: str) -> None:
+    def dismiss(self, hired: WorkerHandle, grace: float | None, why: str) -> None:
         if hired.leaving is None:
             self._tell(events.ProcessLeaving("", hired.id, why))
         hired.dismiss(grace, why, self._runtime.monotonic())
@@ -166,7 +166,7 @@ class Staff:
                 why = "another one has taken its place" if replaced else "its place is needed"
                 self.dismiss(old, None, why)
 
-    def _awaits(self, old: Hired) -> bool:
+    def _awaits(self, old: WorkerHandle) -> bool:
         """Tell whether fewer workers than wanted are ready, while an old one is still there."""
         return old.id in self.hired and not self._closed and len(self.ready) < self.wanted
 
@@ -211,7 +211,7 @@ class Staff:
         for hired in list(self.hired.values()):
             self.dismiss(hired, grace, "the farm stops")
 
-    async def snapshot(self, hired: Hired, after: int, limit: int) -> Snapshot | None:
+    async def snapshot(self, hired: WorkerHandle, after: int, limit: int) -> Snapshot | None:
         """Return what a worker runs and has lately finished; None if it does not say."""
         number = next(self._questions)
         future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
@@ -243,7 +243,7 @@ class Staff:
     async def _hire(self) -> None:
         id = f"{self._employ.farm}.{next(self._numbers)}"
         now, wall = self._runtime.monotonic(), self._runtime.wall()
-        hired = Hired(replace(self._employ, worker=id, settings=self.settings), now, wall)
+        hired = WorkerHandle(replace(self._employ, worker=id, settings=self.settings), now, wall)
         try:
             await hired.start(self.relay)
         except OSError as error:
@@ -259,7 +259,7 @@ class Staff:
             # Meanwhile: nothing runs there yet.
             self.dismiss(hired, 0.0, "the farm stops")
 
-    async def _attend(self, hired: Hired) -> None:
+    async def _attend(self, hired: WorkerHandle) -> None:
         await hired.listen(self._hear, self._runtime.monotonic)
         del self.hired[hired.id]
         if hired.beat is not None:
@@ -272,7 +272,7 @@ class Staff:
         self._part(hired, last_words)
         self.changed.set()
 
-    def _part(self, hired: Hired, last_words: str) -> None:
+    def _part(self, hired: WorkerHandle, last_words: str) -> None:
         """Tell how a process has ended, and have its jobs taken back if that was not meant."""
         beat = hired.beat
         if hired.leaving is not None and (hired.said_bye or hired.code == 0):
@@ -300,15 +300,15 @@ class Staff:
         self.trouble(f"{text}: {why}" if why else text, hired.id)
         self._on_death()
 
-    def _cut_short(self, hired: Hired, handed_back: tuple[str, ...], text: str) -> None:
+    def _cut_short(self, hired: WorkerHandle, handed_back: tuple[str, ...], text: str) -> None:
         """Report jobs that a worker could not finish before it had to end."""
         hired.cut_short = handed_back
         self.handed_back += handed_back
         self.trouble(text, hired.id)
 
-    def _hear(self, hired: Hired, word: Words) -> None:
+    def _hear(self, hired: WorkerHandle, word: WorkerMessages) -> None:
         match word:
-            case Beat():
+            case HeartbeatMessage():
                 if word.ready and not hired.is_ready:
                     self._deaths = came_up(self._deaths)
                     took = self._runtime.monotonic() - hired.started_at
@@ -320,17 +320,17 @@ class Staff:
                 hired.beat = word
                 for job in word.finished:
                     self.history.add(job)
-            case Happened(text, job):
+            case TroubleReport(text, job):
                 self.trouble(text, hired.id, job)
             case CutShort(handed_back, text):
                 self._cut_short(hired, handed_back, text)
-            case Failed(text):
+            case StartFailed(text):
                 hired.failure = text
-            case Answer(number, snapshot):
+            case SnapshotAnswer(number, snapshot):
                 future = self._asked.get(number)
                 if future is not None and not future.done():
                     future.set_result(snapshot)
-            case Bye(completed, failed, handed_back):
+            case Goodbye(completed, failed, handed_back):
                 hired.said_bye = True
                 hired.handed_back = handed_back
                 if hired.beat is not None:

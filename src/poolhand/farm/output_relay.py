@@ -24,7 +24,7 @@ CLOSE_WITHIN = 2.0
 STDOUT, STDERR = 1, 2
 
 
-class Stream:
+class OutputStream:
     """One pipe from a worker: its lines go to `target`, and their end is kept."""
 
     def __init__(self, worker: str, file: int, target: int) -> None:
@@ -43,7 +43,7 @@ class Stream:
         return [f"{self.worker} | {safe(line)}\n" for line in lines]
 
 
-class Relay:
+class OutputRelay:
     """Reads what all workers of a supervisor write; `shows` it, or only keeps its end."""
 
     def __init__(self, shows: bool) -> None:
@@ -66,7 +66,7 @@ class Relay:
         for (ours, theirs), target in zip(made, (STDOUT, STDERR), strict=True):
             with suppress(OSError, AttributeError):
                 fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, ROOM)
-            self._begin(Stream(worker, ours, target))
+            self._begin(OutputStream(worker, ours, target))
         return made[0][1], made[1][1]
 
     def last(self, worker: str, within: float) -> str:
@@ -87,7 +87,7 @@ class Relay:
             if not self._thread.is_alive():
                 _close(self._waker)
 
-    def _begin(self, stream: Stream) -> None:
+    def _begin(self, stream: OutputStream) -> None:
         with self._changed:
             self._open[stream.worker] = self._open.get(stream.worker, 0) + 1
         os.set_blocking(stream.file, False)
@@ -116,7 +116,7 @@ class Relay:
         self._selector.close()
         _close(*files)
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: OutputStream) -> None:
         try:
             data = os.read(stream.file, CHUNK)
         except BlockingIOError:

@@ -1,7 +1,8 @@
 """What a supervisor and its worker processes say to each other, over a pipe between the two.
 
 A pipe, not the store: who watches over a worker must hear it while the store is away, and when one
-end of it dies the other knows at once.
+end of it dies the other knows at once. The tags are those of older versions: during an upgrade an
+older supervisor and a newer worker understand each other.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _HEAD = Layout(">I")
 CHUNK = 65_536  # bytes that are read at once
 
 
-class Order(Struct, frozen=True, tag=True):
+class SupervisorMessage(Struct, frozen=True, tag=True):
     """The root of what a supervisor says."""
 
 
-class Employ(Order, frozen=True):
+class Start(SupervisorMessage, frozen=True, tag="Employ"):
     """The first word: which app to run, as whom, under which settings."""
 
     app: str
@@ -34,11 +35,11 @@ class Employ(Order, frozen=True):
     verbose: bool = False
 
 
-class Alive(Order, frozen=True):
+class Ping(SupervisorMessage, frozen=True, tag="Alive"):
     """The supervisor shows life."""
 
 
-class Stop(Order, frozen=True):
+class Stop(SupervisorMessage, frozen=True, tag="Stop"):
     """Take no more jobs, finish within `grace` seconds (None: however long that takes), and end."""
 
     farm: str
@@ -46,7 +47,7 @@ class Stop(Order, frozen=True):
     why: str
 
 
-class Ask(Order, frozen=True):
+class SnapshotRequest(SupervisorMessage, frozen=True, tag="Ask"):
     """Tell what runs and what has lately ended; the answer bears this number."""
 
     number: int
@@ -54,11 +55,11 @@ class Ask(Order, frozen=True):
     limit: int
 
 
-class Word(Struct, frozen=True, tag=True):
+class WorkerMessage(Struct, frozen=True, tag=True):
     """The root of what a worker says."""
 
 
-class Beat(Word, frozen=True):
+class HeartbeatMessage(WorkerMessage, frozen=True, tag="Beat"):
     """A worker shows life, and tells how it is; `finished` are the newest since the last beat."""
 
     ready: bool
@@ -73,34 +74,34 @@ class Beat(Word, frozen=True):
     finished: tuple[FinishedJob, ...] = ()
 
 
-class Happened(Word, frozen=True):
+class TroubleReport(WorkerMessage, frozen=True, tag="Happened"):
     """Something that the supervisor should know at once."""
 
     text: str
     job: str | None = None
 
 
-class CutShort(Word, frozen=True):
+class CutShort(WorkerMessage, frozen=True):
     """The worker has to end while jobs run: those that are handed back, and what is said of all."""
 
     handed_back: tuple[str, ...]
     text: str
 
 
-class Failed(Word, frozen=True):
+class StartFailed(WorkerMessage, frozen=True, tag="Failed"):
     """The worker cannot work, and ends."""
 
     text: str
 
 
-class Answer(Word, frozen=True):
+class SnapshotAnswer(WorkerMessage, frozen=True, tag="Answer"):
     """What was asked for."""
 
     number: int
     snapshot: Snapshot
 
 
-class Bye(Word, frozen=True):
+class Goodbye(WorkerMessage, frozen=True, tag="Bye"):
     """All is written; the process ends."""
 
     completed: int
@@ -108,30 +109,34 @@ class Bye(Word, frozen=True):
     handed_back: int
 
 
-Orders = Employ | Alive | Stop | Ask
-Words = Beat | Happened | CutShort | Failed | Answer | Bye
+SupervisorMessages = Start | Ping | Stop | SnapshotRequest
+WorkerMessages = (
+    HeartbeatMessage | TroubleReport | CutShort | StartFailed | SnapshotAnswer | Goodbye
+)
 
 _encoder = msgspec.msgpack.Encoder()
-_orders: msgspec.msgpack.Decoder[Orders] = msgspec.msgpack.Decoder(Orders)
-_words: msgspec.msgpack.Decoder[Words] = msgspec.msgpack.Decoder(Words)
+_supervisor_messages: msgspec.msgpack.Decoder[SupervisorMessages] = msgspec.msgpack.Decoder(
+    SupervisorMessages
+)
+_worker_messages: msgspec.msgpack.Decoder[WorkerMessages] = msgspec.msgpack.Decoder(WorkerMessages)
 
 
-def packed(message: Orders | Words) -> bytes:
+def packed(message: SupervisorMessages | WorkerMessages) -> bytes:
     """Return a message as it goes through the pipe."""
     body = _encoder.encode(message)
     return _HEAD.pack(len(body)) + body
 
 
-class Inbox(msgspec.Struct):
+class MessageBuffer(msgspec.Struct):
     """Makes messages of the bytes that come, however they were cut."""
 
     _bytes: bytearray = msgspec.field(default_factory=bytearray)
 
-    def orders(self, data: bytes) -> list[Orders]:
-        return [_orders.decode(body) for body in self._bodies(data)]
+    def from_supervisor(self, data: bytes) -> list[SupervisorMessages]:
+        return [_supervisor_messages.decode(body) for body in self._bodies(data)]
 
-    def words(self, data: bytes) -> list[Words]:
-        return [_words.decode(body) for body in self._bodies(data)]
+    def from_worker(self, data: bytes) -> list[WorkerMessages]:
+        return [_worker_messages.decode(body) for body in self._bodies(data)]
 
     def _bodies(self, data: bytes) -> list[bytes]:
         self._bytes += data

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 FARMS = "farm/"  # the record of each, by its id
 WISHES = "farm-wish/"  # what is wished of each, by the id of the farm, then of the wish
@@ -46,7 +46,7 @@ class FarmState(StrEnum):
     STOPPING = "stopping"
 
 
-class RunningJob(View, frozen=True, gc=False):
+class RunningJob(PlainView, frozen=True, gc=False):
     """A job that runs in a worker."""
 
     id: str
@@ -56,7 +56,7 @@ class RunningJob(View, frozen=True, gc=False):
     mark: str | None = None
 
 
-class FinishedJob(View, frozen=True, gc=False):
+class FinishedJob(PlainView, frozen=True, gc=False):
     """A job as its worker saw it end: over, or to be tried again."""
 
     id: str
@@ -70,7 +70,7 @@ class FinishedJob(View, frozen=True, gc=False):
     error: Fault | None = None
 
 
-class WorkerRecord(View, frozen=True):
+class WorkerRecord(PlainView, frozen=True):
     """A worker process as its supervisor knows it.
 
     `heard` is how many seconds ago it last showed life, `blocked` for how many its event loop has
@@ -95,7 +95,7 @@ class WorkerRecord(View, frozen=True):
     leaving_why: str | None = None
 
 
-class Trouble(View, frozen=True):
+class Trouble(PlainView, frozen=True):
     """Something that went wrong in a farm, in one line; a job may be to blame."""
 
     at: datetime
@@ -104,7 +104,7 @@ class Trouble(View, frozen=True):
     job: str | None = None
 
 
-class FarmRecord(View, frozen=True):
+class FarmRecord(PlainView, frozen=True):
     """A farm: its bounds, its load and its workers.
 
     `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
@@ -146,7 +146,7 @@ class FarmRecord(View, frozen=True):
         return self.age >= SILENT_AFTER
 
 
-class WishKind(StrEnum):
+class ControlKind(StrEnum):
     """What can be wished of a farm; of one worker, if it is named: drain and snapshot."""
 
     DRAIN = "drain"  # finish what runs, then end; a worker is replaced
@@ -155,11 +155,11 @@ class WishKind(StrEnum):
     SNAPSHOT = "snapshot"  # tell what runs and what has lately ended
 
 
-class Wish(Struct, frozen=True):
+class ControlRequest(Struct, frozen=True):
     """What somebody wants of a farm."""
 
     id: str
-    kind: WishKind
+    kind: ControlKind
     by: str
     worker: str | None = None
     minimum: int | None = None
@@ -168,7 +168,7 @@ class Wish(Struct, frozen=True):
     limit: int = 100
 
 
-class Snapshot(View, frozen=True):
+class Snapshot(PlainView, frozen=True):
     """What a farm, or one of its workers, runs and has lately finished, newest first.
 
     `finished` is a page; `after` goes on behind it, None at the end.
@@ -181,7 +181,7 @@ class Snapshot(View, frozen=True):
     after: int | None = None
 
 
-class WishAnswer(View, frozen=True):
+class ControlAnswer(PlainView, frozen=True):
     """What came of a wish: a sentence, and what was asked for."""
 
     done: bool
@@ -192,7 +192,7 @@ class WishAnswer(View, frozen=True):
 T = TypeVar("T")
 
 
-def write(record: FarmRecord | Wish | WishAnswer) -> bytes:
+def write(record: FarmRecord | ControlRequest | ControlAnswer) -> bytes:
     return msgspec.json.encode(record)
 
 

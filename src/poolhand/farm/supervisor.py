@@ -18,16 +18,30 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from poolhand.contract import PoolRow
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import StoreError
-from poolhand.farm.control_inbox import Notices
-from poolhand.farm.fleet import Staff
-from poolhand.farm.protocol import Employ
-from poolhand.farm.records import TOPIC, FarmRecord, FarmState, Wish, WishAnswer, WishKind
-from poolhand.farm.worker_handle import Hired
+from poolhand.farm.control_inbox import ControlInbox
+from poolhand.farm.fleet import Fleet
+from poolhand.farm.protocol import Start
+from poolhand.farm.records import (
+    TOPIC,
+    ControlAnswer,
+    ControlKind,
+    ControlRequest,
+    FarmRecord,
+    FarmState,
+)
+from poolhand.farm.worker_handle import WorkerHandle
 from poolhand.observe import events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Speech
-from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, runnable, wanted_for
+from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
+from poolhand.rules.scaling.worker_count import (
+    CapWatch,
+    FarmLoad,
+    FarmTrend,
+    decide,
+    runnable,
+    wanted_for,
+)
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
@@ -43,7 +57,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _log = logging.getLogger("poolhand")
 
 
-class Employer(Protocol):
+class SupervisedApp(Protocol):
     """The app whose jobs are run."""
 
     @property
@@ -54,7 +68,7 @@ class Employer(Protocol):
 
     def served_pools(self) -> tuple[str, ...]: ...
 
-    async def station(self) -> Station: ...
+    async def station(self) -> StoreConnection: ...
 
     async def close(self) -> None: ...
 
@@ -67,20 +81,20 @@ class Supervisor:
 
     def __init__(
         self,
-        app: Employer,
+        app: SupervisedApp,
         name: str,
         settings: FarmSettings,
         pools: tuple[str, ...] | None,
-        speech: Speech,
+        speech: Verbosity,
     ) -> None:
         self.id = _name_of_farm(app.runtime)
-        employ = Employ(name, self.id, "", settings, pools, speech.loglevel, speech.verbose)
+        employ = Start(name, self.id, "", settings, pools, speech.loglevel, speech.verbose)
         self._app = app
         self._employ = employ
         self._now = app.runtime.monotonic
         self._started_at = app.runtime.wall()
         self.state = FarmState.STARTING
-        self._trend = Trend()
+        self._trend = FarmTrend()
         self._caps = CapWatch()
         self._demand = self._queued = 0
         self._asked_for = employ.settings.min_workers
@@ -89,9 +103,9 @@ class Supervisor:
         self._wished = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._station: Station | None = None
+        self._station: StoreConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._staff = Staff(
+        self._staff = Fleet(
             employ, app.runtime, app.events, self._look_for_dead, hides_output=speech.quiet
         )
 
@@ -107,7 +121,7 @@ class Supervisor:
         """Run the farm until it is told to stop, and all is over."""
         self._loop = asyncio.get_running_loop()
         self._station = station = await self._app.station()
-        self._notices = Notices(station, self.id)
+        self._notices = ControlInbox(station, self.id)
         station.heard[TOPIC] = self._hint
         settings = self.settings
         bounds = (settings.min_workers, settings.max_workers, settings.prefetch_per_worker)
@@ -235,7 +249,7 @@ class Supervisor:
             self._asked_for = wanted_for(settings, could_run)
             return
         self._demand = startable + self._own(running, startable)
-        load = Load(staff.wanted, self._demand, startable, staff.all_busy)
+        load = FarmLoad(staff.wanted, self._demand, startable, staff.all_busy)
         step = decide(settings, load, self._trend, self._now())
         self._trend = step.trend
         if step.wanted != staff.wanted:
@@ -306,47 +320,47 @@ class Supervisor:
         station, names = self._station, self._served
         return await station.keeper.ask(lambda: station.store.pools(names))
 
-    async def _grant(self, wish: Wish) -> WishAnswer:
+    async def _grant(self, wish: ControlRequest) -> ControlAnswer:
         hired = None if wish.worker is None else self._staff.hired.get(wish.worker)
         if wish.worker is not None and hired is None:
-            return WishAnswer(False, f"there is no worker {wish.worker}")
+            return ControlAnswer(False, f"there is no worker {wish.worker}")
         match wish.kind:
-            case WishKind.DRAIN if hired is not None:
+            case ControlKind.DRAIN if hired is not None:
                 self._staff.dismiss(hired, None, f"{wish.by} wants it")
-                return WishAnswer(True, f"worker {hired.id} ends when its jobs are over")
-            case WishKind.DRAIN:
+                return ControlAnswer(True, f"worker {hired.id} ends when its jobs are over")
+            case ControlKind.DRAIN:
                 self.end_within(None)
-                return WishAnswer(True, f"farm {self.id} ends when its jobs are over")
-            case WishKind.RESTART:
+                return ControlAnswer(True, f"farm {self.id} ends when its jobs are over")
+            case ControlKind.RESTART:
                 self.renew()
-                return WishAnswer(True, "all workers are replaced, one after the other")
-            case WishKind.BOUNDS:
+                return ControlAnswer(True, "all workers are replaced, one after the other")
+            case ControlKind.BOUNDS:
                 return self._bound(wish)
-            case WishKind.SNAPSHOT if hired is not None:
+            case ControlKind.SNAPSHOT if hired is not None:
                 found = await self._staff.snapshot(hired, wish.after, wish.limit)
                 if found is None:
-                    return WishAnswer(False, f"worker {hired.id} does not answer")
-                return WishAnswer(True, "", found)
-            case WishKind.SNAPSHOT:
+                    return ControlAnswer(False, f"worker {hired.id} does not answer")
+                return ControlAnswer(True, "", found)
+            case ControlKind.SNAPSHOT:
                 running = [job for one in self.record().workers for job in one.jobs]
                 history = self._staff.history
                 page = history.snapshot(self.id, None, running, wish.after, wish.limit)
-                return WishAnswer(True, "", page)
+                return ControlAnswer(True, "", page)
 
-    def _bound(self, wish: Wish) -> WishAnswer:
+    def _bound(self, wish: ControlRequest) -> ControlAnswer:
         least = self.settings.min_workers if wish.minimum is None else wish.minimum
         most = self.settings.max_workers if wish.maximum is None else wish.maximum
         if not 0 <= least <= most:
-            return WishAnswer(False, f"at least {least} and at most {most} cannot both be")
+            return ControlAnswer(False, f"at least {least} and at most {most} cannot both be")
         self._staff.settings = replace(self.settings, min_workers=least, max_workers=most)
         if self.settings.external:
             self._staff.wanted = least
             self._staff.changed.set()
-        return WishAnswer(True, f"{least} to {most} workers")
+        return ControlAnswer(True, f"{least} to {most} workers")
 
     async def _come_to_an_end(self) -> None:
         """Wait for all workers; tell and then kill those who are there after the grace."""
-        for after, blow in ((TERM_AFTER, Hired.terminate), (KILL_AFTER, Hired.kill)):
+        for after, blow in ((TERM_AFTER, WorkerHandle.terminate), (KILL_AFTER, WorkerHandle.kill)):
             await self._gone_by(after)
             for hired in list(self._staff.hired.values()):
                 blow(hired)

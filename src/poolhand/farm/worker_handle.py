@@ -15,39 +15,39 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from poolhand.farm.output_relay import Relay
+from poolhand.farm.output_relay import OutputRelay
 from poolhand.farm.protocol import (
     CHUNK,
-    Alive,
-    Ask,
-    Beat,
-    Employ,
-    Inbox,
-    Orders,
+    HeartbeatMessage,
+    MessageBuffer,
+    Ping,
+    SnapshotRequest,
+    Start,
     Stop,
-    Words,
+    SupervisorMessages,
+    WorkerMessages,
     packed,
 )
 from poolhand.farm.records import WorkerRecord, WorkerState
-from poolhand.rules.scaling.liveness import Sight
+from poolhand.rules.scaling.liveness import LivenessFacts
 
 ENTRY = "poolhand.worker_process"
 GONE_EVERY = 0.02  # how often it is seen whether a process that closed its pipe has ended
 GONE_WITHIN = 5.0  # after which it is killed
 
 
-class Hired:
+class WorkerHandle:
     """One worker process and the pipe to it; lives on the loop of the supervisor.
 
     `outgoing`: it works on until another has taken its place.
     """
 
-    def __init__(self, employ: Employ, now: float, wall: datetime) -> None:
+    def __init__(self, employ: Start, now: float, wall: datetime) -> None:
         self.id = employ.worker
         self.started_at = now
         self.heard_at: float | None = None
         self.told_at: float | None = None
-        self.beat: Beat | None = None
+        self.beat: HeartbeatMessage | None = None
         self.outgoing = False
         self.leaving: str | None = None
         self.leaving_at: float | None = None
@@ -65,7 +65,7 @@ class Hired:
         self._reader: StreamReader | None = None
         self._writer: StreamWriter | None = None
 
-    async def start(self, relay: Relay) -> None:
+    async def start(self, relay: OutputRelay) -> None:
         """Start the process; on the main thread, as a fork of another may hold strange locks."""
         ours, theirs = socket.socketpair()
         try:
@@ -78,14 +78,16 @@ class Hired:
             raise
         self.tell(self._employ)
 
-    async def listen(self, hear: Callable[[Hired, Words], None], now: Callable[[], float]) -> None:
+    async def listen(
+        self, hear: Callable[[WorkerHandle, WorkerMessages], None], now: Callable[[], float]
+    ) -> None:
         """Hear what it says until it is gone."""
         assert self._reader is not None
-        inbox = Inbox()
+        inbox = MessageBuffer()
         try:
             while data := await self._reader.read(CHUNK):
                 self.heard_at = now()
-                for word in inbox.words(data):
+                for word in inbox.from_worker(data):
                     hear(self, word)
         except OSError:
             pass  # Its end of the pipe is gone.
@@ -117,14 +119,14 @@ class Hired:
         # At the second look: its last words have been heard by then.
         self._seen_dead = True
 
-    def tell(self, order: Orders) -> None:
+    def tell(self, order: SupervisorMessages) -> None:
         """Send it an order; one that is gone hears nothing."""
         if self._writer is not None and not self._writer.is_closing():
             with suppress(OSError):
                 self._writer.write(packed(order))
 
     def show_life(self) -> None:
-        self.tell(Alive())
+        self.tell(Ping())
 
     def leaves(self, why: str, now: float) -> None:
         """Note that it takes no more jobs; the first reason counts."""
@@ -137,7 +139,7 @@ class Hired:
         self.tell(Stop(self._employ.farm, grace, why))
 
     def ask(self, number: int, after: int, limit: int) -> None:
-        self.tell(Ask(number, after, limit))
+        self.tell(SnapshotRequest(number, after, limit))
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -168,9 +170,9 @@ class Hired:
     def slots(self) -> int:
         return self._employ.settings.prefetch_per_worker
 
-    def sight(self) -> Sight:
+    def sight(self) -> LivenessFacts:
         blocked = 0.0 if self.beat is None else self.beat.blocked
-        return Sight(self.started_at, self.heard_at, self.told_at, blocked)
+        return LivenessFacts(self.started_at, self.heard_at, self.told_at, blocked)
 
     @property
     def state(self) -> WorkerState:
@@ -207,7 +209,7 @@ class Hired:
         return None if since is None else self._wall + timedelta(seconds=since - self.started_at)
 
 
-def _spawn(pipe: int, id: str, relay: Relay) -> subprocess.Popen[bytes]:
+def _spawn(pipe: int, id: str, relay: OutputRelay) -> subprocess.Popen[bytes]:
     output, errors = relay.open(id)
     try:
         return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
@@ -225,4 +227,4 @@ def _spawn(pipe: int, id: str, relay: Relay) -> subprocess.Popen[bytes]:
         os.close(errors)
 
 
-_NOTHING = Beat(False, None, 0, 0, 0, 0, 0, 0.0)
+_NOTHING = HeartbeatMessage(False, None, 0, 0, 0, 0, 0, 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from weakref import finalize
 
 from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetAside, LeaseLost
-from poolhand.observe.throttle import Held, Throttle
+from poolhand.observe.throttle import HeldLines, Throttle
 from poolhand.rules.causes import call_of, key_of, task_of
 from poolhand.rules.job import Job, Status
 from poolhand.rules.values.escape import indented, safe
@@ -148,12 +148,12 @@ def _flush(throttle: Throttle, now: Callable[[], float]) -> None:
     _summarize(throttle.flush(now()))
 
 
-def _summarize(held: list[Held]) -> None:
+def _summarize(held: list[HeldLines]) -> None:
     for one in held:
         LOG.log(logging.ERROR if one.dead else logging.WARNING, "%s", summary_line(one))
 
 
-def summary_line(held: Held) -> str:
+def summary_line(held: HeldLines) -> str:
     """Return the line that stands for those that were held back."""
     failures = "failure" if held.count == 1 else "failures"
     name = repr(safe(held.name[:LONGEST_NAME]))

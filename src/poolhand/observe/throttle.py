@@ -10,7 +10,7 @@ REPORT_AFTER = 10.0  # seconds of silence that one summary covers
 MOST_NAMES = 1_000  # names without held lines that are remembered
 
 
-class Held(Struct, frozen=True):
+class HeldLines(Struct, frozen=True):
     """Lines of one name that were not written in the last `seconds`; `dead` of them are final."""
 
     name: str
@@ -61,19 +61,19 @@ class Throttle:
         held = [one.held_at for one in self._counters.values() if one.held]
         return min(held) + REPORT_AFTER if held else None
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[HeldLines]:
         """Return the summaries that are due; their names may be written again."""
         return self._take(now, now - REPORT_AFTER)
 
-    def flush(self, now: float) -> list[Held]:
+    def flush(self, now: float) -> list[HeldLines]:
         """Return the summaries of all lines that are held."""
         return self._take(now, now)
 
-    def _take(self, now: float, held_by: float) -> list[Held]:
+    def _take(self, now: float, held_by: float) -> list[HeldLines]:
         found = []
         for name, one in list(self._counters.items()):
             if one.held and one.held_at <= held_by:
-                found.append(Held(name, one.held, one.dead, now - one.held_at))
+                found.append(HeldLines(name, one.held, one.dead, now - one.held_at))
                 del self._counters[name]
         return found
 

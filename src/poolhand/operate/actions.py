@@ -13,7 +13,7 @@ from poolhand.durable.streams.event_reader import look
 from poolhand.durable.streams.execution_log import Execution
 from poolhand.durable.streams.numbers import last_number
 from poolhand.errors import UsageError
-from poolhand.farm.records import FarmRecord, WishAnswer
+from poolhand.farm.records import ControlAnswer, FarmRecord
 from poolhand.misuse import explain_misuse
 from poolhand.operate import bulk, dead
 from poolhand.operate.arguments import (
@@ -26,11 +26,11 @@ from poolhand.operate.arguments import (
     listed_ids,
 )
 from poolhand.operate.dead import ExportPage
-from poolhand.operate.farms import Wishes, WorkersView, farm_of, farms_of, parts_of, workers_of
+from poolhand.operate.farms import FarmControl, WorkersView, farm_of, farms_of, parts_of, workers_of
 from poolhand.operate.operable import Operable
 from poolhand.operate.payload import PayloadView, payload_of
-from poolhand.operate.retry import Reruns, Tell
-from poolhand.operate.schedules import Declared, ScheduleActs, ScheduleView, noted_schedules
+from poolhand.operate.retry import Retries, Tell
+from poolhand.operate.schedules import Declared, ScheduleControl, ScheduleView, noted_schedules
 from poolhand.operate.sessions import (
     ErasedView,
     SessionsView,
@@ -42,8 +42,8 @@ from poolhand.operate.sessions import (
     tenants_of,
 )
 from poolhand.operate.views import (
-    Answer,
     AuditView,
+    ControlResult,
     JobsView,
     JobView,
     PoolView,
@@ -76,9 +76,9 @@ class Operator:
     def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
         self._store = store
         self._runtime = runtime
-        self._reruns = Reruns(store, runtime)
-        self._wishes = Wishes(store, runtime)
-        self._schedule_acts = ScheduleActs(store, runtime, declared)
+        self._reruns = Retries(store, runtime)
+        self._wishes = FarmControl(store, runtime)
+        self._schedule_acts = ScheduleControl(store, runtime, declared)
 
     async def jobs(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
@@ -113,7 +113,7 @@ class Operator:
         check_filter(which)
         return dict(await self._store.count(which))
 
-    async def cancel(self, ids: Iterable[str], by: str) -> list[Answer]:
+    async def cancel(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """End jobs that wait, ask those that run to stop."""
         check_actor(by)
         return await bulk.cancel(self._store, listed_ids(ids), by)
@@ -159,7 +159,7 @@ class Operator:
         check_texts(id=id)
         return await payload_of(self._store, id)
 
-    async def retry(self, ids: Iterable[str], by: str) -> list[Answer]:
+    async def retry(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Run dead jobs again, each as a new job that takes its place."""
         check_actor(by)
         return await self._reruns.some(listed_ids(ids), by)
@@ -171,7 +171,7 @@ class Operator:
         check_progress(tell)
         return await self._reruns.all(which, by, tell)
 
-    async def drop(self, ids: Iterable[str], by: str) -> list[Answer]:
+    async def drop(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Forget dead letters that are not to run again."""
         check_actor(by)
         return await dead.drop(self._store, listed_ids(ids), by)
@@ -295,7 +295,7 @@ class Operator:
         check_texts(name=name)
         return await self._schedule_acts.set_paused(name, False, by)
 
-    async def trigger_schedule(self, name: str, by: str) -> Answer | None:
+    async def trigger_schedule(self, name: str, by: str) -> ControlResult | None:
         """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
         check_actor(by)
         check_texts(name=name)
@@ -314,19 +314,19 @@ class Operator:
         """Return all who run jobs: farms with their workers, and workers of no farm."""
         return await workers_of(self._store, self._runtime.identity())
 
-    async def drain_farm(self, farm_id: str, by: str) -> WishAnswer | None:
+    async def drain_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
         """Let a farm finish what it runs, then end."""
         check_actor(by)
         check_texts(farm_id=farm_id)
         return await self._wishes.drain(farm_id, by) if _is_farm(farm_id) else None
 
-    async def drain_worker(self, worker_id: str, by: str) -> WishAnswer | None:
+    async def drain_worker(self, worker_id: str, by: str) -> ControlAnswer | None:
         """Let a worker finish what it runs, then end; another takes its place."""
         check_actor(by)
         check_texts(worker_id=worker_id)
         return None if _is_farm(worker_id) else await self._wishes.drain(worker_id, by)
 
-    async def restart_farm(self, farm_id: str, by: str) -> WishAnswer | None:
+    async def restart_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
         """Put a new worker in the place of each, one after the other; no job is cut short."""
         check_actor(by)
         check_texts(farm_id=farm_id)
@@ -334,13 +334,13 @@ class Operator:
 
     async def set_bounds(
         self, farm_id: str, minimum: int | None, maximum: int | None, by: str
-    ) -> WishAnswer | None:
+    ) -> ControlAnswer | None:
         """Give a farm other numbers of workers, at least and at most; None leaves one as it is."""
         check_actor(by)
         check_texts(farm_id=farm_id)
         return await self._wishes.bounds(farm_id, minimum, maximum, by)
 
-    async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> WishAnswer | None:
+    async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> ControlAnswer | None:
         """Return what a farm, or one worker, runs, and a page of what it has lately finished."""
         check_texts(id=id)
         check_page(after, limit)

@@ -8,7 +8,7 @@ from poolhand.contract import Filter, Stored
 from poolhand.errors import UsageError
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import MOST_ANSWERS, NOT_FOUND, Progress, Tell
-from poolhand.operate.views import Answer, Summary
+from poolhand.operate.views import ControlResult, Summary
 from poolhand.rules.job import WAITING, Status
 
 CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
@@ -26,9 +26,9 @@ def live(which: Filter) -> Filter:
     return replace(which, statuses=which.statuses or LIVE, dead=None)
 
 
-async def cancel(store: Operable, ids: list[str], by: str) -> list[Answer]:
+async def cancel(store: Operable, ids: list[str], by: str) -> list[ControlResult]:
     """Cancel these jobs; each answer stands by itself."""
-    answers: list[Answer] = []
+    answers: list[ControlResult] = []
     for start in range(0, len(ids), CANCEL_AT_ONCE):
         part = ids[start : start + CANCEL_AT_ONCE]
         before = await store.get(part)
@@ -44,7 +44,7 @@ async def cancel_all(store: Operable, which: Filter, by: str, tell: Tell | None)
     which = live(which)
     total = sum((await store.count(which)).values())
     done = not_done = 0
-    kept: list[Answer] = []
+    kept: list[ControlResult] = []
     after: int | None = None
     while True:
         page = await store.find(which, after, CANCEL_AT_ONCE)
@@ -62,15 +62,15 @@ async def cancel_all(store: Operable, which: Filter, by: str, tell: Tell | None)
         after = page.after
 
 
-def _cancelled(id: str, before: Stored | None, after: Stored | None) -> Answer:
+def _cancelled(id: str, before: Stored | None, after: Stored | None) -> ControlResult:
     if after is None:
         if before is not None and before.parked:
-            return Answer(id, True, "cancelled", "it is taken back; it had not come in yet")
-        return Answer(id, False, "not_found", NOT_FOUND)
+            return ControlResult(id, True, "cancelled", "it is taken back; it had not come in yet")
+        return ControlResult(id, False, "not_found", NOT_FOUND)
     if before is not None and before.job.status.terminal:
-        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
+        return ControlResult(id, False, "over", f"it was over before: {after.job.status.value}")
     if after.job.status is Status.CANCELLED:
-        return Answer(id, True, "cancelled", "it is cancelled")
+        return ControlResult(id, True, "cancelled", "it is cancelled")
     if after.job.status.terminal:
-        return Answer(id, False, "over", f"it was over before: {after.job.status.value}")
-    return Answer(id, True, "asked", "it runs and was asked to stop")
+        return ControlResult(id, False, "over", f"it was over before: {after.job.status.value}")
+    return ControlResult(id, True, "asked", "it runs and was asked to stop")

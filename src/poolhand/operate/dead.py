@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from poolhand.contract import Filter, Stored
 from poolhand.durable.calls.call_record import read_brief
-from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.serializer import Serializer
 from poolhand.errors import PoolhandError
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import AT_ONCE, NOT_FOUND, Progress, Tell
-from poolhand.operate.views import Answer, JobView, Summary, job_view
-from poolhand.rules.values.plain import View
+from poolhand.operate.views import ControlResult, JobView, Summary, job_view
+from poolhand.rules.values.plain import PlainView
 
 
-class DeadLetter(View, frozen=True):
+class DeadLetter(PlainView, frozen=True):
     """A dead letter for an archive: the job, and the call it was to make.
 
     `call` is the task, its arguments by position and by name, where they can be read without the
@@ -30,7 +30,7 @@ class DeadLetter(View, frozen=True):
     payload: str
 
 
-class ExportPage(View, frozen=True):
+class ExportPage(PlainView, frozen=True):
     """Some dead letters, newest first; `after` goes on behind them, None at the end."""
 
     letters: tuple[DeadLetter, ...]
@@ -48,7 +48,7 @@ async def export(store: Operable, which: Filter, after: int | None, limit: int) 
     return ExportPage(tuple(letters), page.after)
 
 
-async def drop(store: Operable, ids: Sequence[str], by: str) -> list[Answer]:
+async def drop(store: Operable, ids: Sequence[str], by: str) -> list[ControlResult]:
     """Forget these dead letters; each answer stands by itself, each drop is in the audit."""
     found = dict(zip(ids, await store.get(ids), strict=True))
     dead = [id for id, one in found.items() if one is not None and one.dead]
@@ -61,7 +61,7 @@ async def drop_all(store: Operable, which: Filter, by: str, tell: Tell | None) -
     which = replace(which, dead=True)
     total = sum((await store.count(which)).values())
     done = 0
-    kept: list[Answer] = []
+    kept: list[ControlResult] = []
     after: int | None = None
     while True:
         page = await store.find(which, after, AT_ONCE)
@@ -79,19 +79,19 @@ def _letter(stored: Stored, brief: bytes) -> DeadLetter:
     payload, call = b"", None
     try:
         payload = read_brief(brief, stored.job.id).payload
-        call = Parcels().read(payload, Any, "the call")
+        call = Serializer().read(payload, Any, "the call")
     except PoolhandError:
         # Signed, pickled or damaged: only the bytes can be kept.
         pass
     return DeadLetter(job_view(stored, None), call, b64encode(payload).decode())
 
 
-def _answer(id: str, stored: Stored | None, is_gone: bool) -> Answer:
+def _answer(id: str, stored: Stored | None, is_gone: bool) -> ControlResult:
     if is_gone:
-        return Answer(id, True, "dropped", "it is forgotten")
+        return ControlResult(id, True, "dropped", "it is forgotten")
     if stored is None:
-        return Answer(id, False, "not_found", NOT_FOUND)
+        return ControlResult(id, False, "not_found", NOT_FOUND)
     if not stored.dead:
         text = f"it is no dead letter: {stored.job.status.value}"
-        return Answer(id, False, "not_dead", text)
-    return Answer(id, False, "kept", "its code still runs; drop it when that has ended")
+        return ControlResult(id, False, "not_dead", text)
+    return ControlResult(id, False, "kept", "its code still runs; drop it when that has ended")

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Lease, Line, Put
+from poolhand.contract import Lease, LogLine, Put
 from poolhand.durable.leases.closure_homes import is_gone
 from poolhand.errors import Unavailable, UsageError
 from poolhand.farm.records import (
@@ -20,17 +20,17 @@ from poolhand.farm.records import (
     KEEP_WISH,
     TOPIC,
     WISHES,
+    ControlAnswer,
+    ControlKind,
+    ControlRequest,
     FarmRecord,
-    Wish,
-    WishAnswer,
-    WishKind,
     read,
     write,
 )
 from poolhand.operate.operable import Operable
 from poolhand.rules import audit
 from poolhand.rules.validation import is_int, shown
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
@@ -45,13 +45,13 @@ BOUNDS_ALLOWED = (
 ID = re.compile(r"(?P<farm>[^/]{1,300}-[0-9a-f]{6})(?P<worker>\.[0-9]{1,18})?")
 
 AUDITED = {
-    WishKind.DRAIN: audit.FARM_DRAIN,
-    WishKind.RESTART: audit.FARM_RESTART,
-    WishKind.BOUNDS: audit.FARM_BOUNDS,
+    ControlKind.DRAIN: audit.FARM_DRAIN,
+    ControlKind.RESTART: audit.FARM_RESTART,
+    ControlKind.BOUNDS: audit.FARM_BOUNDS,
 }
 
 
-class LoneWorker(View, frozen=True):
+class LoneWorker(PlainView, frozen=True):
     """A process that runs jobs and that no supervisor looks after; `holds` counts its jobs."""
 
     id: str
@@ -60,7 +60,7 @@ class LoneWorker(View, frozen=True):
     holds: int
 
 
-class WorkersView(View, frozen=True):
+class WorkersView(PlainView, frozen=True):
     """Everybody who runs jobs of a store: farms with their workers, and those without a farm."""
 
     farms: tuple[FarmRecord, ...]
@@ -116,48 +116,50 @@ def parts_of(id: object) -> tuple[str, str | None] | None:
     return found["farm"], found[0] if found["worker"] else None
 
 
-class Wishes:
+class FarmControl:
     """Leaves wishes for farms and brings their answers; who acts is in the audit log before."""
 
     def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
 
-    async def drain(self, id: str, by: str) -> WishAnswer | None:
+    async def drain(self, id: str, by: str) -> ControlAnswer | None:
         """Wish the end of a farm, or of one worker, when what it runs is finished."""
-        return await self._of(id, WishKind.DRAIN, by)
+        return await self._of(id, ControlKind.DRAIN, by)
 
-    async def restart(self, id: str, by: str) -> WishAnswer | None:
+    async def restart(self, id: str, by: str) -> ControlAnswer | None:
         """Wish a new worker in the place of each."""
-        return await self._of(id, WishKind.RESTART, by)
+        return await self._of(id, ControlKind.RESTART, by)
 
     async def bounds(
         self, id: str, minimum: int | None, maximum: int | None, by: str
-    ) -> WishAnswer | None:
+    ) -> ControlAnswer | None:
         """Wish another least or greatest number of workers."""
         farm = await farm_of(self._store, id)
         lowest, highest = (0, MOST_WORKERS) if farm is None else (farm.minimum, farm.maximum)
         _check_bounds(minimum, maximum, lowest, highest)
         if farm is None:
             return None
-        wish = Wish(self._new_id(), WishKind.BOUNDS, by, minimum=minimum, maximum=maximum)
+        wish = ControlRequest(
+            self._new_id(), ControlKind.BOUNDS, by, minimum=minimum, maximum=maximum
+        )
         return await self._grant(id, wish, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
 
-    async def snapshot(self, id: str, after: int, limit: int) -> WishAnswer | None:
+    async def snapshot(self, id: str, after: int, limit: int) -> ControlAnswer | None:
         """Wish to hear what a farm or a worker runs and has lately finished."""
-        return await self._of(id, WishKind.SNAPSHOT, "", after, limit)
+        return await self._of(id, ControlKind.SNAPSHOT, "", after, limit)
 
     async def _of(
-        self, id: str, kind: WishKind, by: str, after: int = 0, limit: int = 100
-    ) -> WishAnswer | None:
+        self, id: str, kind: ControlKind, by: str, after: int = 0, limit: int = 100
+    ) -> ControlAnswer | None:
         parts = parts_of(id)
         if parts is None or await farm_of(self._store, parts[0]) is None:
             return None
         farm, worker = parts
-        wish = Wish(self._new_id(), kind, by, worker, after=after, limit=limit)
+        wish = ControlRequest(self._new_id(), kind, by, worker, after=after, limit=limit)
         return await self._grant(farm, wish, id)
 
-    async def _grant(self, farm: str, wish: Wish, detail: str) -> WishAnswer:
+    async def _grant(self, farm: str, wish: ControlRequest, detail: str) -> ControlAnswer:
         """Have a farm do something, and return what it says."""
         await self._note(wish, detail)
         key = f"{WISHES}{farm}/{wish.id}"
@@ -173,18 +175,18 @@ class Wishes:
                 f"farm {farm!r} did not answer within {ANSWER_WITHIN:g} s and is asked no more: "
                 "see `poolhand workers list` whether it lives and what it has done, then try again"
             )
-        found = read(answer, WishAnswer)
+        found = read(answer, ControlAnswer)
         if found is None:
             raise Unavailable(
                 f"farm {farm!r} gave an answer that this poolhand cannot read; use its version"
             )
         return found
 
-    async def _note(self, wish: Wish, detail: str) -> None:
+    async def _note(self, wish: ControlRequest, detail: str) -> None:
         kind = AUDITED.get(wish.kind)
         if kind is not None:
             record = audit.acted(kind, ("", ""), wish.by, detail, self._runtime.wall())
-            await self._store.append([Line(audit.STREAM, kind, msgspec.json.encode(record))])
+            await self._store.append([LogLine(audit.STREAM, kind, msgspec.json.encode(record))])
 
     async def _answer(self, id: str, within: float) -> bytes | None:
         now = asyncio.get_running_loop().time

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Filter, Order, Refusal, Stored
-from poolhand.durable.client.job_request import Orders
+from poolhand.contract import Added, Admission, Filter, JobBatch, JobRequest, Refusal, Stored
+from poolhand.durable.client.job_request import JobRequests
 from poolhand.operate.operable import Operable
-from poolhand.operate.views import Answer, Summary
+from poolhand.operate.views import ControlResult, Summary
 from poolhand.rules.job import Status
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 from poolhand.runtime import Runtime
 
 AT_ONCE = 100
@@ -21,7 +21,7 @@ MOST_ANSWERS = 1000
 NOT_FOUND = "there is no such job"
 
 
-class Progress(View, frozen=True):
+class Progress(PlainView, frozen=True):
     """How far a retry of many is; `total` was counted when it began."""
 
     done: int
@@ -32,16 +32,16 @@ class Progress(View, frozen=True):
 Tell = Callable[[Progress], None]
 
 
-class Reruns:
+class Retries:
     """Makes new jobs of dead ones."""
 
     def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
-        self._orders = Orders(runtime)
+        self._orders = JobRequests(runtime)
 
-    async def some(self, ids: Sequence[str], by: str) -> list[Answer]:
+    async def some(self, ids: Sequence[str], by: str) -> list[ControlResult]:
         """Run these again; each answer stands by itself."""
-        answers: list[Answer] = []
+        answers: list[ControlResult] = []
         for start in range(0, len(ids), AT_ONCE):
             part = ids[start : start + AT_ONCE]
             answers += await self._rerun(
@@ -57,7 +57,7 @@ class Reruns:
         which = replace(which, dead=True)
         total = sum((await self._store.count(which)).values())
         tally = _Tally(total)
-        full: dict[str, Answer] = {}
+        full: dict[str, ControlResult] = {}
         after: int | None = None
         while True:
             # Pages go back in time, so that those that fail again meanwhile are not met twice.
@@ -79,18 +79,20 @@ class Reruns:
                 return tally.summary()
             after = page.after
 
-    async def _rerun(self, jobs: Sequence[tuple[str, Stored | None]], by: str) -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        orders: dict[int, Order] = {}
+    async def _rerun(
+        self, jobs: Sequence[tuple[str, Stored | None]], by: str
+    ) -> list[ControlResult]:
+        answers: dict[int, ControlResult] = {}
+        orders: dict[int, JobRequest] = {}
         for place, (id, stored) in enumerate(jobs):
             brief = None if stored is None else await self._store.brief(id)
             if stored is None or brief is None:
-                answers[place] = Answer(id, False, "not_found", NOT_FOUND)
+                answers[place] = ControlResult(id, False, "not_found", NOT_FOUND)
             elif not stored.dead:
-                answers[place] = Answer(id, False, "not_dead", _not_dead(stored))
+                answers[place] = ControlResult(id, False, "not_dead", _not_dead(stored))
             else:
                 orders[place] = self._orders.again(stored.job, brief, by)
-        results = await self._store.add([Batch((order,)) for order in orders.values()])
+        results = await self._store.add([JobBatch((order,)) for order in orders.values()])
         for (place, order), result in zip(orders.items(), results, strict=True):
             answers[place] = _answer(order, result)
         return [answers[place] for place in range(len(jobs))]
@@ -103,13 +105,13 @@ class _Tally:
         self.total = total
         self.done = 0
         self.not_done = 0
-        self._kept: list[Answer] = []
+        self._kept: list[ControlResult] = []
 
     @property
     def seen(self) -> int:
         return self.done + self.not_done
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Sequence[ControlResult]) -> None:
         counts = Counter(answer.done for answer in answers)
         self.done += counts[True]
         self.not_done += counts[False]
@@ -120,21 +122,25 @@ class _Tally:
         return Summary(self.done, self.not_done, tuple(self._kept))
 
 
-def _answer(order: Order, result: tuple[Added, ...] | Refusal) -> Answer:
+def _answer(order: JobRequest, result: tuple[Added, ...] | Refusal) -> ControlResult:
     old = order.revives or ""
     if isinstance(result, Refusal):
-        return Answer(old, False, result.reason, _refused(result))
+        return ControlResult(old, False, result.reason, _refused(result))
     (added,) = result
     match added.entry:
-        case Entry.TAKEN:
-            return Answer(old, True, "retried", f"it runs again as {added.job.id}", added.job.id)
-        case Entry.JOINED | Entry.PARKED:
+        case Admission.TAKEN:
+            return ControlResult(
+                old, True, "retried", f"it runs again as {added.job.id}", added.job.id
+            )
+        case Admission.JOINED | Admission.PARKED:
             key = order.job.idempotency_key
             text = f"job {added.job.id} has its place: idempotency key {key!r} stands for that one"
-            return Answer(old, True, "joined", text, added.job.id)
-        case Entry.REJECTED:
+            return ControlResult(old, True, "joined", text, added.job.id)
+        case Admission.REJECTED:
             policy = added.job.rejection_policy
-            return Answer(old, False, "rejected", f"pool {order.job.pool!r} dropped it ({policy})")
+            return ControlResult(
+                old, False, "rejected", f"pool {order.job.pool!r} dropped it ({policy})"
+            )
 
 
 def _refused(refusal: Refusal) -> str:

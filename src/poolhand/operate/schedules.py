@@ -9,34 +9,45 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Lease, Line, Order, Owner, Put, Refusal, Store
+from poolhand.contract import (
+    Added,
+    Admission,
+    JobBatch,
+    JobRequest,
+    Lease,
+    LogLine,
+    Owner,
+    Put,
+    Refusal,
+    Store,
+)
 from poolhand.durable.catalogue import contents_of
-from poolhand.durable.client.job_request import Orders
+from poolhand.durable.client.job_request import JobRequests
 from poolhand.durable.leases.closure_homes import is_gone
 from poolhand.durable.scheduler import (
     CALLS,
     DOCUMENTS,
     KEEP,
     PAUSES,
-    Pause,
+    SchedulePause,
     ScheduleRecord,
     read_pause,
 )
 from poolhand.errors import UsageError
 from poolhand.operate.operable import Operable
-from poolhand.operate.views import Answer
+from poolhand.operate.views import ControlResult
 from poolhand.rules import audit
 from poolhand.rules.causes import meant
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
 STALE = timedelta(hours=1)  # a schedule whose next moment is longer past is declared nowhere
 
-Declared = Callable[[str], Order | None]
+Declared = Callable[[str], JobRequest | None]
 
 
-class ScheduleView(View, frozen=True):
+class ScheduleView(PlainView, frozen=True):
     """A schedule that a worker has seen; `last` is the moment up to which all is done with.
 
     `arguments` are those of its task, as text. One whose `next` moment is long past is declared
@@ -123,13 +134,13 @@ async def schedules_of(store: Operable | Store) -> list[ScheduleView]:
     return views
 
 
-class ScheduleActs:
+class ScheduleControl:
     """Pauses, resumes and triggers schedules; `declared` makes orders of those known here."""
 
     def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None) -> None:
         self._store = store
         self._runtime = runtime
-        self._orders = Orders(runtime)
+        self._orders = JobRequests(runtime)
         self._declared = declared
 
     async def set_paused(self, name: str, paused: bool, by: str) -> ScheduleView | None:
@@ -140,24 +151,24 @@ class ScheduleActs:
         now = self._runtime.wall()
         kind = audit.SCHEDULE_PAUSE if paused else audit.SCHEDULE_RESUME
         record = audit.acted(kind, ("", ""), by, found.id, now)
-        value = msgspec.json.encode(Pause(paused, now, by))
+        value = msgspec.json.encode(SchedulePause(paused, now, by))
         # Workers that declare the schedule renew a pause. One that is over is kept, too: moments
         # of the pause do not count as missed.
         put = Put(f"{PAUSES}{found.id}", value, ttl=KEEP.total_seconds())
-        line = Line(audit.STREAM, kind, msgspec.json.encode(record))
+        line = LogLine(audit.STREAM, kind, msgspec.json.encode(record))
         await self._store.put([put], log=[line])
         return await _schedule(self._store, found.id)
 
-    async def trigger(self, name: str, by: str) -> Answer | None:
+    async def trigger(self, name: str, by: str) -> ControlResult | None:
         """Submit the task of a schedule once, now, paused or not."""
         found = await self._find(name)
         if found is None:
             return None
         order = replace(await self._order(found, by), triggers=found.id)
-        (result,) = await self._store.add([Batch((order,))])
+        (result,) = await self._store.add([JobBatch((order,))])
         return _answer(found.id, result)
 
-    async def _order(self, found: ScheduleView, by: str) -> Order:
+    async def _order(self, found: ScheduleView, by: str) -> JobRequest:
         order = None if self._declared is None else self._declared(found.id)
         if order is not None:
             # With the id it has: a signed call is good for that job alone.
@@ -174,7 +185,7 @@ class ScheduleActs:
                 "here; in a process that has them run "
                 f"`await app.operator().trigger_schedule({found.id!r}, by=…)`"
             )
-        return self._orders.copy(msgspec.msgpack.decode(kept[0], type=Order), by)
+        return self._orders.copy(msgspec.msgpack.decode(kept[0], type=JobRequest), by)
 
     async def _find(self, name: str) -> ScheduleView | None:
         """Return the schedule of that id, or the only one of the task of that name.
@@ -229,13 +240,13 @@ def _view(id: str, found: ScheduleRecord) -> ScheduleView:
     )
 
 
-def _answer(id: str, result: tuple[Added, ...] | Refusal) -> Answer:
+def _answer(id: str, result: tuple[Added, ...] | Refusal) -> ControlResult:
     if isinstance(result, Refusal):
         state = f"{result.running} running, {result.waiting} waiting, {result.policy}"
         text = f"pool {result.pool!r} is full ({state}); try again later or resize the pool"
-        return Answer(id, False, result.reason, text)
+        return ControlResult(id, False, result.reason, text)
     (added,) = result
-    if added.entry is Entry.REJECTED:
+    if added.entry is Admission.REJECTED:
         text = f"pool {added.job.pool!r} is full and dropped it ({added.job.rejection_policy})"
-        return Answer(id, False, "rejected", text)
-    return Answer(id, True, "submitted", f"submitted as {added.job.id}", added.job.id)
+        return ControlResult(id, False, "rejected", text)
+    return ControlResult(id, True, "submitted", f"submitted as {added.job.id}", added.job.id)

@@ -14,16 +14,16 @@ from poolhand.errors import Unavailable
 from poolhand.operate.operable import Operable
 from poolhand.rules import streams
 from poolhand.rules.job import Job
-from poolhand.rules.receipts import RECEIPTS, Receipt, Stage, is_former, receipts_of_session
+from poolhand.rules.receipts import RECEIPTS, Receipt, ReceiptStage, is_former, receipts_of_session
 from poolhand.rules.receipts import read as read_receipt
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 AT_ONCE = 1000
 STOP_WITHIN = 30.0
 LOOK_AGAIN = 0.1
 
 
-class SessionView(View, frozen=True):
+class SessionView(PlainView, frozen=True):
     """A session; `revision` counts how often it was written, `turn` is the job that did so last."""
 
     id: str
@@ -36,7 +36,7 @@ class SessionView(View, frozen=True):
     state: dict[str, Any] | None = None
 
 
-class ErasedView(View, frozen=True):
+class ErasedView(PlainView, frozen=True):
     """A session that is gone, and how many turns went with it."""
 
     id: str
@@ -44,7 +44,7 @@ class ErasedView(View, frozen=True):
     turns: int
 
 
-class SessionsView(View, frozen=True):
+class SessionsView(PlainView, frozen=True):
     """Some sessions, and the cursor that goes on behind them, None at the end."""
 
     sessions: tuple[SessionView, ...]
@@ -113,7 +113,7 @@ async def _receipts(
     ids = {job.id for job in turns} | {job.run for job in turns}
     found = []
     async for key, receipt in _kept(store, receipts_of_session(tenant, id)):
-        if receipt.stage is not Stage.CLAIMED or receipt.job in ids:
+        if receipt.stage is not ReceiptStage.CLAIMED or receipt.job in ids:
             found.append(key)
     async for key, receipt in _kept(store, RECEIPTS, is_former):
         if receipt.job in ids:

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from poolhand.contract import PoolRow, Stored, Written
+from poolhand.contract import LogEntry, PoolRow, Stored
 from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
-class JobView(View, frozen=True, kw_only=True):
+class JobView(PlainView, frozen=True, kw_only=True):
     """A job as an operator sees it; `reason` and `why` say what it waits for, if it does,
     and `waits_for` the cause that is neither a time nor a slot.
 
@@ -63,7 +63,7 @@ class JobView(View, frozen=True, kw_only=True):
         return self.rejection_reason or ""
 
 
-class JobsView(View, frozen=True):
+class JobsView(PlainView, frozen=True):
     """A page of jobs, newest first; `after` goes on behind it, None at the end."""
 
     jobs: tuple[JobView, ...]
@@ -76,7 +76,7 @@ class JobsView(View, frozen=True):
         return len(self.jobs)
 
 
-class PoolView(View, frozen=True):
+class PoolView(PlainView, frozen=True):
     """A pool: its rules, what an operator set, and who is where; `slots` is the cap in force."""
 
     name: str
@@ -95,7 +95,7 @@ class PoolView(View, frozen=True):
     parked: int
 
 
-class AuditView(View, frozen=True):
+class AuditView(PlainView, frozen=True):
     """A line of the audit log; `record` is all that was written, `text` what matters of it."""
 
     number: int
@@ -108,7 +108,7 @@ class AuditView(View, frozen=True):
     record: Any
 
 
-class Answer(View, frozen=True):
+class ControlResult(PlainView, frozen=True):
     """What came of an act on one job: a word for programs and a sentence for people."""
 
     id: str
@@ -118,12 +118,12 @@ class Answer(View, frozen=True):
     new_id: str | None = None
 
 
-class Summary(View, frozen=True):
+class Summary(PlainView, frozen=True):
     """What came of an act on many jobs; `answers` are those of the jobs it was not done to."""
 
     done: int
     not_done: int
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ControlResult, ...] = ()
 
 
 def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
@@ -162,7 +162,7 @@ def pool_view(row: PoolRow) -> PoolView:
     )
 
 
-def audit_view(line: Written) -> AuditView:
+def audit_view(line: LogEntry) -> AuditView:
     """Return what is to be seen of an audit line, of kinds yet unknown too."""
     try:
         record = msgspec.json.decode(line.body)

@@ -39,7 +39,7 @@ from poolhand.rules.validation import (
     shown,
     to_seconds,
 )
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 RUN_IN = ("loop", "thread", "process")
 OnDead = Callable[[Job], object]
@@ -71,7 +71,7 @@ class PoolOptions(TypedDict, total=False):
     on_dead: OnDead | None
 
 
-class PoolConfig(View, frozen=True):
+class PoolConfig(PlainView, frozen=True):
     """The options of one pool, checked, with the defaults filled in."""
 
     name: str

@@ -36,7 +36,7 @@ async def map_items(
     """Check the arguments of a `map` and run it."""
     submitter._engine().check_here()
     check_map(submitter, fn, items, return_exceptions)
-    return await Batch(submitter, fn, return_exceptions).run(items)
+    return await MapWindow(submitter, fn, return_exceptions).run(items)
 
 
 def check_map(submitter: Submitter, fn: object, items: object, return_exceptions: object) -> None:
@@ -110,7 +110,7 @@ def ask_to_stop(works: Reversible[Work]) -> None:
         work.host.cancel(work)
 
 
-class Batch:
+class MapWindow:
     """The jobs of one map: an item is taken when the window has room for its job.
 
     A task of its own feeds the pool, so that the first failure can end it wherever it waits: for an

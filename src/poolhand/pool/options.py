@@ -132,7 +132,7 @@ def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
     return {**tenant, **values, "lane": lane}
 
 
-class Terms(Struct, frozen=True):
+class SubmitTerms(Struct, frozen=True):
     """Options, and the job as it will be but for its id and its times; made once per view.
 
     `soft` and `hard` are the seconds after which a job is asked and made to stop, `deadline` the
@@ -161,13 +161,13 @@ class Terms(Struct, frozen=True):
             expires_at=None if options.expires is None else at + timedelta(seconds=options.expires),
         ), Window(opens, closes)
 
-    def rerun(self) -> Terms:
+    def rerun(self) -> SubmitTerms:
         """Return the terms under which a job that failed runs again, at once."""
         again = replace(self.options, rerun_failed=True, delay=None, run_at=None)
         return replace(self, options=again, is_timed=again.expires is not None)
 
 
-def terms(options: Options, pool: str, pool_id: str) -> Terms:
+def terms(options: Options, pool: str, pool_id: str) -> SubmitTerms:
     """Draw up the terms for jobs of a pool."""
     draft = Job(
         id="",
@@ -183,7 +183,7 @@ def terms(options: Options, pool: str, pool_id: str) -> Terms:
         idempotency_key=options.idempotency_key,
     )
     timed = any(one is not None for one in (options.delay, options.run_at, options.expires))
-    return Terms(options, draft, timed, *deadlines(options.soft_timeout, options.timeout))
+    return SubmitTerms(options, draft, timed, *deadlines(options.soft_timeout, options.timeout))
 
 
 def deadlines(

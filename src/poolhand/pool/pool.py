@@ -20,7 +20,7 @@ from poolhand.pool.engine.drain import Drain, DrainReport
 from poolhand.pool.engine.engine import Engine
 from poolhand.pool.engine.health import HealthCheck, PoolHealth, health_of, not_started
 from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
-from poolhand.pool.monitor.autoscaler import Scaler
+from poolhand.pool.monitor.autoscaler import Autoscaler
 from poolhand.pool.monitor.checkup import Checkup
 from poolhand.pool.options import defaults, terms
 from poolhand.pool.scope import DURABLE, SESSION
@@ -77,7 +77,7 @@ class Pool(Submitter):
         self._drain: Drain | None = None
         self._drained: Task[DrainReport] | None = None
         self._checkup: Checkup | None = None
-        self._scaler: Scaler | None = None
+        self._scaler: Autoscaler | None = None
         registry.check_free(self.known_as)
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ class Pool(Submitter):
             self._scaler.stop()
             self._scaler = None
         if settings is not None and not engine.intake.closed:
-            self._scaler = Scaler(engine, settings)
+            self._scaler = Autoscaler(engine, settings)
 
     def pause(self) -> None:
         """Start no further job; what runs goes on, what comes waits."""

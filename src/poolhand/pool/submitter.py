@@ -12,7 +12,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.engine import Engine
 from poolhand.pool.engine.work import Work
 from poolhand.pool.mapping import map_items
-from poolhand.pool.options import Options, Terms, terms, with_changes
+from poolhand.pool.options import Options, SubmitTerms, terms, with_changes
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.queue.backpressure import Bounded
 from poolhand.rules.retry import Retry
@@ -46,7 +46,7 @@ class Submitter:
     """Takes work under one set of options; a pool is one, and so is what `with_options` returns."""
 
     _config: PoolConfig
-    _terms: Terms
+    _terms: SubmitTerms
     _durable = False
 
     def _engine(self) -> Engine:
@@ -190,10 +190,10 @@ class Submitter:
         return self._view(options)
 
     def _view(self, options: Options) -> Submitter:
-        return View(self, options)
+        return SubmitterView(self, options)
 
 
-class View(Submitter):
+class SubmitterView(Submitter):
     """A pool seen through options of its own; cheap to make, safe to keep."""
 
     __slots__ = ("_config", "_engine", "_terms")

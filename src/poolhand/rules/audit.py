@@ -13,7 +13,7 @@ from operator import attrgetter
 from msgspec import Struct, json
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 STREAM = "lifecycle.pool.audit"
 
@@ -124,7 +124,7 @@ class Acted(Struct, frozen=True, gc=False):
 Audit = Submitted | Dequeued | Dropped | Ended | Acted
 
 
-class AuditLine(View, frozen=True, gc=False):
+class AuditLine(PlainView, frozen=True, gc=False):
     """A record as it is read, with its number; numbers have no gaps."""
 
     number: int

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from poolhand.rules.causes import call_of, home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
 class Standing(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Standing(Struct, frozen=True):
     left: float | None = None
 
 
-class Explanation(View, frozen=True):
+class Explanation(PlainView, frozen=True):
     """Why a job is where it is: a word for programs, a sentence for people, an estimate."""
 
     reason: str

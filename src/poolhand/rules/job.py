@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
 class Status(StrEnum):
@@ -44,7 +44,7 @@ HARD_TIMEOUT = "hard_timeout"
 SESSION_ERASED = "session_erased"  # while its turn ran, whose state was not written
 
 
-class Fault(View, frozen=True):
+class Fault(PlainView, frozen=True):
     """What a job raised, as text that can be kept and shown."""
 
     type: str
@@ -52,7 +52,7 @@ class Fault(View, frozen=True):
     traceback: str = ""
 
 
-class Job(View, frozen=True, kw_only=True):
+class Job(PlainView, frozen=True, kw_only=True):
     """The record of one job; every change makes a new one.
 
     `name` is that of the callable. `waited`, `ran` and `marks` are about the latest attempt.

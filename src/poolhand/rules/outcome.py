@@ -25,7 +25,7 @@ from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.validation import SECONDS_ALLOWED, is_seconds, to_seconds
 
 
-class Asked(IntEnum):
+class StopRequest(IntEnum):
     """What the slot has asked a running job to do; the higher overrules the lower."""
 
     NOTHING = 0
@@ -63,20 +63,20 @@ class Snoozed(Struct, frozen=True):
 Outcome = Completed | Failed | Cancelled | Snoozed
 
 
-def judge_cancelled(asked: Asked, job_id: str) -> Outcome:
+def judge_cancelled(asked: StopRequest, job_id: str) -> Outcome:
     """Say what it means that an attempt ended by cancellation after having been asked that."""
-    if asked is Asked.SOFT_STOP:
+    if asked is StopRequest.SOFT_STOP:
         return timed_out(job_id, SOFT_TIMEOUT)
-    if asked is Asked.HARD_STOP:
+    if asked is StopRequest.HARD_STOP:
         return timed_out(job_id, HARD_TIMEOUT)
     return Cancelled()
 
 
-def judge_error(error: BaseException, asked: Asked, job_id: str) -> Outcome:
+def judge_error(error: BaseException, asked: StopRequest, job_id: str) -> Outcome:
     """Say what it means that an attempt ended with this error after having been asked that."""
-    if asked is Asked.HARD_STOP:
+    if asked is StopRequest.HARD_STOP:
         return timed_out(job_id, HARD_TIMEOUT)
-    if asked is Asked.CANCEL and isinstance(error, RetryLater | Snooze):
+    if asked is StopRequest.CANCEL and isinstance(error, RetryLater | Snooze):
         # Who was told to stop does not come back by its own wish.
         return Cancelled()
     match error:

@@ -21,7 +21,7 @@ class Effect(StrEnum):
     ONCE = "once"
 
 
-class Stage(StrEnum):
+class ReceiptStage(StrEnum):
     """How far a call is. One that is claimed is under way, or was when its attempt ended."""
 
     CLAIMED = "claimed"
@@ -38,7 +38,7 @@ class Receipt(Struct, frozen=True):
     """
 
     tool: str
-    stage: Stage
+    stage: ReceiptStage
     call: bytes
     job: str
     token: int
@@ -51,7 +51,7 @@ class Receipt(Struct, frozen=True):
     @property
     def is_settled(self) -> bool:
         """Whether it is known how the call ended."""
-        return self.stage in (Stage.SUCCEEDED, Stage.FAILED)
+        return self.stage in (ReceiptStage.SUCCEEDED, ReceiptStage.FAILED)
 
 
 write = msgspec.msgpack.Encoder().encode
@@ -81,7 +81,7 @@ def is_former(key: str) -> bool:
     return key.startswith(RECEIPTS) and "/" not in key.removeprefix(RECEIPTS)
 
 
-class Next(StrEnum):
+class NextStep(StrEnum):
     """What is to be done about a call."""
 
     RUN = "run"
@@ -92,7 +92,7 @@ class Next(StrEnum):
     CONFLICT = "conflict"
 
 
-def rule(receipt: Receipt | None, is_same: bool, effect: Effect, is_live: bool) -> Next:
+def rule(receipt: Receipt | None, is_same: bool, effect: Effect, is_live: bool) -> NextStep:
     """Say what is to be done about a call of which there is this receipt.
 
     `is_same`: it is about the same arguments. `is_live`: the attempt that has claimed it still
@@ -100,15 +100,15 @@ def rule(receipt: Receipt | None, is_same: bool, effect: Effect, is_live: bool) 
     have happened is done again without asking.
     """
     if receipt is None:
-        return Next.RUN
+        return NextStep.RUN
     if not is_same:
-        return Next.CONFLICT
+        return NextStep.CONFLICT
     match receipt.stage:
-        case Stage.SUCCEEDED:
-            return Next.REPLAY
-        case Stage.FAILED:
-            return Next.RUN if receipt.retryable else Next.RAISE
-        case Stage.CLAIMED if is_live:
-            return Next.WAIT
-        case Stage.CLAIMED | Stage.UNKNOWN:
-            return Next.VERIFY if effect is Effect.ONCE else Next.RUN
+        case ReceiptStage.SUCCEEDED:
+            return NextStep.REPLAY
+        case ReceiptStage.FAILED:
+            return NextStep.RUN if receipt.retryable else NextStep.RAISE
+        case ReceiptStage.CLAIMED if is_live:
+            return NextStep.WAIT
+        case ReceiptStage.CLAIMED | ReceiptStage.UNKNOWN:
+            return NextStep.VERIFY if effect is Effect.ONCE else NextStep.RUN

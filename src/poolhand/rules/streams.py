@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 MOST_DATA = 256 * 1024  # bytes of JSON in one event
 EVENTS, JOURNAL, INBOX = "job/", "journal/", "inbox/"
@@ -20,7 +20,7 @@ LONGEST_PART = 300
 TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
 
 
-class Kind(StrEnum):
+class StreamKind(StrEnum):
     """What an event of a job is; `restarted` comes where another attempt begins to tell."""
 
     STATE = "state"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
     RESTARTED = "restarted"
 
 
-class JobEvent(View, frozen=True):
+class JobEvent(PlainView, frozen=True):
     """Something that a job told, or that happened to it; numbers of a job have no gaps.
 
     `data` is what was emitted, the message and details of progress, or the name of a state. An
@@ -39,7 +39,7 @@ class JobEvent(View, frozen=True):
 
     number: int
     at: datetime
-    kind: Kind
+    kind: StreamKind
     attempt: int
     data: Any = None
 

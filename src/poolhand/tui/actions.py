@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from poolhand.farm.records import FarmRecord, Snapshot, WishAnswer
+from poolhand.farm.records import ControlAnswer, FarmRecord, Snapshot
 from poolhand.operate.actions import Operator
 
 MOST_PAGES = 10
@@ -15,7 +15,7 @@ ANSWERED_WITHIN = 12.0  # seconds that a farm may take to answer a wish
 WRITTEN_WITHIN = 2.0  # and then to write what it has become
 
 
-class Acts:
+class KeyActions:
     """Does what a person wants, in that person's name."""
 
     def __init__(self, operator: Operator, by: str, clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ class Acts:
         return whole
 
 
-def _said(id: str, answer: WishAnswer | None) -> str:
+def _said(id: str, answer: ControlAnswer | None) -> str:
     if answer is None:
         return f"{id} is not there any more"
     return f"{id}: {answer.text}"

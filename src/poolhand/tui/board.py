@@ -11,13 +11,13 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher, Input, Static
 
 from poolhand.tui import rows
-from poolhand.tui.filter import Choice
+from poolhand.tui.filter import JobFilter
 from poolhand.tui.grid import Grid, Panel
 from poolhand.tui.head import Head
-from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, Sight
+from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, ViewModel
 from poolhand.tui.pages import KeyLine, StatusLine
 
-ALL = Choice()
+ALL = JobFilter()
 NO_WORKERS = "no worker processes yet"
 NO_JOBS = "no jobs yet: submit one from your code with `await task.submit(…)`"
 NO_SUCH_JOBS = "no such jobs: escape shows all"
@@ -107,7 +107,7 @@ class Board(Vertical):
         self.search.value = ""
         self.go_to(self.view)
 
-    def show(self, sight: Sight, now: datetime) -> None:
+    def show(self, sight: ViewModel, now: datetime) -> None:
         """Show what was seen."""
         running = rows.running_in(sight.farms)
         match self.view:
@@ -125,7 +125,7 @@ class Board(Vertical):
                 self.pools.show(rows.pool_rows(sight.pools))
                 self.troubles[POOLS].show(rows.trouble_rows(sight.farms))
 
-    def show_head(self, sight: Sight) -> None:
+    def show_head(self, sight: ViewModel) -> None:
         """Show the head, with times as of now."""
         self.head.show(sight, self.view)
         self.status.hint(sight.hint())

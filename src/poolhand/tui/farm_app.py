@@ -17,15 +17,15 @@ from poolhand.farm.records import FarmRecord, Snapshot
 from poolhand.operate.actions import Operator
 from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
-from poolhand.tui.actions import Acts
+from poolhand.tui.actions import KeyActions
 from poolhand.tui.board import Board
-from poolhand.tui.filter import Choice
+from poolhand.tui.filter import JobFilter
 from poolhand.tui.grid import Grid
 from poolhand.tui.head import ViewTabs
 from poolhand.tui.job_screen import JobScreen
 from poolhand.tui.job_text import snapshot_lines
-from poolhand.tui.model import JOBS, POOLS, WORKERS, Sight
-from poolhand.tui.pages import HELP, Page, Question, StatusLine
+from poolhand.tui.model import JOBS, POOLS, WORKERS, ViewModel
+from poolhand.tui.pages import HELP, Question, StatusLine, TextPage
 
 OF_THE_BOARD = {"view", "tab", "search", "state", "only_pool"}
 
@@ -81,8 +81,8 @@ class FarmApp(App[None]):
         self.every = every
         self.has_terminal = has_terminal
         self.quits = 0
-        self.sight = Sight(operator, farm_id, runtime or Runtime())
-        self.acts = Acts(operator, by, (runtime or Runtime()).monotonic)
+        self.sight = ViewModel(operator, farm_id, runtime or Runtime())
+        self.acts = KeyActions(operator, by, (runtime or Runtime()).monotonic)
         self.board = Board()
         self.due = asyncio.Event()
         self.task_factory = asyncio.get_running_loop().get_task_factory()
@@ -154,7 +154,7 @@ class FarmApp(App[None]):
         self._go_to(event.view)
 
     def action_help(self) -> None:
-        self.push_screen(Page("Keys", HELP))
+        self.push_screen(TextPage("Keys", HELP))
 
     def action_search(self) -> None:
         self.board.open_search()
@@ -163,7 +163,7 @@ class FarmApp(App[None]):
     def action_forget_choice(self) -> None:
         """Show all jobs again."""
         self.board.close_search()
-        self._choose(Choice())
+        self._choose(JobFilter())
 
     def action_state(self) -> None:
         self._go_to(JOBS)
@@ -204,7 +204,7 @@ class FarmApp(App[None]):
         found = await self.acts.snapshot(id)
         if not isinstance(found, Snapshot):
             return found
-        self.push_screen(Page("Snapshot", snapshot_lines(found)))
+        self.push_screen(TextPage("Snapshot", snapshot_lines(found)))
         return f"snapshot of {id}"
 
     def action_drain(self) -> None:
@@ -232,7 +232,7 @@ class FarmApp(App[None]):
         elif grid in self.board.troubles.values():
             self._open(chosen.partition("\n")[2])
         elif grid is self.board.pools:
-            self._choose(Choice(pool=chosen))
+            self._choose(JobFilter(pool=chosen))
             self._go_to(JOBS)
         else:
             self.action_snapshot()
@@ -283,7 +283,7 @@ class FarmApp(App[None]):
         self.board.go_to(view)
         self.due.set()
 
-    def _choose(self, choice: Choice) -> None:
+    def _choose(self, choice: JobFilter) -> None:
         self.sight.choose(choice)
         self.due.set()
 

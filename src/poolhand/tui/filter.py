@@ -28,7 +28,7 @@ STATES = {
 }
 
 
-class Choice(Struct, frozen=True):
+class JobFilter(Struct, frozen=True):
     """What is chosen: a name of STATES, a pool, a part of an id or of a task's name."""
 
     state: str = "all"
@@ -42,16 +42,16 @@ class Choice(Struct, frozen=True):
         search = f" · search {safe(self.search)!r}" if self.search else ""
         return f"{self.state} · {pool}{search}"
 
-    def next_state(self) -> Choice:
+    def next_state(self) -> JobFilter:
         """Go on to the next state, after the last one to all."""
         return replace(self, state=_next(list(STATES), self.state))
 
-    def next_pool(self, pools: Sequence[str]) -> Choice:
+    def next_pool(self, pools: Sequence[str]) -> JobFilter:
         """Go on to the next pool, after the last one to all."""
         return replace(self, pool=_next([None, *pools], self.pool))
 
 
-async def jobs_of(operator: Operator, choice: Choice, limit: int) -> list[JobView]:
+async def jobs_of(operator: Operator, choice: JobFilter, limit: int) -> list[JobView]:
     """Return the jobs of a choice, newest first.
 
     A search goes through the newest ones; what is not among them is found by its whole id, or by

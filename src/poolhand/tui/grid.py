@@ -13,7 +13,7 @@ from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable, Static
 
-from poolhand.tui.rows import Column, Row, cell, fitting, widths
+from poolhand.tui.rows import Column, TableRow, cell, fitting, widths
 
 STYLED = ("state", "at")
 NOTE = "note"
@@ -48,7 +48,7 @@ class Grid(DataTable[Text]):
         super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self._kinds = columns
         self._shown: dict[int, int] = {}
-        self._rows: list[Row] = []
+        self._rows: list[TableRow] = []
         self._widest = [0] * len(columns)
 
     @property
@@ -73,7 +73,7 @@ class Grid(DataTable[Text]):
         # What was shown before it was mounted has told nobody.
         self.post_message(self.Filled(len(self._rows)))
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[TableRow]) -> None:
         """Put these rows in the place of all others."""
         if bool(rows) != bool(self._rows):
             self.post_message(self.Filled(len(rows)))
@@ -92,7 +92,7 @@ class Grid(DataTable[Text]):
         self._widest = [0] * len(self._kinds)
         self.show(self._rows)
 
-    def _fill(self, before: Sequence[Row], places: dict[int, int] | None) -> None:
+    def _fill(self, before: Sequence[TableRow], places: dict[int, int] | None) -> None:
         """Make the table anew; columns too, if there are others."""
         cursor, top, x = self.cursor_row, self.scroll_offset.y, self.scroll_offset.x
         key = before[cursor].key if 0 <= cursor < len(before) else None
@@ -113,7 +113,7 @@ class Grid(DataTable[Text]):
         moved = place - cursor if cursor > 0 else 0
         self.call_after_refresh(self.scroll_to, x, max(0, top + moved), animate=False)
 
-    def _amend(self, before: Sequence[Row]) -> None:
+    def _amend(self, before: Sequence[TableRow]) -> None:
         """Write the cells that have changed."""
         for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old == new:
@@ -123,16 +123,16 @@ class Grid(DataTable[Text]):
                 if old.cells[place] != new.cells[place] or old.style != new.style:
                     self.update_cell_at(Coordinate(number, x), self._cell(new, place))
 
-    def _cells(self, row: Row) -> list[Text]:
+    def _cells(self, row: TableRow) -> list[Text]:
         return [self._cell(row, place) for place in self._shown]
 
-    def _cell(self, row: Row, place: int) -> Text:
+    def _cell(self, row: TableRow, place: int) -> Text:
         column = self._kinds[place]
         text = cell(row.cells[place], self._shown[place], column)
         return Text(text, _style(column, row), no_wrap=True)
 
 
-def _style(column: Column, row: Row) -> str:
+def _style(column: Column, row: TableRow) -> str:
     if column.name in STYLED:
         return row.style
     if column.name == NOTE:

@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.widgets import Static
 
-from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, Sight
+from poolhand.tui.model import JOBS, POOLS, VIEWS, WORKERS, ViewModel
 from poolhand.tui.summary import Part
 
 TITLE = "poolhand"
@@ -77,7 +77,7 @@ class Head(Vertical):
         yield self.load
         yield self.alert
 
-    def show(self, sight: Sight, view: str) -> None:
+    def show(self, sight: ViewModel, view: str) -> None:
         """Show what was seen, with times as of now."""
         width = self.size.width
         name: list[Part] = [(f" {TITLE} ", "bold blue"), (" ", "")]

@@ -18,17 +18,22 @@ from textual.widgets import RichLog, Static
 from poolhand.errors import JobLost, PoolhandError
 from poolhand.operate.actions import Operator
 from poolhand.operate.views import JobView
-from poolhand.rules.streams import JobEvent, Kind
+from poolhand.rules.streams import JobEvent, StreamKind
 from poolhand.rules.values.escape import safe
 from poolhand.tui.head import TITLE, spread
 from poolhand.tui.job_text import Fact, event_lines, facts
 from poolhand.tui.pages import KeyLine, StatusLine
-from poolhand.tui.rows import STYLES, Running, job_state
+from poolhand.tui.rows import STYLES, RunningRow, job_state
 
 MOST_LINES = 5_000
 LABEL = 14  # columns for what a line is about
 TIME, KIND = 8, 18  # where the time of an event ends, and where its kind does
-KINDS = {Kind.CHUNK: "green", Kind.PROGRESS: "cyan", Kind.STATE: "bold", Kind.RESTARTED: "yellow"}
+KINDS = {
+    StreamKind.CHUNK: "green",
+    StreamKind.PROGRESS: "cyan",
+    StreamKind.STATE: "bold",
+    StreamKind.RESTARTED: "yellow",
+}
 SILENT = "nothing yet: what the job prints, logs and emits is shown here"
 
 
@@ -51,7 +56,7 @@ class JobScreen(Screen[None]):
         self,
         operator: Operator,
         job_id: str,
-        where: Callable[[str], Running | None],
+        where: Callable[[str], RunningRow | None],
         now: Callable[[], datetime],
         every: float,
     ) -> None:

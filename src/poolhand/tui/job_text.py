@@ -11,10 +11,10 @@ from poolhand.farm.records import FinishedJob, Snapshot
 from poolhand.operate.payload import PayloadView, payload_lines
 from poolhand.operate.views import JobView
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.streams import JobEvent, Kind
+from poolhand.rules.streams import JobEvent, StreamKind
 from poolhand.rules.values.escape import safe
 from poolhand.tui.format import NOTHING, lasting
-from poolhand.tui.rows import Running, took
+from poolhand.tui.rows import RunningRow, took
 
 LONGEST_LINE = 2_000
 PAYLOAD = ("arguments", "result")
@@ -29,7 +29,7 @@ class Fact(Struct, frozen=True):
 
 
 def facts(
-    job: JobView, runs: Running | None, now: datetime, payload: PayloadView | None = None
+    job: JobView, runs: RunningRow | None, now: datetime, payload: PayloadView | None = None
 ) -> list[Fact]:
     """Return a job in lines: where it is, why, how often it was tried, what it raised."""
     found = [
@@ -103,7 +103,7 @@ def event_lines(event: JobEvent) -> list[str]:
 
 
 def _said(event: JobEvent) -> list[str]:
-    if event.kind is Kind.RESTARTED:
+    if event.kind is StreamKind.RESTARTED:
         return [f"attempt {event.attempt} begins"]
     match event.data:
         case str(text):

@@ -13,9 +13,9 @@ from poolhand.operate.views import JobView, PoolView
 from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
 from poolhand.tui import summary
-from poolhand.tui.filter import Choice, jobs_of
+from poolhand.tui.filter import JobFilter, jobs_of
 from poolhand.tui.format import lasting
-from poolhand.tui.rows import Running, running_in
+from poolhand.tui.rows import RunningRow, running_in
 from poolhand.tui.summary import Counts, Part
 from poolhand.tui.throughput import Throughput
 
@@ -28,7 +28,7 @@ SLOW = 3.0  # seconds without an answer after which that is said
 WORKERS, JOBS, POOLS = VIEWS = ("workers", "jobs", "pools")
 
 
-class Sight:
+class ViewModel:
     """Looks at all farms of a store, or at one alone."""
 
     def __init__(self, operator: Operator, farm_id: str | None, runtime: Runtime) -> None:
@@ -38,7 +38,7 @@ class Sight:
         self.recent: list[JobView] = []
         self.counts: Counts = {}
         self.pools: list[PoolView] = []
-        self.choice = Choice()
+        self.choice = JobFilter()
         self.limit = PAGE
         self._operator = operator
         self._farm_id = farm_id
@@ -93,7 +93,7 @@ class Sight:
         stopping = asked_to or self._last.state is FarmState.STOPPING
         return stopping or self._runtime.monotonic() - self._last_at > KEEP
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: JobFilter) -> None:
         """Look at other jobs from now on."""
         if choice != self.choice:
             self.choice, self.limit = choice, PAGE
@@ -159,6 +159,6 @@ class Sight:
         known = [*self.jobs, *self.recent]
         return next((one.pool for one in known if one.id == job), None)
 
-    def where(self, job: str) -> Running | None:
+    def where(self, job: str) -> RunningRow | None:
         """Return where a job runs, if a farm says so."""
         return running_in(self.farms).get(job)

@@ -65,7 +65,7 @@ GAP = 2
 SAID_FOR = 20  # looks for which it is told what came of an act
 
 
-class Page(ModalScreen[None]):
+class TextPage(ModalScreen[None]):
     """Some lines to read and scroll; a key takes it away."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -47,7 +47,7 @@ class Column(Struct, frozen=True):
     short: int = 0
 
 
-class Row(Struct, frozen=True):
+class TableRow(Struct, frozen=True):
     """A row under a key that no other row of its table has; `style` is that of its state."""
 
     key: str
@@ -55,7 +55,7 @@ class Row(Struct, frozen=True):
     style: str = ""
 
 
-class Running(Struct, frozen=True):
+class RunningRow(Struct, frozen=True):
     """Where a job runs."""
 
     worker: str
@@ -123,7 +123,7 @@ FARM_STYLES = {
 
 def worker_rows(
     farms: Sequence[FarmRecord], alone: Sequence[LoneWorker], now: datetime
-) -> list[Row]:
+) -> list[TableRow]:
     """Return a row for each farm, below it one for each of its workers, then those of no farm."""
     rows = []
     for farm in farms:
@@ -132,7 +132,7 @@ def worker_rows(
     return rows + [_lone_row(worker) for worker in alone]
 
 
-def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
+def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> TableRow:
     active = sum(worker.active for worker in farm.workers)
     # The bounds of a single farm stand in the head.
     bounds = f", {farm.minimum} to {farm.maximum}" if is_one_of_many else ""
@@ -147,7 +147,7 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> Row:
         age(farm.started_at, now),
         NOTHING,
     )
-    return Row(farm.id, cells, "red" if farm.is_silent else FARM_STYLES[farm.state])
+    return TableRow(farm.id, cells, "red" if farm.is_silent else FARM_STYLES[farm.state])
 
 
 def no_sign(farm: FarmRecord) -> str:
@@ -164,7 +164,7 @@ def slots_of(farm: FarmRecord) -> int:
     return farm.capacity + sum(worker.active for worker in leaving)
 
 
-def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> Row:
+def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> TableRow:
     state, style = ("unknown", "red") if farm.is_silent else state_of(worker, now, farm.age)
     cells = (
         f"  {safe(worker.id)}",
@@ -177,7 +177,7 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> Row:
         age(worker.started_at, now),
         f"{brief(_signal(farm, worker))} ago",
     )
-    return Row(worker.id, cells, style)
+    return TableRow(worker.id, cells, style)
 
 
 def _signal(farm: FarmRecord, worker: WorkerRecord) -> float:
@@ -188,10 +188,12 @@ def _signal(farm: FarmRecord, worker: WorkerRecord) -> float:
     return worker.heard if farm.age > LATE else worker.heard - farm.age
 
 
-def _lone_row(worker: LoneWorker) -> Row:
+def _lone_row(worker: LoneWorker) -> TableRow:
     state = f"of no farm, on {safe(worker.host.partition('/')[0])}"
     unknown = (NOTHING,) * 5
-    return Row(worker.id, (safe(worker.id), state, str(worker.pid), str(worker.holds), *unknown))
+    return TableRow(
+        worker.id, (safe(worker.id), state, str(worker.pid), str(worker.holds), *unknown)
+    )
 
 
 def state_of(worker: WorkerRecord, now: datetime, age_of_record: float = 0.0) -> tuple[str, str]:
@@ -223,10 +225,10 @@ def age(since: datetime, now: datetime) -> str:
     return brief(seconds)
 
 
-def running_in(farms: Iterable[FarmRecord]) -> dict[str, Running]:
+def running_in(farms: Iterable[FarmRecord]) -> dict[str, RunningRow]:
     """Return where jobs run, by their ids."""
     return {
-        job.id: Running(worker.id, job)
+        job.id: RunningRow(worker.id, job)
         for farm in farms
         for worker in farm.workers
         for job in worker.jobs
@@ -235,16 +237,18 @@ def running_in(farms: Iterable[FarmRecord]) -> dict[str, Running]:
 
 def job_rows(
     jobs: Iterable[JobView],
-    where: Mapping[str, Running],
+    where: Mapping[str, RunningRow],
     pools: Iterable[PoolView],
     now: datetime,
-) -> list[Row]:
+) -> list[TableRow]:
     """Return a row for each job."""
     known = {pool.name: pool for pool in pools}
     return [_job_row(job, where.get(job.id), known.get(job.pool), now) for job in jobs]
 
 
-def _job_row(job: JobView, found: Running | None, pool: PoolView | None, now: datetime) -> Row:
+def _job_row(
+    job: JobView, found: RunningRow | None, pool: PoolView | None, now: datetime
+) -> TableRow:
     # The record of a farm may be older than that of the job.
     runs = found if job.status is Status.RUNNING else None
     cells = (
@@ -258,10 +262,10 @@ def _job_row(job: JobView, found: Running | None, pool: PoolView | None, now: da
         str(job.attempts),
         safe(_note(job, runs, pool)),
     )
-    return Row(job.id, cells, STYLES.get(job.status, ""))
+    return TableRow(job.id, cells, STYLES.get(job.status, ""))
 
 
-def _note(job: JobView, runs: Running | None, pool: PoolView | None) -> str:
+def _note(job: JobView, runs: RunningRow | None, pool: PoolView | None) -> str:
     """Return why a job waits, what it raised, or how its run is going."""
     if runs is not None and runs.job.mark:
         return runs.job.mark.replace("_", " ")
@@ -292,12 +296,12 @@ def took(job: JobView, now: datetime) -> float | None:
     return job.ran
 
 
-def pool_rows(pools: Iterable[PoolView]) -> list[Row]:
+def pool_rows(pools: Iterable[PoolView]) -> list[TableRow]:
     """Return a row for each pool."""
     return [_pool_row(pool) for pool in pools]
 
 
-def _pool_row(pool: PoolView) -> Row:
+def _pool_row(pool: PoolView) -> TableRow:
     cells = (
         safe(pool.name),
         "PAUSED" if pool.paused else "open",
@@ -306,15 +310,15 @@ def _pool_row(pool: PoolView) -> Row:
         *(f"{count:,}" for count in (pool.queued, pool.blocked, pool.scheduled, pool.parked)),
         safe(pool.strategy),
     )
-    return Row(pool.name, cells, "yellow" if pool.paused else "green")
+    return TableRow(pool.name, cells, "yellow" if pool.paused else "green")
 
 
-def trouble_rows(farms: Iterable[FarmRecord]) -> list[Row]:
+def trouble_rows(farms: Iterable[FarmRecord]) -> list[TableRow]:
     """Return a row for each trouble of all farms, the newest first."""
     found = [(trouble, farm) for farm in farms for trouble in farm.troubles]
     found.sort(key=lambda one: one[0].at, reverse=True)
     return [
-        Row(
+        TableRow(
             f"{number}\n{trouble.job or ''}",
             (
                 trouble.at.strftime("%H:%M:%SZ"),
@@ -328,7 +332,7 @@ def trouble_rows(farms: Iterable[FarmRecord]) -> list[Row]:
     ]
 
 
-def widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+def widths(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[int]:
     """Return how wide each column would be by what is in it."""
     return [
         min(column.most, max([len(column.name), *(len(row.cells[place]) for row in rows)]))

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.inspect import CustomType, DictType, Field, Type, type_info
 
 from poolhand.rules.values.json_values import article
-from poolhand.wire.typed import Marker, adapter_of, build_from_json, is_readable, validate
+from poolhand.wire.typed import TypeMarker, adapter_of, build_from_json, is_readable, validate
 from poolhand.wire.union import Lower, choice_of, lower_dict, lower_items, lower_places
 
 STORABLE = (
@@ -32,7 +32,7 @@ class Unreadable(Exception):
     """No value of an annotation can be read from stored data; the text says why, and what to do."""
 
 
-class Readable(NamedTuple):
+class ReadableType(NamedTuple):
     """What an annotation is read as; `lower` makes of a value what is written, None: itself."""
 
     type: Any
@@ -40,7 +40,7 @@ class Readable(NamedTuple):
     lower: Lower | None = None
 
 
-def readable(hint: Any) -> Readable:
+def readable(hint: Any) -> ReadableType:
     """Return what an annotation is read as, or raise Unreadable; NameError: not defined yet."""
     if get_origin(hint) is Iterable:
         hint = list[get_args(hint)]  # type: ignore[misc]
@@ -65,7 +65,7 @@ def readable(hint: Any) -> Readable:
         raise first from None
 
 
-def _by_msgspec(hint: Any, lower: Lower | None) -> Readable:
+def _by_msgspec(hint: Any, lower: Lower | None) -> ReadableType:
     try:
         msgspec.json.Decoder(hint, dec_hook=build_from_json)
         node = type_info(hint)
@@ -79,10 +79,10 @@ def _by_msgspec(hint: Any, lower: Lower | None) -> Readable:
             raise Unreadable(f"{name} cannot be a key of a dict; keys are text, numbers or enums")
         if isinstance(part, CustomType) and not is_readable(part.cls):
             raise Unreadable(f"{article(part.cls.__name__)} cannot be stored: {STORABLE}")
-    return Readable(hint, node, lower)
+    return ReadableType(hint, node, lower)
 
 
-def _by_pydantic(hint: Any) -> Readable:
+def _by_pydantic(hint: Any) -> ReadableType:
     try:
         adapter = adapter_of(hint)
     except NameError:
@@ -92,12 +92,12 @@ def _by_pydantic(hint: Any) -> Readable:
     if not adapter.pydantic_complete:
         raise NameError("a part of it is not defined yet")
 
-    class Pydantic(Marker):
+    class Pydantic(TypeMarker):
         def read(cls, value: Any, format: Any) -> Any:
             return validate(adapter, value, format)
 
     marker = Pydantic("Annotation", (), {})
-    return Readable(marker, type_info(marker))
+    return ReadableType(marker, type_info(marker))
 
 
 def _reason(error: Exception) -> str:

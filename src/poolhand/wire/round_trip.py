@@ -106,7 +106,7 @@ def _has_items(node: Type) -> bool:
     return hasattr(node, "item_type") or isinstance(node, TupleType)
 
 
-class Lost(NamedTuple):
+class LostPart(NamedTuple):
     """A part of a value that comes back as something else.
 
     `how`: its "type" or its "value" changes, or it is not stored, as it is "excluded", "private" or
@@ -141,7 +141,7 @@ class Within(NamedTuple):
 TOP = Within()
 
 
-def find_loss(given: Any, back: Any, place: str = "", within: Within = TOP) -> Lost | None:
+def find_loss(given: Any, back: Any, place: str = "", within: Within = TOP) -> LostPart | None:
     """Return the first part of a value that did not come back as what it was.
 
     What an annotation makes of a value is no loss: a tuple becomes the list that is asked for. It
@@ -154,7 +154,7 @@ def find_loss(given: Any, back: Any, place: str = "", within: Within = TOP) -> L
     fields = _fields_of(given)
     is_object = fields is not None
     if _is_other_type(given, back) or ((is_object or within.exact) and kinds[0] is not kinds[1]):
-        return Lost(place, given, back)
+        return LostPart(place, given, back)
     dropped = _dropped(given, back, place)
     if dropped is not None:
         return dropped
@@ -164,9 +164,9 @@ def find_loss(given: Any, back: Any, place: str = "", within: Within = TOP) -> L
     for step, one, other, how in _pairs(given, back, fields):
         found = find_loss(one, other, place + step, inner)
         if found is not None:
-            return Lost(place + step, one, other, how, owner) if how else found
+            return LostPart(place + step, one, other, how, owner) if how else found
     if within.owner and not is_object and kinds[0] is kinds[1] and _is_changed(given, back):
-        return Lost(place, given, back, "value", within.owner)
+        return LostPart(place, given, back, "value", within.owner)
     return None
 
 
@@ -262,7 +262,7 @@ def _field_pairs(given: Any, back: Any, fields: list[str]) -> Iterator[Part]:
         yield Part(f".{name}", one, others.get(name), "private")
 
 
-def _dropped(given: Any, back: Any, place: str) -> Lost | None:
+def _dropped(given: Any, back: Any, place: str) -> LostPart | None:
     """Return the first key of a dict that is not in what was made of it."""
     if not isinstance(given, dict):
         return None
@@ -275,7 +275,7 @@ def _dropped(given: Any, back: Any, place: str) -> Lost | None:
         given = given[VALUE] if given.keys() == {TYPE, VALUE} else given
         gone = [key for key in given if key not in known] if known else []
     owner = "" if isinstance(back, dict) else type(back).__name__
-    return Lost(place, gone[0], back, "dropped", owner, known) if gone else None
+    return LostPart(place, gone[0], back, "dropped", owner, known) if gone else None
 
 
 def known_names(kind: Any) -> tuple[str, ...]:

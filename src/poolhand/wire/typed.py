@@ -19,7 +19,7 @@ MOST_ADAPTERS = 1024
 _ONLY_VALUES = (bool, NoneType, tuple, frozenset)
 
 
-class Marker(type):
+class TypeMarker(type):
     """The class of types that stand for an annotation which msgspec cannot read by itself."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -55,7 +55,7 @@ def is_readable(type: Any) -> bool:
     """Return whether values of a class that msgspec does not know are made from data here."""
     return (
         type is object
-        or isinstance(type, Marker)
+        or isinstance(type, TypeMarker)
         or hasattr(type, "model_validate_json")
         or _is_path(type)
     )
@@ -87,7 +87,7 @@ _adapter = lru_cache(MOST_ADAPTERS)(_make_adapter)
 def _build(type: Any, value: Any, format: Any) -> Any:
     if type is object:
         return value
-    if isinstance(type, Marker):
+    if isinstance(type, TypeMarker):
         return type.read(value, format)
     if _is_path(type):
         if not isinstance(value, str):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, get_origin
 
-from poolhand.wire.typed import Marker, build_from_json, build_from_msgpack
+from poolhand.wire.typed import TypeMarker, build_from_json, build_from_msgpack
 
 Lower = Callable[[Any], Any]
 Member = tuple[Any, Any, Lower | None]  # the annotation, what it is read as, how it is written
@@ -26,7 +26,7 @@ def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
     types = {name: type for name, (_, type, _) in zip(names, members, strict=True)}
     plain = {kind for kind, _, _ in members if kind in _PLAIN} | {NoneType}
 
-    class Choice(Marker):
+    class Choice(TypeMarker):
         def read(cls, value: Any, format: Any) -> Any:
             if type(value) in plain:
                 return value

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code, Codes, run_apart
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry, run_apart
 from poolhand.errors import BadSignature, Undecodable, UsageError
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import KeyRing
@@ -35,8 +35,8 @@ class Wrapped:
 wrapped = Wrapped()
 
 
-def code(name: str = "add", fn: Any = add, **options: Any) -> Code:
-    return Code(name, fn, Parcels(**options))
+def code(name: str = "add", fn: Any = add, **options: Any) -> TaskCode:
+    return TaskCode(name, fn, Serializer(**options))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_was_not_signed_by_us_is_refused() -> None:
 
 
 def test_names_are_found_and_given_once() -> None:
-    codes = Codes()
+    codes = TaskRegistry()
     first = code("add")
     codes.add(first)
     assert codes.find("add") is first

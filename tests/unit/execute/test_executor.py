@@ -12,22 +12,22 @@ from msgspec.structs import replace
 from poolhand.contract import Change, Claim
 from poolhand.durable.calls.call_record import (
     CALL,
-    Brief,
+    CallRecord,
     bound,
     bound_to,
     read_brief,
     record_of,
     write_brief,
 )
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.durable.worker.executor import (
     MOST_REFUSED,
-    Closure,
-    End,
-    Errand,
+    AttemptEnd,
+    ClosureCall,
     Executor,
-    Hopeless,
+    StoredAttempt,
+    Unrunnable,
     crashed,
     hand_back,
     is_own_loss,
@@ -43,7 +43,7 @@ from poolhand.runtime import Identity
 from poolhand.wire.signing import KeyRing
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-END = End(AT, 2.0, 0.0)
+END = AttemptEnd(AT, 2.0, 0.0)
 HOME = ("host", "boot", 7, "1")
 
 
@@ -56,12 +56,12 @@ def add(number: int) -> int:
     return number + 1
 
 
-CODE = Code("add", add, Parcels())
-CODES = Codes()
+CODE = TaskCode("add", add, Serializer())
+CODES = TaskRegistry()
 CODES.add(CODE)
 
 
-def claim(brief: Brief | bytes | None = None, **fields: Any) -> Claim:
+def claim(brief: CallRecord | bytes | None = None, **fields: Any) -> Claim:
     job = Job(
         id="job-1",
         pool="chat",
@@ -72,29 +72,29 @@ def claim(brief: Brief | bytes | None = None, **fields: Any) -> Claim:
         **{"attempts": 1, **fields},
     )
     if brief is None:
-        brief = Brief("add", CODE.pack((4,), {}), record_of(Retry(attempts=3, jitter=0.0)))
+        brief = CallRecord("add", CODE.pack((4,), {}), record_of(Retry(attempts=3, jitter=0.0)))
     return Claim(job, brief if isinstance(brief, bytes) else write_brief(brief), 7)
 
 
-def prepared(brief: Brief | bytes | None = None, **fields: Any) -> Errand:
+def prepared(brief: CallRecord | bytes | None = None, **fields: Any) -> StoredAttempt:
     errand = Executor(CODES).prepare(claim(brief, **fields), gone)
-    assert isinstance(errand, Errand)
+    assert isinstance(errand, StoredAttempt)
     return errand
 
 
-def hopeless(brief: Brief | bytes) -> Hopeless:
+def hopeless(brief: CallRecord | bytes) -> Unrunnable:
     found = Executor(CODES).prepare(claim(brief), gone)
-    assert isinstance(found, Hopeless)
+    assert isinstance(found, Unrunnable)
     return found
 
 
 def test_a_brief_survives_being_kept() -> None:
     retry = Retry(attempts=3, give_up_on=(KeyError, "a.b.C"))
-    brief = Brief("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
+    brief = CallRecord("add", b"x", record_of(retry), 3.0, 2.0, "thread", False, True, HOME)
     found = read_brief(write_brief(brief), "job-1")
     assert found == brief
     assert found.policy == Retry(attempts=3, give_up_on=("KeyError", "a.b.C"))
-    assert Brief("add", b"").policy is None
+    assert CallRecord("add", b"").policy is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"{}", msgspec.msgpack.encode([1])], ids=repr)
@@ -115,7 +115,7 @@ def test_a_suspect_is_to_run_alone() -> None:
 
 
 def test_a_task_that_is_not_here_is_set_aside_uncharged() -> None:
-    unknown = claim(Brief("elsewhere", b""))
+    unknown = claim(CallRecord("elsewhere", b""))
     change = Executor(CODES).prepare(unknown, gone)
     assert isinstance(change, Change)
     assert (change.job.status, change.job.waits_for) == (Status.SCHEDULED, "task:elsewhere")
@@ -127,34 +127,34 @@ def test_a_task_that_is_not_here_is_set_aside_uncharged() -> None:
 
 
 def test_the_causes_of_tasks_follow_what_is_registered() -> None:
-    codes = Codes()
-    executor = Executor(Codes(codes))
+    codes = TaskRegistry()
+    executor = Executor(TaskRegistry(codes))
     assert executor.causes() == frozenset()
-    codes.add(Code("later", add, Parcels()))
+    codes.add(TaskCode("later", add, Serializer()))
     assert executor.causes() == {"task:later", "call:*/later"}
 
 
 def test_a_suspect_that_is_tried_once_runs_alone_after_its_first_crash() -> None:
-    brief = Brief("add", CODE.pack((4,), {}))
+    brief = CallRecord("add", CODE.pack((4,), {}))
     assert not prepared(brief).alone
     assert prepared(brief, crashes=1).alone
 
 
 def test_a_suspect_that_cannot_run_alone_runs_once_more_in_company_and_is_given_up() -> None:
-    nested = Code("nested", lambda number: number, Parcels())
-    executor = Executor(Codes())
+    nested = TaskCode("nested", lambda number: number, Serializer())
+    executor = Executor(TaskRegistry())
     executor.codes.add(nested)
     for retry, crashes, given_up in ((1, 1, False), (1, 2, True), (3, 2, False)):
-        brief = Brief("nested", nested.pack((4,), {}), record_of(Retry(attempts=retry)))
+        brief = CallRecord("nested", nested.pack((4,), {}), record_of(Retry(attempts=retry)))
         found = executor.prepare(claim(brief, crashes=crashes), gone)
-        assert isinstance(found, Hopeless) is given_up
-        if isinstance(found, Hopeless):
+        assert isinstance(found, Unrunnable) is given_up
+        if isinstance(found, Unrunnable):
             assert isinstance(found.outcome.error, JobLost)
             assert "define it at the top level of a module" in str(found.outcome.error)
 
 
-@pytest.mark.parametrize("brief", [b"", Brief("add", b"junk")], ids=["no brief", "no call"])
-def test_a_claim_that_cannot_be_read_has_failed_for_good(brief: Brief | bytes) -> None:
+@pytest.mark.parametrize("brief", [b"", CallRecord("add", b"junk")], ids=["no brief", "no call"])
+def test_a_claim_that_cannot_be_read_has_failed_for_good(brief: CallRecord | bytes) -> None:
     found = hopeless(brief)
     change = Executor(CODES).settle(found.claim, found.outcome, None, END)
     assert change.job.status is Status.FAILED
@@ -171,21 +171,21 @@ def test_a_type_that_breaks_while_it_is_made_fails_its_job_alone() -> None:
     def take(value: Hostile) -> None: ...
 
     take.__annotations__ = {"value": Hostile}
-    codes = Codes()
-    codes.add(Code("take", take, Parcels()))
-    payload = Parcels().write(("take", ["value"], {"value": {"number": 13}}), "a call")
-    assert isinstance(Executor(codes).prepare(claim(Brief("take", payload)), gone), Hopeless)
+    codes = TaskRegistry()
+    codes.add(TaskCode("take", take, Serializer()))
+    payload = Serializer().write(("take", ["value"], {"value": {"number": 13}}), "a call")
+    assert isinstance(Executor(codes).prepare(claim(CallRecord("take", payload)), gone), Unrunnable)
 
 
 def test_a_closure_is_made_again_only_where_it_lives() -> None:
     executor = Executor(CODES)
-    brief = Brief("<lambda>", b"", closure=True, home=HOME)
+    brief = CallRecord("<lambda>", b"", closure=True, home=HOME)
     found = executor.prepare(claim(brief), gone)
-    assert isinstance(found, Hopeless)
+    assert isinstance(found, Unrunnable)
     assert "it lived in the process that submitted it" in str(found.outcome.error)
-    executor.closures["job-1"] = Closure.of(lambda: 9)
+    executor.closures["job-1"] = ClosureCall.of(lambda: 9)
     errand = executor.prepare(claim(brief), gone)
-    assert isinstance(errand, Errand)
+    assert isinstance(errand, StoredAttempt)
     assert errand.call() == 9
     assert errand.code is None
 
@@ -197,7 +197,7 @@ def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
         asked.append((home, id))
         return True
 
-    brief = Brief("<lambda>", b"", closure=True, home=HOME)
+    brief = CallRecord("<lambda>", b"", closure=True, home=HOME)
     change = Executor(CODES).prepare(claim(brief, attempts=2), alive)
     assert isinstance(change, Change)
     assert (change.job.status, change.job.attempts, change.wait) == (Status.SCHEDULED, 1, None)
@@ -205,18 +205,20 @@ def test_a_closure_is_set_aside_while_its_home_may_come_for_it() -> None:
     assert (change.token, asked) == (7, [(HOME, "job-1")])
 
 
-def signing(*key_ids: str) -> Code:
+def signing(*key_ids: str) -> TaskCode:
     secrets = {key_id: key_id.encode() * 16 for key_id in key_ids}
-    return Code("add", add, Parcels(ring=KeyRing(secrets, current=key_ids[-1])))
+    return TaskCode("add", add, Serializer(ring=KeyRing(secrets, current=key_ids[-1])))
 
 
-@pytest.mark.parametrize("reader", [signing("old"), Code("add", add, Parcels())])
-def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(reader: Code) -> None:
-    writer, codes, others = signing("old", "new"), Codes(), Codes()
+@pytest.mark.parametrize("reader", [signing("old"), TaskCode("add", add, Serializer())])
+def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(
+    reader: TaskCode,
+) -> None:
+    writer, codes, others = signing("old", "new"), TaskRegistry(), TaskRegistry()
     codes.add(reader)
     others.add(writer)
     draft = claim().job
-    brief = Brief("add", b"", run=draft.run)
+    brief = CallRecord("add", b"", run=draft.run)
     payload = writer.pack((4,), {}, bound(CALL, bound_to(draft, brief, draft.run)))
     claimed = claim(replace(brief, payload=payload))
     change = Executor(codes).prepare(claimed, gone)
@@ -225,16 +227,16 @@ def test_a_call_whose_key_is_not_here_is_set_aside_for_a_worker_that_has_it(read
     assert change.job.waits_for not in Executor(codes).causes()
     assert change.job.waits_for in Executor(others).causes()
     errand = Executor(others).prepare(claimed, gone)
-    assert isinstance(errand, Errand)
+    assert isinstance(errand, StoredAttempt)
     assert errand.call() == 5
 
 
 def test_a_call_that_was_altered_fails_whoever_reads_it() -> None:
-    codes = Codes()
+    codes = TaskRegistry()
     codes.add(signing("old"))
     payload = signing("old").pack((4,), {}, b"something else")
-    found = Executor(codes).prepare(claim(Brief("add", payload, run="job-1")), gone)
-    assert isinstance(found, Hopeless)
+    found = Executor(codes).prepare(claim(CallRecord("add", payload, run="job-1")), gone)
+    assert isinstance(found, Unrunnable)
     assert isinstance(found.outcome.error, BadSignature)
 
 
@@ -242,8 +244,8 @@ def test_a_call_that_does_not_fit_waits_for_the_version_it_was_submitted_to() ->
     def wider(number: int, unit: str = "m") -> str:
         return f"{number} {unit}"
 
-    newer, executor = Code("add", wider, Parcels()), Executor(CODES)
-    brief = Brief("add", newer.pack((4, "km"), {}), version=newer.version)
+    newer, executor = TaskCode("add", wider, Serializer()), Executor(CODES)
+    brief = CallRecord("add", newer.pack((4, "km"), {}), version=newer.version)
     change = executor.prepare(claim(brief), gone)
     assert isinstance(change, Change)
     cause = f"call:{newer.version}/add"
@@ -254,15 +256,15 @@ def test_a_call_that_does_not_fit_waits_for_the_version_it_was_submitted_to() ->
 
 def refuse(executor: Executor, version: str) -> None:
     """Have an executor read a call that only that version of its task may accept."""
-    executor.prepare(claim(Brief("add", b"garbage", version=version)), gone)
+    executor.prepare(claim(CallRecord("add", b"garbage", version=version)), gone)
 
 
 def test_calls_that_were_refused_are_tried_again_when_a_task_is_registered_anew() -> None:
-    codes = Codes()
-    codes.add(Code("add", add, Parcels()))
+    codes = TaskRegistry()
+    codes.add(TaskCode("add", add, Serializer()))
     executor = Executor(codes)
     refuse(executor, "v1")
-    codes.renew(Code("add", add, Parcels()))
+    codes.renew(TaskCode("add", add, Serializer()))
     assert executor.refused == frozenset()
     refuse(executor, "v2")
     assert executor.refused == {"call:v2/add"}
@@ -277,25 +279,25 @@ def test_the_versions_that_were_refused_are_bounded() -> None:
     assert executor.refused == {"call:latest/add"}
 
 
-@pytest.mark.parametrize("version", [None, Code("add", add, Parcels()).version])
+@pytest.mark.parametrize("version", [None, TaskCode("add", add, Serializer()).version])
 def test_a_call_that_its_own_version_cannot_read_fails(version: str | None) -> None:
     executor = Executor(CODES)
-    found = executor.prepare(claim(Brief("add", b"garbage", version=version)), gone)
-    assert isinstance(found, Hopeless)
+    found = executor.prepare(claim(CallRecord("add", b"garbage", version=version)), gone)
+    assert isinstance(found, Unrunnable)
     assert isinstance(found.outcome.error, Undecodable)
     assert executor.refused == frozenset()
 
 
 def test_a_closure_that_was_kept_without_its_home_is_lost() -> None:
     old = msgspec.msgpack.encode(["<lambda>", b"", None, None, None, None, True, True])
-    assert read_brief(old, "job-1") == Brief("<lambda>", b"", closure=True)
+    assert read_brief(old, "job-1") == CallRecord("<lambda>", b"", closure=True)
     found = Executor(CODES).prepare(claim(old), lambda home, id: True)
-    assert isinstance(found, Hopeless)
+    assert isinstance(found, Unrunnable)
 
 
 def test_what_was_not_handed_in_is_looked_for_among_the_others() -> None:
-    own, known = Codes(CODES), Codes(CODES)
-    other = Code("add", gone, Parcels())
+    own, known = TaskRegistry(CODES), TaskRegistry(CODES)
+    other = TaskCode("add", gone, Serializer())
     own.add(other)
     assert (own.find("add"), known.find("add")) == (other, CODE)
     assert known.find("elsewhere") is None
@@ -369,14 +371,14 @@ def test_a_crash_is_told_and_costs_an_attempt() -> None:
 
 
 def test_what_must_not_be_repeated_fails_with_its_process() -> None:
-    change = crashed(claim(Brief("add", b"", rerun=False)), AT)
+    change = crashed(claim(CallRecord("add", b"", rerun=False)), AT)
     assert change.job.status is Status.FAILED
     assert change.job.error is not None
     assert "on_crash='fail'" in change.job.error.message
 
 
 def test_what_its_worker_stopped_goes_back_unless_it_must_not_be_repeated() -> None:
-    once = claim(Brief("add", b"", rerun=False))
+    once = claim(CallRecord("add", b"", rerun=False))
     change = stopped(once, AT)
     assert (change.job.status, change.job.finished_at) == (Status.FAILED, AT)
     assert change.job.error is not None

@@ -21,8 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import Undecodable, UsageError
 from tests.unit.execute.test_types import there_and_back
 
@@ -117,12 +117,12 @@ class Odd:
     n: int
 
 
-def code(hint: Any, **options: Any) -> Code:
+def code(hint: Any, **options: Any) -> TaskCode:
     def task(x: Any) -> Any:
         return x
 
     task.__annotations__ = {"x": hint, "return": hint}
-    return Code("task", task, Parcels(**options))
+    return TaskCode("task", task, Serializer(**options))
 
 
 def used() -> Cached:

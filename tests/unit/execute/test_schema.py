@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, Field, model_validator
 
 from poolhand.durable.calls.schema import _without_notes, arguments_schema
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.rules.values.json_schema import NEEDED, schema_fault
 from poolhand.wire.limits import Limits
 
@@ -33,8 +33,8 @@ def task(order: Order, note: str = "", *more: int, model: Model | None = None, *
     """Take one of everything."""
 
 
-def code(fn: Any, parcels: Parcels | None = None) -> Code:
-    return Code("task", fn, parcels or Parcels())
+def code(fn: Any, parcels: Serializer | None = None) -> TaskCode:
+    return TaskCode("task", fn, parcels or Serializer())
 
 
 def test_arguments_are_described_by_a_json_schema() -> None:
@@ -139,7 +139,7 @@ def test_other_parameters_are_another_version(changed: Any) -> None:
 
 
 def test_a_field_more_in_a_type_is_another_version() -> None:
-    def of(kind: type) -> Code:
+    def of(kind: type) -> TaskCode:
         def take(value: Any) -> None: ...
 
         take.__annotations__["value"] = kind
@@ -161,5 +161,5 @@ def test_a_field_more_in_a_type_is_another_version() -> None:
 def test_a_worker_that_takes_less_is_another_version() -> None:
     def plain(number: int) -> None: ...
 
-    small = Parcels(limits=Limits(payload=1000))
+    small = Serializer(limits=Limits(payload=1000))
     assert code(plain).version != code(plain, small).version

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_name import name_of_global, name_of_task
-from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
 
 
@@ -97,8 +97,8 @@ def test_a_function_that_no_module_has_needs_a_name() -> None:
     assert name_of_global(add) == name_of_task(add)
 
 
-def code(fn: Callable[..., Any], name: str = "add") -> Code:
-    return Code(name, fn, Parcels())
+def code(fn: Callable[..., Any], name: str = "add") -> TaskCode:
+    return TaskCode(name, fn, Serializer())
 
 
 def run(file: Path, text: str) -> list[Any]:
@@ -114,7 +114,7 @@ def test_two_functions_of_one_name_are_refused_and_a_reload_is_not(tmp_path: Pat
     text = "def add(): pass\nfound.append(add)\n"
     (first,), (second,) = run(module, text), run(module, text)
     (moved,) = run(module, f"import sys\n\n{text}")
-    codes = Codes()
+    codes = TaskRegistry()
     for fn in (first, first, second, moved):
         one = code(fn)
         codes.add(one)
@@ -135,7 +135,7 @@ def test_two_functions_of_one_name_are_refused_and_a_reload_is_not(tmp_path: Pat
 )
 def test_two_functions_that_one_module_makes_are_refused(tmp_path: Path, text: str) -> None:
     first, second = run(tmp_path / "module.py", text)
-    codes = Codes()
+    codes = TaskRegistry()
     codes.add(code(first))
     with pytest.raises(UsageError, match="'add' is registered already, for another function"):
         codes.add(code(second))
@@ -146,7 +146,7 @@ def test_a_cell_that_is_run_again_brings_its_task_again(tmp_path: Path) -> None:
     found = run(cell, "def add(): pass\nfound.append(add)\n")
     found += run(cell, "\n\ndef add(): pass\nfound.append(add)\n")
     cell.unlink()
-    codes = Codes()
+    codes = TaskRegistry()
     for fn in found:
         codes.add(code(fn))
 
@@ -159,7 +159,7 @@ def test_what_a_decorator_wraps_is_told_apart_by_what_is_inside() -> None:
 
         return wrapper
 
-    codes = Codes()
+    codes = TaskRegistry()
     codes.add(code(logged(add)))
     codes.add(code(logged(add)))
     with pytest.raises(UsageError, match="is registered already"):
@@ -167,7 +167,7 @@ def test_what_a_decorator_wraps_is_told_apart_by_what_is_inside() -> None:
 
 
 def test_a_task_is_found_by_the_end_of_its_name_and_by_a_longer_one() -> None:
-    codes = Codes()
+    codes = TaskRegistry()
     one = code(add, "proj.agents.add")
     codes.add(one)
     assert codes.find("proj.agents.add") is one
@@ -179,7 +179,7 @@ def test_a_task_is_found_by_the_end_of_its_name_and_by_a_longer_one() -> None:
 
 
 def test_a_name_that_may_mean_two_tasks_means_none_and_they_are_named() -> None:
-    codes = Codes()
+    codes = TaskRegistry()
     for name in ("a.agents.add", "b.agents.add", "mail.add", "old.mail.add"):
         codes.add(code(add, name))
     assert codes.find("agents.add") is None
@@ -199,8 +199,8 @@ def test_a_call_is_read_under_each_name_of_its_task() -> None:
 
 
 def test_others_count_as_well() -> None:
-    others = Codes()
-    codes = Codes(others)
+    others = TaskRegistry()
+    codes = TaskRegistry(others)
     codes.add(code(add, "a.agents.add"))
     assert codes.find("agents.add") is not None
     others.add(code(add, "b.agents.add"))

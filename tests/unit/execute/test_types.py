@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr
 
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import UsageError
 from poolhand.wire.payload import encode
 from poolhand.wire.pickling import AllowPickle
@@ -118,19 +118,19 @@ Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
 CAT, DOG = Cat(name="Tom"), Dog(name="Rex")
 
 
-def code(hint: Any = UNANNOTATED, **options: Any) -> Code:
+def code(hint: Any = UNANNOTATED, **options: Any) -> TaskCode:
     """The code of a task that takes a value and returns it."""
 
     def task(x: Any) -> Any:
         return x
 
     task.__annotations__ = {} if hint is UNANNOTATED else {"x": hint, "return": hint}
-    made = Code("task", task, Parcels(**options))
+    made = TaskCode("task", task, Serializer(**options))
     made.signature.check_early()
     return made
 
 
-def there_and_back(made: Code, value: Any) -> tuple[Any, Any]:
+def there_and_back(made: TaskCode, value: Any) -> tuple[Any, Any]:
     return made.unpack(made.pack((value,), {}))(), made.unpack_result(made.pack_result(value))
 
 
@@ -361,7 +361,7 @@ def test_a_codec_that_keeps_more_refuses_less() -> None:
 def test_a_call_or_a_result_may_be_whatever_its_codec_makes_of_it() -> None:
     def give(x: Any) -> Any: ...
 
-    made = Code("step", give, Parcels(), exact=False)
+    made = TaskCode("step", give, Serializer(), exact=False)
     assert made.pack((((1, 2), NOON),), {})
     assert made.unpack_result(made.pack_result((1, NOON.date()))) == [1, "2030-01-01"]
 
@@ -398,18 +398,18 @@ def test_a_result_that_can_never_work_is_refused_when_its_task_is_made() -> None
     with pytest.raises(
         UsageError, match=r"task 'make' returns .*Agent, which cannot work: an Agent"
     ):
-        Code("make", make, Parcels()).signature.check_early()
+        TaskCode("make", make, Serializer()).signature.check_early()
 
     def never() -> Never: ...  # type: ignore[empty-body]
 
-    Code("never", never, Parcels()).signature.check_early()
+    TaskCode("never", never, Serializer()).signature.check_early()
 
 
 def test_a_parameter_with_a_default_may_have_any_type_while_it_is_not_given() -> None:
     def call(topic: str, agent: Agent | None = None, made: Agent | int = 5) -> str:
         return f"{topic} {agent} {made}"
 
-    made = Code("call", call, Parcels())
+    made = TaskCode("call", call, Serializer())
     made.signature.check_early()
     assert made.unpack(made.pack(("a",), {}))() == "a None 5"
     assert made.unpack(made.pack(("a", None), {}))() == "a None 5"
@@ -432,7 +432,7 @@ class Holder:
     inner: Later
 
 
-EARLY = [Code(fn.__name__, fn, Parcels()) for fn in (later, holding, never_stored)]
+EARLY = [TaskCode(fn.__name__, fn, Serializer()) for fn in (later, holding, never_stored)]
 for _early in EARLY:
     _early.signature.check_early()
 
@@ -456,7 +456,7 @@ def test_a_late_type_that_can_never_work_is_refused_by_the_submit_and_by_the_wor
     _, _, refused = EARLY
     with pytest.raises(UsageError, match=r"parameter 'x' is annotated .*LateAgent"):
         refused.pack((LateAgent(),), {})
-    codes = Codes()
+    codes = TaskRegistry()
     codes.add(refused)
     with pytest.raises(UsageError, match=r"parameter 'x' is annotated .*LateAgent"):
         codes.check()
@@ -466,7 +466,7 @@ def test_an_annotation_that_means_nothing_at_run_time_is_named() -> None:
     def call(x: Unheard) -> Unheard:  # type: ignore[name-defined]  # noqa: F821
         return x
 
-    made = Code("call", call, Parcels())
+    made = TaskCode("call", call, Serializer())
     made.signature.check_early()
     assert there_and_back(made, {"a": 1}) == ({"a": 1}, {"a": 1})
     said = "x is annotated Unheard, which is not found at run time: annotate it with a type that is"

@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from threading import Event, Thread
 
-from poolhand.farm.control_thread import Post
+from poolhand.farm.control_thread import ControlThread
 from poolhand.farm.history import finished
 from poolhand.farm.protocol import Stop
 from poolhand.rules.job import Job, Status
@@ -62,7 +62,7 @@ def hear(stop: Stop) -> None:
 
 
 def main(descriptor: int, words: list[str]) -> None:
-    post = Post(socket.socket(fileno=descriptor), Runtime())
+    post = ControlThread(socket.socket(fileno=descriptor), Runtime())
     post.start()
     for number in range(4):
         told = finished(job(f"done-{number}"), post.employ.worker)

@@ -9,8 +9,8 @@ from typing import Any
 
 from poolhand.app import App
 from poolhand.contract import Claim, Stored
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.store_proxy import StoreProxy
 from poolhand.errors import Unavailable
 from poolhand.observe.events import Events
 from poolhand.runtime import Runtime
@@ -33,8 +33,8 @@ class StoreApp(App):
         super().__init__("memory://", runtime=runtime, events=events, **options)
         self.store = store
 
-    def _station(self) -> Station:
-        return Station(self.store, self.runtime, self.events, self._keep)
+    def _station(self) -> StoreConnection:
+        return StoreConnection(self.store, self.runtime, self.events, self._keep)
 
 
 class Machine(SeededRuntime):
@@ -155,6 +155,6 @@ class Gate:
 
 async def connected(app: App, workers: int) -> None:
     """Wait until so many workers are known to the store of an app, with what they publish."""
-    store = KeptStore(app)
+    store = StoreProxy(app)
     while workers != sum(one.owner.catalogue is not None for one in await store.leases()):  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from poolhand.contract import Change
-from poolhand.durable.worker.announcing import Announcing
-from poolhand.durable.worker.hand import Done
+from poolhand.durable.worker.announcing import Announcer
+from poolhand.durable.worker.hand import SettledClaim
 from poolhand.durable.worker.set_aside import LOOK_AFTER, LOOK_AGAIN, MOST_CAUSES
 from poolhand.observe.events import Event, Events, JobSetAside
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 from poolhand.rules.causes import task_cause
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job, Status
@@ -22,7 +22,7 @@ from poolhand.testing import SeededRuntime
 from tests.unit.farm.support import Heard, SharedStore, StoreApp, seeded
 
 
-def waiting(task: str) -> Done:
+def waiting(task: str) -> SettledClaim:
     job = Job(
         id="job-1",
         pool="p",
@@ -31,7 +31,7 @@ def waiting(task: str) -> Done:
         submitted_at=datetime(2030, 1, 1, tzinfo=UTC),
         waits_for=task_cause(task),
     )
-    return Done(Change(job, 1), begun=False)
+    return SettledClaim(Change(job, 1), begun=False)
 
 
 class Nobody:
@@ -49,7 +49,7 @@ async def test_the_causes_that_were_reported_are_bounded() -> None:
     events = Events()
     events.subscribe(told.append)
     loop = asyncio.get_running_loop()
-    announcing = Announcing(loop, events, {}, told.append, Nobody(), Clock(Runtime()))
+    announcing = Announcer(loop, events, {}, told.append, Nobody(), PoolClock(Runtime()))
     for _ in range(2):
         for number in range(MOST_CAUSES):
             announcing.written(waiting(f"task_{number}"))

@@ -10,7 +10,7 @@ import pytest
 
 from poolhand import App
 from poolhand.durable.worker import attention
-from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.settings import WorkerSettings
 from poolhand.observe.events import Event, Events, LoopBlocked
 
 LIMIT = 20.0
@@ -52,7 +52,7 @@ async def test_a_resting_worker_is_watched_from_its_first_job_on_and_rests_again
     async def block() -> None:
         threading.Event().wait(0.4)
 
-    async with app, app.shift(WorkTerms(2, rests=True)):
+    async with app, app.shift(WorkerSettings(2, rests=True)):
         for blocked in (1, 2):
             assert not watchers()
             await (await block.submit())
@@ -71,7 +71,7 @@ async def test_jobs_that_follow_each_other_are_watched_by_one(
     async def quick() -> float:
         return time.monotonic()
 
-    async with app, app.shift(WorkTerms(1, rests=True)):
+    async with app, app.shift(WorkerSettings(1, rests=True)):
         await (await quick.submit())
         first = watchers()
         assert len(first) == 1

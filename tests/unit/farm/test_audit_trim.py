@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from poolhand.contract import Line
+from poolhand.contract import LogLine
 from poolhand.durable.leases.reaper import TRIM_AT_ONCE, trim_audit
 from poolhand.rules.audit import STREAM
 from poolhand.stores.sqlite.memory import MemoryStore
@@ -17,7 +17,7 @@ async def test_only_records_from_before_the_moment_are_forgotten() -> None:
     await store.open()
     began = clock.wall()
     for day in range(3):
-        await store.append([Line(STREAM, f"pool_{day}", b""), Line(STREAM, "more", b"")])
+        await store.append([LogLine(STREAM, f"pool_{day}", b""), LogLine(STREAM, "more", b"")])
         clock.wait(86_400)
     assert await trim_audit(store, began) == 0
     assert await trim_audit(store, began + timedelta(days=1)) == 2
@@ -29,7 +29,7 @@ async def test_a_sweep_is_bounded_and_the_last_record_stays() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()
-    await store.append([Line(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
+    await store.append([LogLine(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
     clock.wait(10)
     assert await trim_audit(store, clock.wall()) == TRIM_AT_ONCE
     assert await trim_audit(store, clock.wall()) == 9
@@ -40,7 +40,7 @@ async def test_the_oldest_records_go_where_there_are_too_many() -> None:
     clock = Clock()
     store = MemoryStore(clock)
     await store.open()
-    await store.append([Line(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
+    await store.append([LogLine(STREAM, "kind", b"")] * (TRIM_AT_ONCE + 10))
     assert await trim_audit(store, clock.wall(), most=TRIM_AT_ONCE + 10) == 0
     assert await trim_audit(store, clock.wall(), most=7) == TRIM_AT_ONCE
     assert await trim_audit(store, clock.wall(), most=7) == 3

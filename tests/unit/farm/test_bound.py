@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand import App, BadSignature, JobFailed, KeyRing, Retry, Session, context, wait
-from poolhand.contract import Batch
+from poolhand.contract import JobBatch
 from poolhand.durable.calls.call_record import read_brief, write_brief
-from poolhand.durable.client.task import Submits
+from poolhand.durable.client.task import TaskSubmitter
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.job import Job, Status
 from poolhand.wire.payload import encode
@@ -58,7 +58,7 @@ class Shop(NamedTuple):
     """An app, a task of it that pays, and what was run."""
 
     app: App
-    pay: Submits[[str], str]
+    pay: TaskSubmitter[[str], str]
     runs: list[str]
 
 
@@ -98,14 +98,14 @@ def statement(path: Path, sql: str, *parameters: Any) -> None:
     file.close()
 
 
-async def ended(app: App, pay: Submits[..., Any], ids: list[str]) -> list[Job]:
+async def ended(app: App, pay: TaskSubmitter[..., Any], ids: list[str]) -> list[Job]:
     """Return jobs when all of them are over."""
     async with asyncio.timeout(LIMIT):
         tickets = [await ticket(app, pay, id) for id in ids]
         return [await wait(one) for one in tickets]
 
 
-async def ticket(app: App, pay: Submits[..., Any], id: str) -> Ticket[Any]:
+async def ticket(app: App, pay: TaskSubmitter[..., Any], id: str) -> Ticket[Any]:
     station = await app.station()
     (stored,) = await station.keeper.ask(lambda: station.store.get([id]))
     assert stored is not None
@@ -172,7 +172,7 @@ async def test_a_job_that_has_run_cannot_be_replayed_as_a_new_one(tmp_path: Path
         brief = await station.keeper.ask(lambda: station.store.brief(done.id))
         assert brief is not None
         again = replace(pay.order(("x",), {}), brief=brief)
-        await station.keeper.ask(lambda: station.store.add([Batch((again,))]))
+        await station.keeper.ask(lambda: station.store.add([JobBatch((again,))]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [again.job.id])
     assert (job.status, runs) == (Status.FAILED, ["once"])
@@ -264,7 +264,7 @@ async def test_what_was_signed_before_jobs_were_bound_runs_if_the_ring_accepts_i
     app, pay, runs = shop_at(tmp_path, lenient)
     async with app:
         station = await app.station()
-        batch = Batch((replace(order, brief=brief),))
+        batch = JobBatch((replace(order, brief=brief),))
         await station.keeper.ask(lambda: station.store.add([batch]))
     async with app, app.worker():
         (job,) = await ended(app, pay, [order.job.id])

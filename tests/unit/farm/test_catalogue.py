@@ -13,7 +13,7 @@ from poolhand.durable.catalogue import (
     PUBLISH_EVERY,
     TASK,
     KnownTask,
-    Published,
+    PublishedTasks,
     TaskRecord,
     known_tasks,
 )
@@ -93,8 +93,8 @@ async def test_of_many_versions_the_one_with_workers_leads_and_then_the_newest(
     store = SharedStore(runtime)
     now = runtime.wall()
 
-    def version(number: int) -> Published:
-        return Published(f"v{number}", (TaskRecord("task", f"pool-{number}", TASK, "1", {}),))
+    def version(number: int) -> PublishedTasks:
+        return PublishedTasks(f"v{number}", (TaskRecord("task", f"pool-{number}", TASK, "1", {}),))
 
     documents = [version(n).document(now + timedelta(seconds=n)) for n in range(120)]
     async with StoreApp(store, runtime):

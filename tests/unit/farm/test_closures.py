@@ -15,9 +15,15 @@ import pytest
 
 from poolhand import App, JobLost, Pool, Status, Unavailable, wait
 from poolhand.contract import Lease, Owner, PoolRow
-from poolhand.durable.leases.closure_homes import HOUSEHOLDS, MOST_MISSED, Homes
+from poolhand.durable.leases.closure_homes import HOUSEHOLDS, MOST_MISSED, ClosureHomes
 from poolhand.durable.local_pool.durable_pool import DurablePool
-from poolhand.durable.local_pool.expected import DOUBT, LOOKS_UNHINTED, LOT, Expected, Gone
+from poolhand.durable.local_pool.expected import (
+    DOUBT,
+    LOOKS_UNHINTED,
+    LOT,
+    ExpectedEnd,
+    ExpectedJobs,
+)
 from poolhand.observe.events import JobEnded, JobRetried, JobSetAside
 from poolhand.rules.audit import STREAM
 from poolhand.rules.causes import home_cause
@@ -222,7 +228,7 @@ def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
             return id == "job-1"
 
     here = Runtime().identity()
-    homes, holder = Homes(here), Holder()
+    homes, holder = ClosureHomes(here), Holder()
     HOUSEHOLDS.append(holder)
     try:
         assert homes.hold(here, "job-1")
@@ -233,7 +239,7 @@ def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
 
 
 def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
-    homes = Homes(Runtime().identity())
+    homes = ClosureHomes(Runtime().identity())
     homes.look([])
     for _ in range(2):
         # One look may have begun before the home came in.
@@ -254,7 +260,7 @@ def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
 
 
 def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
-    homes = Homes(Runtime().identity())
+    homes = ClosureHomes(Runtime().identity())
     assert homes.hold(OTHER, "job-1")
     for number in range(MOST_MISSED):
         homes.hold(("elsewhere", "boot", number + 100, "1"), "job-2")
@@ -267,7 +273,7 @@ def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
     host, boot, _, _ = here = Runtime().identity()
-    homes = Homes(here)
+    homes = ClosureHomes(here)
     parent = os.getppid()
     started = process_started(parent)
     assert started
@@ -364,7 +370,7 @@ async def test_those_expected_are_looked_after_in_lots_when_something_has_ended(
 ) -> None:
     store = MemoryStore(runtime)
     await store.open()
-    expected = Expected(runtime.monotonic)
+    expected = ExpectedJobs(runtime.monotonic)
     ids = [f"job-{number}" for number in range(LOT + 1)]
     for id in ids:
         expected.add(id)
@@ -375,7 +381,7 @@ async def test_those_expected_are_looked_after_in_lots_when_something_has_ended(
     expected.hint("over")
     found = [await expected.look(store) for _ in range(2)]
     assert [len(one) for one in found] == [LOT, 1]
-    assert found[1] == [Gone(ids[-1], None)]
+    assert found[1] == [ExpectedEnd(ids[-1], None)]
     assert [await expected.look(store) for _ in range(LOOKS_UNHINTED - 1)][-1] == []
     assert len(await expected.look(store)) == LOT
     assert len(await expected.look_at_all(store)) == LOT + 1

@@ -26,9 +26,9 @@ from poolhand import (
     wait,
 )
 from poolhand.contract import Filter
-from poolhand.durable.calls.call_record import Brief, read_brief
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code, run_apart
+from poolhand.durable.calls.call_record import CallRecord, read_brief
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode, run_apart
 from poolhand.pool.ticket import Ticket
 from tests.unit.farm import context_tasks
 from tests.unit.farm.context_tasks import request_id
@@ -291,14 +291,14 @@ async def test_what_comes_along_changes_nothing_else_of_a_brief() -> None:
 def test_briefs_of_the_version_before_and_after_are_read() -> None:
     fields = ["add", b"x", None, None, None, None, False, False, None]
     old = msgspec.msgpack.encode(fields)
-    assert read_brief(old, "job-1") == Brief("add", b"x", rerun=False)
+    assert read_brief(old, "job-1") == CallRecord("add", b"x", rerun=False)
     newer = msgspec.msgpack.encode([*fields, b"c", None, "v", "a.py", "of the version after"])
-    brief = Brief("add", b"x", rerun=False, context=b"c", version="v", source="a.py")
+    brief = CallRecord("add", b"x", rerun=False, context=b"c", version="v", source="a.py")
     assert read_brief(newer, "job-1") == brief
 
 
-def named(name: str, ring: KeyRing | None = None) -> Code:
-    return Code(name, context_tasks.beside, Parcels(ring=ring))
+def named(name: str, ring: KeyRing | None = None) -> TaskCode:
+    return TaskCode(name, context_tasks.beside, Serializer(ring=ring))
 
 
 def test_the_context_of_another_task_is_not_used() -> None:

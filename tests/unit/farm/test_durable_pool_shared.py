@@ -11,7 +11,7 @@ import pytest
 from poolhand import App, Conflict, Pool, PoolFull, Status, UsageError, bounded, get_pool, wait
 from poolhand.contract import PoolRow
 from poolhand.durable.local_pool.durable_pool import DurablePool
-from poolhand.durable.local_pool.expected import LOT, Expected
+from poolhand.durable.local_pool.expected import LOT, ExpectedJobs
 from poolhand.observe.events import JobEnded
 from poolhand.stores.sqlite.memory import MemoryStore
 from poolhand.testing import SeededRuntime
@@ -234,7 +234,7 @@ async def test_what_is_open_is_found_with_few_looks(runtime: SeededRuntime) -> N
 
     store = Counted(runtime)
     await store.open()
-    expected = Expected(runtime.monotonic)
+    expected = ExpectedJobs(runtime.monotonic)
     for number in range(3 * LOT):
         expected.add(f"job-{number}")
     assert not await expected.are_open(store)

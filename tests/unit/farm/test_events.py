@@ -21,7 +21,7 @@ from poolhand import (
     progress,
 )
 from poolhand.app import App
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.retention import Keep
 from poolhand.testing import SeededRuntime
@@ -271,8 +271,8 @@ async def test_events_go_with_their_job(url: str) -> None:
 class Forgetful(StoreApp):
     """An app that keeps the last hundred events of a job."""
 
-    def _station(self) -> Station:
-        return Station(self.store, self.runtime, self.events, self._keep, keep_events=100)
+    def _station(self) -> StoreConnection:
+        return StoreConnection(self.store, self.runtime, self.events, self._keep, keep_events=100)
 
 
 @seeded

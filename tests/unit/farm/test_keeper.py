@@ -12,8 +12,8 @@ import pytest
 
 from poolhand import PoolFull, Unavailable, UsageError
 from poolhand.app import App
-from poolhand.contract import Batch
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.contract import JobBatch
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.observe.events import StoreTrouble
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.memory import MemoryStore
@@ -26,8 +26,8 @@ request: ContextVar[str] = ContextVar("request", default="none")
 async def nothing() -> None: ...
 
 
-def keeper_of(runtime: Runtime, heard: Heard | None = None) -> Keeper:
-    return Keeper(MemoryStore(runtime), runtime, (heard or Heard()).events)
+def keeper_of(runtime: Runtime, heard: Heard | None = None) -> StoreThread:
+    return StoreThread(MemoryStore(runtime), runtime, (heard or Heard()).events)
 
 
 async def test_an_answer_comes_to_the_loop_that_asked() -> None:
@@ -55,7 +55,7 @@ class Asked(MemoryStore):
         super().__init__(runtime)
         self._found = found
 
-    async def add(self, batches: Sequence[Batch]) -> Any:
+    async def add(self, batches: Sequence[JobBatch]) -> Any:
         self._found.append(request.get())
         return await super().add(batches)
 
@@ -64,7 +64,7 @@ async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_kee
     found: list[str] = []
     runtime = Runtime()
     store = Asked(runtime, found)
-    keeper = Keeper(store, runtime, Heard().events)
+    keeper = StoreThread(store, runtime, Heard().events)
 
     async def look() -> None:
         found.append(request.get())
@@ -72,7 +72,7 @@ async def test_what_is_asked_does_not_run_in_the_context_of_whoever_woke_the_kee
     request.set("a request")
     await keeper.ask(store.open)
     await keeper.ask(look)
-    await keeper.add(Batch(()))
+    await keeper.add(JobBatch(()))
     keeper.do("look", look)
     await asyncio.to_thread(keeper.ask_sync, look)
     await keeper.close(keeper.stop)
@@ -89,7 +89,7 @@ async def test_a_closed_keeper_answers_with_an_error() -> None:
         with pytest.raises(Unavailable, match="closed"):
             await keeper.ask(nothing)
         with pytest.raises(Unavailable, match="closed"):
-            await keeper.add(Batch(()))
+            await keeper.add(JobBatch(()))
         with pytest.raises(Unavailable, match="closed"):
             await keeper.wait(lambda reply: None)
         with pytest.raises(Unavailable, match="closed"):
@@ -110,7 +110,7 @@ async def test_everybody_who_asks_while_it_is_closed_is_answered(runtime: Seeded
 
         asked: list[asyncio.Future[Any]] = []
         asked += [asyncio.ensure_future(keeper.ask(slow)) for _ in range(5)]
-        asked += [asyncio.ensure_future(keeper.add(Batch(()))) for _ in range(5)]
+        asked += [asyncio.ensure_future(keeper.add(JobBatch(()))) for _ in range(5)]
         for _ in range(runtime.random.randrange(10)):
             await asyncio.sleep(0)
         closing = asyncio.ensure_future(keeper.close(keeper.stop))
@@ -260,7 +260,7 @@ class Interrupting(Runtime):
 
 def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
     runtime = Interrupting()
-    keeper = Keeper(MemoryStore(runtime), runtime, Heard().events)
+    keeper = StoreThread(MemoryStore(runtime), runtime, Heard().events)
     asked: list[str] = []
 
     async def ask(what: str) -> str:
@@ -279,7 +279,7 @@ def test_ctrl_c_while_the_keeper_is_woken_does_not_leave_it_asleep() -> None:
 async def test_a_store_is_asked_in_the_order_of_the_askers(runtime: SeededRuntime) -> None:
     """One after the other: what a caller was answered is there when it asks again."""
     store = SharedStore(runtime)
-    keeper = Keeper(store, runtime, Heard().events)
+    keeper = StoreThread(store, runtime, Heard().events)
     seen: list[int] = []
 
     async def note(number: int) -> None:

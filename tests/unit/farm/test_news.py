@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from poolhand import App
-from poolhand.durable.connection.event_relay import News
+from poolhand.durable.connection.event_relay import EventRelay
 from poolhand.observe.events import Event, Events, JobSubmitted, StoreTrouble
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
@@ -27,7 +27,7 @@ async def test_a_subscriber_that_takes_long_does_not_hold_up_who_tells() -> None
         heard.append(event.error)
 
     events.subscribe(slow)
-    news = News(Runtime(), events)
+    news = EventRelay(Runtime(), events)
     for number in range(5):
         news.tell(trouble(number))
     assert heard == []
@@ -44,7 +44,7 @@ def test_without_a_thread_it_is_told_all_the_same() -> None:
     events = Events()
     heard: list[Event] = []
     events.subscribe(heard.append)
-    news = News(Threadless(), events)
+    news = EventRelay(Threadless(), events)
     news.tell(trouble(1))
     news.tell(trouble(2))
     assert heard == [trouble(1), trouble(2)]
@@ -54,7 +54,7 @@ def test_without_a_thread_it_is_told_all_the_same() -> None:
 async def test_what_is_told_while_something_is_told_comes_behind_it(runtime: SeededRuntime) -> None:
     events = Events()
     heard: list[Event] = []
-    news = News(runtime, events)
+    news = EventRelay(runtime, events)
 
     def answer(event: Event) -> None:
         heard.append(event)

@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from poolhand.contract import Put
-from poolhand.farm.control_inbox import Notices
+from poolhand.farm.control_inbox import ControlInbox
 from poolhand.farm.records import (
     ANSWERS,
     FARMS,
     KEEP,
     WISHES,
     WRITE_EVERY,
+    ControlAnswer,
+    ControlKind,
+    ControlRequest,
     FarmRecord,
     FarmState,
-    Wish,
-    WishAnswer,
-    WishKind,
     read,
     write,
 )
@@ -29,13 +29,13 @@ from tests.unit.farm.support import SharedStore, StoreApp, seeded
 from tests.unit.operate.test_farms import FARM, a_farm, a_worker
 
 RECORD = a_farm(FARM, a_worker(1, 200))
-WISH = Wish("w-1", WishKind.DRAIN, "ann")
+WISH = ControlRequest("w-1", ControlKind.DRAIN, "ann")
 
 
 class Board:
     """The documents of a store, as others see them."""
 
-    def __init__(self, store: SharedStore, notices: Notices) -> None:
+    def __init__(self, store: SharedStore, notices: ControlInbox) -> None:
         self.store = store
         self.notices = notices
 
@@ -51,9 +51,9 @@ class Board:
     async def wish(self, id: str, body: bytes, farm: str = FARM) -> None:
         await self.store.put([Put(f"{WISHES}{farm}/{id}", body)])
 
-    async def answer(self, id: str) -> WishAnswer | None:
+    async def answer(self, id: str) -> ControlAnswer | None:
         found = await self.store.get_document(f"{ANSWERS}{id}")
-        return None if found is None else read(found[0], WishAnswer)
+        return None if found is None else read(found[0], ControlAnswer)
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def a_board(runtime: SeededRuntime) -> AsyncIterator[Board]:
     store = SharedStore(runtime)
     app = StoreApp(store, runtime)
     async with app:
-        yield Board(store, Notices(await app.station(), FARM))
+        yield Board(store, ControlInbox(await app.station(), FARM))
 
 
 @seeded
@@ -111,25 +111,25 @@ async def test_a_record_is_gone_soon_after_its_farm_and_at_once_if_it_is_withdra
 
 @seeded
 async def test_a_wish_is_granted_once_and_answered(runtime: SeededRuntime) -> None:
-    granted: list[Wish] = []
+    granted: list[ControlRequest] = []
 
-    async def grant(wish: Wish) -> WishAnswer:
+    async def grant(wish: ControlRequest) -> ControlAnswer:
         granted.append(wish)
-        return WishAnswer(True, f"{wish.by} shall have it")
+        return ControlAnswer(True, f"{wish.by} shall have it")
 
     async with a_board(runtime) as board:
         await board.wish("w-1", write(WISH))
         await asyncio.gather(board.notices.grant(grant), board.notices.grant(grant))
         await board.notices.grant(grant)
         assert granted == [WISH]
-        assert await board.answer("w-1") == WishAnswer(True, "ann shall have it")
+        assert await board.answer("w-1") == ControlAnswer(True, "ann shall have it")
 
 
 @seeded
 async def test_wishes_of_others_and_such_as_cannot_be_read_are_not_granted(
     runtime: SeededRuntime,
 ) -> None:
-    async def grant(wish: Wish) -> WishAnswer:
+    async def grant(wish: ControlRequest) -> ControlAnswer:
         raise AssertionError("it is not ours")
 
     async with a_board(runtime) as board:

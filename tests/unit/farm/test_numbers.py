@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.contract import Line
+from poolhand.contract import LogLine
 from poolhand.durable.streams.numbers import last_number
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite.memory import MemoryStore
@@ -14,7 +14,7 @@ from poolhand.stores.sqlite.memory import MemoryStore
 async def test_the_last_number_is_found_from_wherever_one_begins(count: int) -> None:
     store = MemoryStore(Runtime())
     await store.open()
-    await store.append([Line("s", "kind", b"")] * count)
+    await store.append([LogLine("s", "kind", b"")] * count)
     for least in {0, 1, count // 2, count - 1, count} & set(range(count + 1)):
         assert await last_number(store, "s", least) == count
 
@@ -22,6 +22,6 @@ async def test_the_last_number_is_found_from_wherever_one_begins(count: int) -> 
 async def test_what_was_forgotten_counts() -> None:
     store = MemoryStore(Runtime())
     await store.open()
-    await store.append([Line("s", "kind", b"")] * 100)
+    await store.append([LogLine("s", "kind", b"")] * 100)
     await store.trim("s", 90)
     assert await last_number(store, "s") == 100

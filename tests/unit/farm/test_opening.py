@@ -14,8 +14,8 @@ import pytest
 
 from poolhand import Status, Unavailable, fair_round_robin
 from poolhand.app import App
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.opening import Opening
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.opening import ConnectionSlot
 from poolhand.observe.events import Events
 from poolhand.rules.retention import KEEP
 from poolhand.runtime import Runtime
@@ -204,7 +204,7 @@ def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Excepti
             return super().loop_beside(name)
 
     runtime = Threadless()
-    opening = Opening(lambda: Station(MemoryStore(runtime), runtime, Events(), KEEP))
+    opening = ConnectionSlot(lambda: StoreConnection(MemoryStore(runtime), runtime, Events(), KEEP))
     with pytest.raises(Unavailable, match="no thread or event loop is to be had"):
         opening.station_sync()
     assert opening.station_sync() is opening.current
@@ -221,7 +221,7 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
             await asyncio.to_thread(proceed.wait)
             await super().open()
 
-    opening = Opening(lambda: Station(Slow(runtime), runtime, Events(), KEEP))
+    opening = ConnectionSlot(lambda: StoreConnection(Slow(runtime), runtime, Events(), KEEP))
     with pytest.raises(Unavailable, match="could not be opened in time"):
         opening.station_sync()
     proceed.set()
@@ -232,19 +232,19 @@ def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch
 def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
     runtime = Runtime()
     proceed = threading.Event()
-    stations: PlainFuture[Station] = PlainFuture()
+    stations: PlainFuture[StoreConnection] = PlainFuture()
 
     class Slow(MemoryStore):
         async def open(self) -> None:
             await asyncio.to_thread(proceed.wait)
             await super().open()
 
-    def make() -> Station:
-        station = Station(Slow(runtime), runtime, Events(), KEEP)
+    def make() -> StoreConnection:
+        station = StoreConnection(Slow(runtime), runtime, Events(), KEEP)
         stations.set_result(station)
         return station
 
-    opening = Opening(make)
+    opening = ConnectionSlot(make)
 
     async def leave() -> None:
         waiting = asyncio.ensure_future(opening.station())

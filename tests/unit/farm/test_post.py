@@ -11,22 +11,22 @@ from typing import TypeVar
 import pytest
 
 from poolhand.farm.protocol import (
-    Alive,
-    Answer,
-    Ask,
-    Beat,
-    Employ,
-    Inbox,
-    Orders,
+    HeartbeatMessage,
+    MessageBuffer,
+    Ping,
+    SnapshotAnswer,
+    SnapshotRequest,
+    Start,
     Stop,
-    Words,
+    SupervisorMessages,
+    WorkerMessages,
     packed,
 )
 from poolhand.farm.records import MOST_JOBS
 from poolhand.rules.scaling.farm_settings import FarmSettings
 from tests.architecture.source import REPOSITORY
 
-W = TypeVar("W", bound=Words)
+W = TypeVar("W", bound=WorkerMessages)
 
 LIMIT = 30.0
 FARM, WORKER = "box-00000a", "box-00000a.1"
@@ -55,19 +55,19 @@ class Bearer:
             text=True,
         )
         theirs.close()
-        self._inbox = Inbox()
-        self._words: list[Words] = []
-        employ = Employ("shop:app", FARM, WORKER, settings)
+        self._inbox = MessageBuffer()
+        self._words: list[WorkerMessages] = []
+        employ = Start("shop:app", FARM, WORKER, settings)
         self.link.sendall(packed(employ) + first)
 
-    def tell(self, order: Orders) -> None:
+    def tell(self, order: SupervisorMessages) -> None:
         self.link.sendall(packed(order))
 
-    def word(self) -> Words:
+    def word(self) -> WorkerMessages:
         while not self._words:
             data = self.link.recv(65_536)
             assert data, "it has hung up"
-            self._words += self._inbox.words(data)
+            self._words += self._inbox.from_worker(data)
         return self._words.pop(0)
 
     def until(self, kind: type[W], holds: Callable[[W], bool] = lambda word: True) -> W:
@@ -114,7 +114,7 @@ def bear() -> Iterator[Bear]:
         one.close()
 
 
-def is_leaving(beat: Beat) -> bool:
+def is_leaving(beat: HeartbeatMessage) -> bool:
     return beat.leaving is not None
 
 
@@ -122,12 +122,12 @@ def is_leaving(beat: Beat) -> bool:
 
 
 def test_a_worker_shows_life_before_it_is_ready(bear: Bear) -> None:
-    first = bear("starting").until(Beat)
+    first = bear("starting").until(HeartbeatMessage)
     assert (first.ready, first.leaving, first.active) == (False, None, 0)
 
 
 def test_a_beat_tells_how_the_worker_is(bear: Bear) -> None:
-    beat = bear("busy").until(Beat, lambda beat: beat.ready)
+    beat = bear("busy").until(HeartbeatMessage, lambda beat: beat.ready)
     assert (beat.active, beat.completed, beat.failed, beat.stuck) == (60, 3, 1, 0)
     assert beat.memory > 1_000_000
     assert len(beat.jobs) == MOST_JOBS
@@ -135,44 +135,44 @@ def test_a_beat_tells_how_the_worker_is(bear: Bear) -> None:
 
 def test_what_has_ended_is_told_in_one_beat_and_not_again(bear: Bear) -> None:
     worker = bear()
-    beats = [worker.until(Beat) for _ in range(6)]
+    beats = [worker.until(HeartbeatMessage) for _ in range(6)]
     told = [job.id for beat in beats for job in beat.finished]
     assert told == [f"done-{number}" for number in range(4)]
 
 
 def test_a_loop_that_does_not_turn_is_told_with_how_long(bear: Bear) -> None:
     beats = bear("blocked")
-    assert beats.until(Beat, lambda beat: beat.blocked > 0.2).ready
+    assert beats.until(HeartbeatMessage, lambda beat: beat.blocked > 0.2).ready
 
 
 def test_a_supervisor_that_shows_life_is_not_left(bear: Bear) -> None:
     worker = bear()
     for _ in range(25):
-        assert worker.until(Beat).leaving is None
-        worker.tell(Alive())
+        assert worker.until(HeartbeatMessage).leaving is None
+        worker.tell(Ping())
 
 
 def test_a_silent_supervisor_is_left_within_the_grace(bear: Bear) -> None:
     worker = bear()
-    assert worker.until(Beat, is_leaving).leaving == "the supervisor is silent"
+    assert worker.until(HeartbeatMessage, is_leaving).leaving == "the supervisor is silent"
     assert worker.line() == "stop 600.0 the supervisor is silent"
 
 
-# Orders
+# SupervisorMessages
 
 
 def test_an_order_to_stop_is_passed_on_and_confirmed_at_once(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(Beat, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
     worker.tell(Stop(FARM, None, "fewer are enough"))
     assert worker.line() == "stop None fewer are enough"
     # Not only at the next beat, which is far away.
-    assert worker.until(Beat, is_leaving).leaving == "fewer are enough"
+    assert worker.until(HeartbeatMessage, is_leaving).leaving == "fewer are enough"
 
 
 def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(Beat, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
     for grace in (None, 100.0, 200.0, None, 50.0):
         worker.tell(Stop(FARM, grace, "so it is"))
     assert [worker.line() for _ in range(3)] == [
@@ -184,7 +184,7 @@ def test_of_several_orders_to_stop_the_soonest_counts(bear: Bear) -> None:
 
 def test_orders_of_another_farm_are_not_obeyed(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(Beat, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
     worker.tell(Stop("box-00000b", 0.0, "not yours"))
     worker.tell(Stop(FARM, None, "yours"))
     assert worker.line() == "stop None yours"
@@ -192,7 +192,7 @@ def test_orders_of_another_farm_are_not_obeyed(bear: Bear) -> None:
 
 def test_a_worker_that_is_not_ready_ends_at_once(bear: Bear) -> None:
     worker = bear("starting", settings=CALM)
-    worker.until(Beat)
+    worker.until(HeartbeatMessage)
     worker.tell(Stop(FARM, None, "fewer are enough"))
     assert worker.ended() == 0
 
@@ -204,7 +204,7 @@ def test_orders_that_come_with_the_first_are_obeyed(bear: Bear) -> None:
 
 def test_a_process_that_is_there_after_its_grace_is_ended(bear: Bear) -> None:
     worker = bear()
-    worker.until(Beat, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
     worker.tell(Stop(FARM, 0.1, "now"))
     assert worker.ended() == 0
     assert worker.rest() == ["stop 0.1 now", "farewell"]
@@ -212,15 +212,15 @@ def test_a_process_that_is_there_after_its_grace_is_ended(bear: Bear) -> None:
 
 def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
     worker = bear("busy", settings=CALM)
-    worker.until(Beat, lambda beat: beat.ready)
-    worker.tell(Ask(7, 0, 3))
-    answer = worker.until(Answer)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
+    worker.tell(SnapshotRequest(7, 0, 3))
+    answer = worker.until(SnapshotAnswer)
     snapshot = answer.snapshot
     assert (answer.number, snapshot.farm, snapshot.worker) == (7, FARM, WORKER)
     assert len(snapshot.running) == 60
     assert [job.id for job in snapshot.finished] == ["done-3", "done-2", "done-1"]
-    worker.tell(Ask(8, snapshot.after or 0, 3))
-    assert [job.id for job in worker.until(Answer).snapshot.finished] == ["done-0"]
+    worker.tell(SnapshotRequest(8, snapshot.after or 0, 3))
+    assert [job.id for job in worker.until(SnapshotAnswer).snapshot.finished] == ["done-0"]
 
 
 # Ends of its own
@@ -228,7 +228,7 @@ def test_who_asks_is_told_what_runs_and_what_has_ended(bear: Bear) -> None:
 
 def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:
     worker = bear(settings=CALM)
-    worker.until(Beat, lambda beat: beat.ready)
+    worker.until(HeartbeatMessage, lambda beat: beat.ready)
     worker.link.shutdown(socket.SHUT_RDWR)
     assert worker.line() == "stop 0.0 the supervisor is gone"
     assert worker.ended() == 0
@@ -236,7 +236,7 @@ def test_an_orphan_stops_at_once_and_is_gone_soon(bear: Bear) -> None:
 
 def test_an_orphan_that_was_not_ready_ends_at_once(bear: Bear) -> None:
     worker = bear("starting", settings=CALM)
-    worker.until(Beat)
+    worker.until(HeartbeatMessage)
     worker.link.shutdown(socket.SHUT_RDWR)
     assert worker.ended() == 0
 
@@ -251,7 +251,7 @@ def test_an_orphan_that_was_not_ready_ends_at_once(bear: Bear) -> None:
 def test_a_worker_that_has_come_to_an_end_leaves(bear: Bear, word: str, said: str) -> None:
     worker = bear(word)
     assert worker.line() == said
-    assert worker.until(Beat, is_leaving).leaving == said.split(" ", 2)[2]
+    assert worker.until(HeartbeatMessage, is_leaving).leaving == said.split(" ", 2)[2]
 
 
 def test_a_worker_that_has_too_much_memory_leaves_when_it_is_done(bear: Bear) -> None:

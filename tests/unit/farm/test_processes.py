@@ -15,7 +15,7 @@ import pytest
 
 from poolhand import JobLost, Status
 from poolhand.app import App
-from poolhand.contract import Filter, Wanted
+from poolhand.contract import ClaimRequest, Filter
 from poolhand.durable.worker.executor import crashed
 from poolhand.observe.events import OwnerReaped, WorkerVanished
 from tests.unit.farm import farm_tasks
@@ -85,7 +85,7 @@ async def crash_twice(app: App) -> None:
 
     async def crash() -> None:
         for _ in range(2):
-            await store.claim(Wanted(heart.owner.id, (0,)))
+            await store.claim(ClaimRequest(heart.owner.id, (0,)))
             (lease,) = await store.leases()
             claims = await store.bury(heart.owner.id, lease.renewal)
             await store.replace([crashed(claim, app.runtime.wall()) for claim in claims])

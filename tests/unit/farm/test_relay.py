@@ -7,7 +7,7 @@ import os
 import pytest
 
 from poolhand.farm import output_relay as relaying
-from poolhand.farm.output_relay import LAST_OUTPUT, Relay
+from poolhand.farm.output_relay import LAST_OUTPUT, OutputRelay
 
 
 class Screen:
@@ -16,7 +16,7 @@ class Screen:
     def __init__(self) -> None:
         self._read, self.file = os.pipe()
 
-    def text(self, relay: Relay) -> str:
+    def text(self, relay: OutputRelay) -> str:
         """Return all that was written until the relay has ended."""
         relay.close()
         os.close(self.file)
@@ -40,7 +40,7 @@ def say(file: int, *texts: bytes) -> None:
 
 
 def test_every_line_is_shown_with_its_worker_and_steers_nothing(screen: Screen) -> None:
-    relay = Relay(shows=True)
+    relay = OutputRelay(shows=True)
     output, errors = relay.open("w.1")
     say(output, b"\x1b[2J", b"cleared\nhalf \xc3", b"\xbc line\n\xff\n", b"no end")
     relay.last("w.1", 0.0)
@@ -55,7 +55,7 @@ def test_every_line_is_shown_with_its_worker_and_steers_nothing(screen: Screen) 
 
 
 def test_workers_do_not_mix_their_lines(screen: Screen) -> None:
-    relay = Relay(shows=True)
+    relay = OutputRelay(shows=True)
     first, second = relay.open("w.1"), relay.open("w.2")
     for number in range(100):
         os.write(first[0], b"one ")
@@ -73,7 +73,7 @@ def test_workers_do_not_mix_their_lines(screen: Screen) -> None:
 
 
 def test_of_what_is_not_shown_the_end_is_kept_and_no_more(screen: Screen) -> None:
-    relay = Relay(shows=False)
+    relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
     say(output, b"x\n" * 5000, b"last\n")
     say(errors)
@@ -84,9 +84,9 @@ def test_of_what_is_not_shown_the_end_is_kept_and_no_more(screen: Screen) -> Non
 
 
 def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
-    Relay(shows=True).close()
+    OutputRelay(shows=True).close()
     before = len(os.listdir("/dev/fd"))
-    relay = Relay(shows=False)
+    relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
     say(output)
     # The other end is held by somebody whom nobody waits for.
@@ -96,7 +96,7 @@ def test_a_relay_leaves_no_open_files_and_may_have_had_nothing_to_do() -> None:
 
 
 def test_a_relay_whose_thread_ends_before_it_is_woken_is_closed_without_an_error() -> None:
-    relay = Relay(shows=False)
+    relay = OutputRelay(shows=False)
     output, errors = relay.open("w.1")
     # As if the thread had seen the wish to end between that and the call that wakes it.
     relay._closing = True

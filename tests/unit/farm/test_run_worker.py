@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import ShiftReport, Status, UsageError
+from poolhand import Status, UsageError, WorkerReport
 from poolhand.app import App
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -51,7 +51,7 @@ def test_its_options_are_checked(options: Any, said: str) -> None:
         App("memory://").run_worker(**options)
 
 
-def stopped(app: App) -> ShiftReport:
+def stopped(app: App) -> WorkerReport:
     before = [signal.getsignal(one) for one in STOPS]
     report = app.run_worker(2)
     assert [signal.getsignal(one) for one in STOPS] == before
@@ -84,7 +84,7 @@ def test_a_signal_before_the_start_ends_the_start(capsys: pytest.CaptureFixture[
     @app.task(name="call")
     async def call() -> None: ...
 
-    assert stopped(app) == ShiftReport(0, 0, 0, 0, 0.0)
+    assert stopped(app) == WorkerReport(0, 0, 0, 0, 0.0)
     assert capsys.readouterr().err == (
         "starting a worker with 2 slots: store memory:// (from the code)\n"
         "stopping: the worker has not started yet\n"

@@ -12,8 +12,8 @@ import pytest
 from poolhand import App, PoolhandError, UsageError, fail_fast
 from poolhand.contract import Put
 from poolhand.durable.client.task import Task
-from poolhand.durable.connection.store_proxy import KeptStore
-from poolhand.durable.scheduler import CALLS, DOCUMENTS, PAUSES, Pause
+from poolhand.durable.connection.store_proxy import StoreProxy
+from poolhand.durable.scheduler import CALLS, DOCUMENTS, PAUSES, SchedulePause
 from poolhand.operate.actions import Operator
 from poolhand.testing import SeededRuntime
 from poolhand.wire.signing import KeyRing
@@ -35,7 +35,7 @@ def noting(app: App, ran: list[Any], *kept: Any, **named: Any) -> Task[..., Any,
 
 def bare(app: App) -> Operator:
     """Return the operator of a command, which has nothing but the store."""
-    return Operator(KeptStore(app), app.runtime)
+    return Operator(StoreProxy(app), app.runtime)
 
 
 @seeded
@@ -417,5 +417,5 @@ def _put(key: str, value: object) -> Put:
 def test_a_pause_says_up_to_when_nothing_runs() -> None:
     at = datetime.fromisoformat("2030-05-01T12:00Z")
     now = at + timedelta(hours=1)
-    assert Pause(True, at, BY).until(now) == now
-    assert Pause(False, at, BY).until(now) == at
+    assert SchedulePause(True, at, BY).until(now) == now
+    assert SchedulePause(False, at, BY).until(now) == at

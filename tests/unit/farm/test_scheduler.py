@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from poolhand import App, Session, Status, Ticket, UsageError, bounded, current_job
-from poolhand.contract import Filter, Line, Put
+from poolhand.contract import Filter, LogLine, Put
 from poolhand.durable.client.task import Task
 from poolhand.durable.scheduler import DOCUMENTS, ScheduleRecord
 from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
@@ -76,7 +76,7 @@ async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
         lasts: tuple[datetime, ...] = ()
 
         async def put(
-            self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
         ) -> tuple[int, ...] | None:
             noted = puts[0].key.startswith(DOCUMENTS)
             if noted:
@@ -183,7 +183,7 @@ async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothi
         dead = False
 
         async def put(
-            self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
         ) -> tuple[int, ...] | None:
             if self.dead and puts[0].key.startswith(DOCUMENTS):
                 self.down = True

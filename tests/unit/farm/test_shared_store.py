@@ -11,7 +11,7 @@ import pytest
 from poolhand import PoolFull, Retry, Status, bounded, wait
 from poolhand.app import App
 from poolhand.contract import PoolRow
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.worker.executor import crashed
 from poolhand.observe.events import LeaseLost
 from tests.conditions import STRANGER
@@ -65,7 +65,7 @@ async def test_a_key_is_one_job_for_both(shared_url: str) -> None:
     assert len(pair.ran) == 1
 
 
-async def row_of(station: Station) -> PoolRow:
+async def row_of(station: StoreConnection) -> PoolRow:
     """Return the only pool that is not one of others."""
     rows = await station.keeper.ask(station.store.pools)
     (row,) = [one for one in rows if one.spec.name != STRANGER]

@@ -11,7 +11,7 @@ import pytest
 
 from poolhand import App, Limits, PoolhandError, Retry
 from poolhand.contract import Filter
-from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.settings import WorkerSettings
 from poolhand.rules.job import Status
 from tests.unit.farm.support import Gate, bury_all
 from tests.unit.pool.support import until
@@ -30,7 +30,7 @@ async def test_a_worker_with_a_quota_runs_exactly_so_many(slots: int, quota: int
         return
 
     async with app:
-        async with app.shift(WorkTerms(slots, quota=quota)) as shift:
+        async with app.shift(WorkerSettings(slots, quota=quota)) as shift:
             assert not shift.spent, "nothing has run yet"
             tickets = await nothing.submit_many([()] * (quota + 3))
             await until(lambda: shift.spent)
@@ -46,7 +46,7 @@ async def test_a_worker_is_not_spent_while_one_that_it_may_run_has_not_come() ->
     async def fail() -> None:
         raise ValueError
 
-    async with app, app.shift(WorkTerms(3, quota=3)) as shift:
+    async with app, app.shift(WorkerSettings(3, quota=3)) as shift:
         tickets = await fail.submit_many([(), ()])
         await asyncio.gather(*tickets, return_exceptions=True)
         await until(lambda: shift.running == 0)
@@ -69,7 +69,7 @@ async def test_a_job_whose_result_cannot_be_stored_counts_as_failed(value: Any) 
         return
 
     async with app:
-        shift = app.shift(WorkTerms(1))
+        shift = app.shift(WorkerSettings(1))
         async with shift:
             await (await nothing.submit())
             with pytest.raises(PoolhandError):
@@ -90,7 +90,7 @@ async def test_a_result_that_comes_too_late_for_its_lease_is_not_counted() -> No
         with suppress(asyncio.CancelledError):
             await gate.pass_through()
 
-    async with app, app.shift(WorkTerms(1)) as shift:
+    async with app, app.shift(WorkerSettings(1)) as shift:
         await hold.submit()
         await until(lambda: gate.entered == 1)
         await bury_all(app)
@@ -110,7 +110,7 @@ async def test_jobs_are_seen_from_another_thread_while_they_begin_and_end() -> N
     async def nothing() -> None:
         return
 
-    async with app, app.shift(WorkTerms(500)) as shift:
+    async with app, app.shift(WorkerSettings(500)) as shift:
 
         def look() -> None:
             nonlocal looks
@@ -148,7 +148,7 @@ async def test_a_drain_needs_no_longer_than_the_soft_timeouts_of_what_runs(
     async def hold() -> None:
         await go_on.wait()
 
-    async with app, app.shift(WorkTerms(10)) as shift:
+    async with app, app.shift(WorkerSettings(10)) as shift:
         for soft in softs:
             await hold.with_options(soft_timeout=soft, timeout=600).submit()
         await until(lambda: shift.running == len(softs))

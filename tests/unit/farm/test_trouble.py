@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poolhand import Retry, Status, Unavailable, wait
-from poolhand.contract import Added, Batch, Change, Refusal, Replaced, Wanted
+from poolhand.contract import Added, Change, ClaimRequest, JobBatch, Refusal, ReplacedJob
 from poolhand.durable.client.submit import ACCEPT_WITHIN
 from poolhand.observe.events import StoreTrouble
 from poolhand.testing import SeededRuntime
@@ -82,7 +82,7 @@ async def test_a_submit_to_a_store_that_does_not_answer_is_refused_in_time(
     class Silent(SharedStore):
         silent = False
 
-        async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+        async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
             if self.silent:
                 await asyncio.sleep(60)
             return await super().add(batches)
@@ -183,8 +183,8 @@ async def test_one_outcome_that_no_store_can_take_does_not_keep_the_others_back(
         broken = ""
 
         async def replace(
-            self, changes: Sequence[Change], wanted: Wanted | None = None
-        ) -> Replaced:
+            self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        ) -> ReplacedJob:
             for change in changes:
                 if change.job.id == self.broken and change.job.status is Status.COMPLETED:
                     raise TypeError("cannot write this")
@@ -225,7 +225,7 @@ async def test_a_fault_of_the_store_does_not_end_what_keeps_jobs_going(
             if self.fault is not None:
                 raise self.fault
 
-        async def claim(self, wanted: Wanted) -> Any:
+        async def claim(self, wanted: ClaimRequest) -> Any:
             await self._break()
             return await super().claim(wanted)
 
@@ -306,8 +306,8 @@ async def test_a_slot_whose_code_ended_while_the_store_was_away_is_free_afterwar
         halting = False
 
         async def replace(
-            self, changes: Sequence[Change], wanted: Wanted | None = None
-        ) -> Replaced:
+            self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+        ) -> ReplacedJob:
             if self.halting:
                 raise Unavailable("not now")
             return await super().replace(changes, wanted)

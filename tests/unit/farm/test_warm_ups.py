@@ -11,7 +11,7 @@ import pytest
 
 from poolhand import JobFailed, UsageError
 from poolhand.app import App
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.task_registry import TaskCode
 from tests.unit.farm import warm_tasks
 from tests.unit.farm.test_processes import crash_twice
 
@@ -131,7 +131,7 @@ async def test_a_warm_up_that_a_child_cannot_know_is_named() -> None:
     app = App("memory://")
     app.warm_up(lambda: None)
     work = app.task(run_in="process", retry=None, name="work")(warm_tasks.warmed.fn)
-    assert isinstance(work.code, Code)
+    assert isinstance(work.code, TaskCode)
     async with app, app.worker(1):
         with pytest.raises(JobFailed, match="register it at the top level"):
             await (await work.submit(1))

@@ -20,7 +20,7 @@ from poolhand.observe.failures import (
     summary_line,
     warn,
 )
-from poolhand.observe.throttle import Held
+from poolhand.observe.throttle import HeldLines
 from poolhand.testing import SeededRuntime
 from tests.unit.observe.test_logs import HOSTILE
 from tests.unit.pool.support import seeded
@@ -107,10 +107,10 @@ def test_the_logger_can_be_silenced(log: FailureLog, caplog: pytest.LogCaptureFi
 
 
 def test_the_summary_says_how_many_and_in_which_time() -> None:
-    assert summary_line(Held("x", 4321, 0, 12.2)) == (
+    assert summary_line(HeldLines("x", 4321, 0, 12.2)) == (
         "and 4,321 more failures of task 'x' in the last 12 s"
     )
-    assert summary_line(Held("x", 1, 1, 0.1)) == (
+    assert summary_line(HeldLines("x", 1, 1, 0.1)) == (
         "and 1 more failure of task 'x' in the last 1 s; 1 job is dead"
     )
 

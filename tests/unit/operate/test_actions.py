@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poolhand import UsageError
-from poolhand.contract import Filter, Line, Owner
+from poolhand.contract import Filter, LogLine, Owner
 from poolhand.operate.arguments import LAST
 from poolhand.rules.audit import CANCEL, PAUSE, RESIZE, RESUME, STREAM
 from poolhand.rules.job import Status
@@ -246,7 +246,7 @@ async def test_nobody_acts_without_a_name(world: World, by: Any) -> None:
 
 @pytest.mark.parametrize("lines", [0, 1, 7, 8, 9, 1023, 1024, 1025, 2600])
 async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> None:
-    await world.store.append([Line(STREAM, "pool_drain", b"{}")] * lines)
+    await world.store.append([LogLine(STREAM, "pool_drain", b"{}")] * lines)
     numbers = [line.number for line in await world.operator.last_audit(8)]
     last = world.audited_before + lines
     assert numbers == list(range(max(0, last - 8) + 1, last + 1))
@@ -255,7 +255,7 @@ async def test_the_newest_audit_lines_are_found(world: World, lines: int) -> Non
 async def test_the_newest_audit_lines_of_a_kind_are_found_however_rare(world: World) -> None:
     rare = [await world.add() for _ in range(3)]
     await world.operator.cancel(rare, "anna")
-    await world.store.append([Line(STREAM, "pool_outcome", b"{}")] * 300)
+    await world.store.append([LogLine(STREAM, "pool_outcome", b"{}")] * 300)
     assert [line.job for line in await world.operator.last_audit(2, CANCEL)] == rare[1:]
     assert [line.job for line in await world.operator.last_audit(9, CANCEL)] == rare
     assert await world.operator.last_audit(9, "pool_drain") == []

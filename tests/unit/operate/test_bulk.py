@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from poolhand import UsageError
-from poolhand.contract import Batch, Filter, Order
+from poolhand.contract import Filter, JobBatch, JobRequest
 from poolhand.operate.bulk import CANCEL_AT_ONCE
 from poolhand.operate.retry import Progress
 from poolhand.rules.audit import CANCEL, STREAM
@@ -77,8 +77,8 @@ async def test_it_works_in_batches_and_tells_how_far_it_is(world: World) -> None
     count = CANCEL_AT_ONCE + 20
     draft = (await world.get(await world.add(pool="other"))).job
     draft = replace(draft, pool="chat")
-    orders = [Order(replace(draft, id=f"many-{number:05}"), b"") for number in range(count)]
-    await world.store.add([Batch(tuple(orders))])
+    orders = [JobRequest(replace(draft, id=f"many-{number:05}"), b"") for number in range(count)]
+    await world.store.add([JobBatch(tuple(orders))])
     told: list[Progress] = []
     summary = await world.operator.cancel_all(Filter(pool="chat"), "anna", told.append)
     assert summary.done == count

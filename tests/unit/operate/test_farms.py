@@ -20,12 +20,12 @@ from poolhand.farm.records import (
     KEEP,
     TOPIC,
     WISHES,
+    ControlAnswer,
+    ControlKind,
+    ControlRequest,
     FarmRecord,
     FarmState,
     Snapshot,
-    Wish,
-    WishAnswer,
-    WishKind,
     WorkerRecord,
     WorkerState,
     read,
@@ -41,9 +41,9 @@ from tests.unit.operate.world import START, Clock, World, made
 
 FARM = "box-1a2b3c"
 WORKER = f"{FARM}.2"
-DONE = WishAnswer(True, "it is done")
+DONE = ControlAnswer(True, "it is done")
 
-Act = Callable[[Operator], Awaitable[WishAnswer | None]]
+Act = Callable[[Operator], Awaitable[ControlAnswer | None]]
 ACTS: dict[str, Act] = {
     "drain_farm": lambda operator: operator.drain_farm(FARM, "anna"),
     "drain_worker": lambda operator: operator.drain_worker(WORKER, "anna"),
@@ -81,10 +81,10 @@ async def write_down(store: Store, *records: FarmRecord) -> None:
 
 @asynccontextmanager
 async def farming(
-    store: Store, answer: WishAnswer = DONE, farm: str = FARM
-) -> AsyncIterator[list[Wish]]:
+    store: Store, answer: ControlAnswer = DONE, farm: str = FARM
+) -> AsyncIterator[list[ControlRequest]]:
     """Do the part of a supervisor: answer all wishes that a farm finds; give what they were."""
-    found: list[Wish] = []
+    found: list[ControlRequest] = []
     heard = asyncio.Event()
     end = store.subscribe(lambda topic: heard.set() if topic == TOPIC else None)
 
@@ -92,7 +92,7 @@ async def farming(
         while True:
             for key in await store.scan(f"{WISHES}{farm}/"):
                 kept = await store.get_document(key)
-                wish = None if kept is None else read(kept[0], Wish)
+                wish = None if kept is None else read(kept[0], ControlRequest)
                 if wish is not None:
                     found.append(wish)
                     await store.put([Put(f"{ANSWERS}{wish.id}", write(answer), ttl=KEEP)])
@@ -182,18 +182,18 @@ async def test_workers_of_no_farm_are_seen_beside_those_of_farms(world: World) -
 @pytest.mark.parametrize(
     ("act", "wish"),
     [
-        ("drain_farm", Wish("", WishKind.DRAIN, "anna")),
-        ("drain_worker", Wish("", WishKind.DRAIN, "anna", WORKER)),
-        ("restart_farm", Wish("", WishKind.RESTART, "anna")),
-        ("set_bounds", Wish("", WishKind.BOUNDS, "anna", minimum=2, maximum=5)),
-        ("snapshot", Wish("", WishKind.SNAPSHOT, "", WORKER, after=7, limit=20)),
+        ("drain_farm", ControlRequest("", ControlKind.DRAIN, "anna")),
+        ("drain_worker", ControlRequest("", ControlKind.DRAIN, "anna", WORKER)),
+        ("restart_farm", ControlRequest("", ControlKind.RESTART, "anna")),
+        ("set_bounds", ControlRequest("", ControlKind.BOUNDS, "anna", minimum=2, maximum=5)),
+        ("snapshot", ControlRequest("", ControlKind.SNAPSHOT, "", WORKER, after=7, limit=20)),
     ],
 )
 async def test_a_farm_is_asked_and_its_answer_comes_back(
-    world: World, act: str, wish: Wish
+    world: World, act: str, wish: ControlRequest
 ) -> None:
     await write_down(world.store, a_farm(), a_farm("box-1a2b3d"))
-    answer = WishAnswer(True, "fine", Snapshot(FARM, WORKER, (), (), after=27))
+    answer = ControlAnswer(True, "fine", Snapshot(FARM, WORKER, (), (), after=27))
     async with (
         farming(world.store, answer) as wishes,
         farming(world.store, DONE, "box-1a2b3d") as of_another,
@@ -359,7 +359,7 @@ async def test_an_answer_at_the_last_moment_counts(monkeypatch: pytest.MonkeyPat
 async def test_an_answer_of_a_newer_farm_says_so() -> None:
     async with made() as world:
         await write_down(world.store, a_farm())
-        newer: Any = Wish("", WishKind.DRAIN, "")
+        newer: Any = ControlRequest("", ControlKind.DRAIN, "")
         async with farming(world.store, newer):
             with pytest.raises(Unavailable, match="cannot read; use its version"):
                 await world.operator.drain_farm(FARM, "anna")

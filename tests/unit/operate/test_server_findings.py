@@ -8,12 +8,12 @@ import pytest
 
 from poolhand.operate.doctor.finding import Finding, Level
 from poolhand.operate.doctor.server_findings import LATE, MUCH_DEAD, OLD, shape, usable
-from poolhand.stores.postgres.server.inspect import Held, Survey, Table
+from poolhand.stores.postgres.server.inspect import LockHolder, ServerSurvey, TableSize
 
 PLACE = "postgresql://h/db"
 
 
-def seen(**facts: Any) -> Survey:
+def seen(**facts: Any) -> ServerSurvey:
     """Return how a server is that is well, but for this."""
     usual: dict[str, Any] = {
         "version": "15.4 (Debian 15.4-1)",
@@ -23,12 +23,12 @@ def seen(**facts: Any) -> Survey:
         "autovacuum": True,
         "most": 100,
         "connections": 79,
-        "tables": (Table("poolhand_waits", 10, 5000, 1 << 20),),
+        "tables": (TableSize("poolhand_waits", 10, 5000, 1 << 20),),
     }
-    return Survey(**{**usual, **facts})
+    return ServerSurvey(**{**usual, **facts})
 
 
-def findings(survey: Survey) -> dict[str, Finding]:
+def findings(survey: ServerSurvey) -> dict[str, Finding]:
     return {one.check: one for one in (*usable(PLACE, survey), *shape(survey))}
 
 
@@ -55,11 +55,21 @@ def test_a_server_that_is_well_has_nothing_but_good_findings() -> None:
         (
             "tables",
             Level.WARN,
-            {"tables": (Table("t", 9, MUCH_DEAD + 1, 0), Table("u", 9, MUCH_DEAD + 2, 0))},
+            {"tables": (TableSize("t", 9, MUCH_DEAD + 1, 0), TableSize("u", 9, MUCH_DEAD + 2, 0))},
             "u has 100,002 dead rows beside 9 live ones",
         ),
-        ("snapshots", Level.WARN, {"snapshot": Held("pid 7 (x)", OLD)}, "pid 7 (x) has been in"),
-        ("audit", Level.WARN, {"writer": Held("pid 7 (x)", LATE)}, "up to 30 s ago: pid 7 (x) has"),
+        (
+            "snapshots",
+            Level.WARN,
+            {"snapshot": LockHolder("pid 7 (x)", OLD)},
+            "pid 7 (x) has been in",
+        ),
+        (
+            "audit",
+            Level.WARN,
+            {"writer": LockHolder("pid 7 (x)", LATE)},
+            "up to 30 s ago: pid 7 (x) has",
+        ),
         ("clock", Level.WARN, {"ahead": 6.0}, "6 seconds ahead of this machine's"),
         ("clock", Level.WARN, {"ahead": -3600.0}, "3,600 seconds behind this machine's"),
     ],
@@ -78,10 +88,10 @@ def test_what_is_wrong_is_told_alone_with_how_to_mend_it(
 @pytest.mark.parametrize(
     "facts",
     [
-        {"tables": (Table("t", 2 * MUCH_DEAD, MUCH_DEAD + 1, 0),)},
-        {"tables": (Table("t", 0, MUCH_DEAD, 0),)},
-        {"snapshot": Held("pid 7", OLD - 1)},
-        {"writer": Held("pid 7", LATE - 1)},
+        {"tables": (TableSize("t", 2 * MUCH_DEAD, MUCH_DEAD + 1, 0),)},
+        {"tables": (TableSize("t", 0, MUCH_DEAD, 0),)},
+        {"snapshot": LockHolder("pid 7", OLD - 1)},
+        {"writer": LockHolder("pid 7", LATE - 1)},
         {"ahead": -5.0},
     ],
     ids=["many live", "few dead", "young snapshot", "young writer", "little ahead"],

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from poolhand import App
 from poolhand.operate import actions
 from poolhand.operate.doctor import findings
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
-def views() -> Iterator[type[View]]:
-    waiting = [View]
+def views() -> Iterator[type[PlainView]]:
+    waiting = [PlainView]
     while waiting:
         kind = waiting.pop()
         yield kind

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from poolhand.contract import Stored, Written
+from poolhand.contract import LogEntry, Stored
 from poolhand.operate.views import audit_view, job_view
 from poolhand.rules import audit
 from poolhand.rules.explain import Explanation
@@ -18,8 +18,8 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(id="j-1", pool="p", pool_id="pool-1", status=Status.QUEUED, submitted_at=AT, key="k")
 
 
-def written(kind: str, body: bytes) -> Written:
-    return Written(7, AT, kind, body)
+def written(kind: str, body: bytes) -> LogEntry:
+    return LogEntry(7, AT, kind, body)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from poolhand.contract import (
     Added,
-    Batch,
     Change,
     Claim,
-    Order,
+    ClaimRequest,
+    JobBatch,
+    JobRequest,
     Owner,
     PoolRow,
     Refusal,
     Store,
     Stored,
-    Wanted,
 )
 from poolhand.operate.actions import Operator
 from poolhand.rules.audit import STREAM
@@ -84,8 +84,8 @@ class World:
             **more,
         }
         brief = draft.pop("brief", None) or f"brief of {draft['id']}".encode()
-        order = Order(Job(**draft), brief, **terms)
-        (result,) = await self.store.add([Batch((order,), owner)])
+        order = JobRequest(Job(**draft), brief, **terms)
+        (result,) = await self.store.add([JobBatch((order,), owner)])
         if isinstance(result, Refusal):
             return result
         (added,) = result
@@ -103,7 +103,7 @@ class World:
     async def claim(self, count: int = 1, pools: tuple[str, ...] | None = None) -> list[Claim]:
         await self.enroll()
         slots = tuple(range(count))
-        return await self.store.claim(Wanted(self.worker.id, slots, pools))
+        return await self.store.claim(ClaimRequest(self.worker.id, slots, pools))
 
     async def end(self, claim: Claim, status: Status, **more: Any) -> None:
         job = replace(claim.job, status=status, finished_at=self.runtime.wall(), ran=2.0, **more)

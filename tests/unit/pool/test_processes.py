@@ -18,7 +18,7 @@ from poolhand import JobFailed, Pool, UsageError, bounded
 from poolhand.observe.events import JobSubmitted
 from poolhand.pool.slots.process_answer import contents_of
 from poolhand.pool.slots.process_child import Answer, unpack
-from poolhand.pool.slots.process_parent import Lost, Phase, lost, pack
+from poolhand.pool.slots.process_parent import ChildLost, ChildPhase, lost, pack
 from poolhand.rules.job import Fault
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
@@ -153,15 +153,19 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
 @pytest.mark.parametrize(
     ("code", "phase", "text"),
     [
-        (0, Phase.BUSY, "its process 7 ended with exit code 0"),
-        (3, Phase.IDLE, "its process 7 ended with exit code 3"),
-        (-signal.SIGKILL, Phase.BUSY, "its process 7 was killed by SIGKILL"),
-        (-1000, Phase.BUSY, "its process 7 was killed by signal 1000"),
-        (None, Phase.BUSY, "its process 7 closed its pipe or spoke out of turn"),
-        (-signal.SIGKILL, Phase.STARTING, "its process 7 was killed by SIGKILL before it was up"),
+        (0, ChildPhase.BUSY, "its process 7 ended with exit code 0"),
+        (3, ChildPhase.IDLE, "its process 7 ended with exit code 3"),
+        (-signal.SIGKILL, ChildPhase.BUSY, "its process 7 was killed by SIGKILL"),
+        (-1000, ChildPhase.BUSY, "its process 7 was killed by signal 1000"),
+        (None, ChildPhase.BUSY, "its process 7 closed its pipe or spoke out of turn"),
+        (
+            -signal.SIGKILL,
+            ChildPhase.STARTING,
+            "its process 7 was killed by SIGKILL before it was up",
+        ),
         (
             1,
-            Phase.STARTING,
+            ChildPhase.STARTING,
             "its process 7 ended with exit code 1 before it was up; a script that uses process "
             "slots keeps what it does under `if __name__ == '__main__':`, because each process "
             "imports it",
@@ -169,9 +173,9 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
     ],
 )
 def test_the_loss_of_a_process_is_told_with_how_and_when(
-    code: int | None, phase: Phase, text: str
+    code: int | None, phase: ChildPhase, text: str
 ) -> None:
-    error = lost("job-1", Lost(7, code, phase))
+    error = lost("job-1", ChildLost(7, code, phase))
     assert str(error) == f"job job-1 was lost: {text} [PH-JOB-007]"
     assert error.job_id == "job-1"
 

@@ -11,7 +11,7 @@ import pytest
 from poolhand import GiveUp, JobFailed, Retry, RetryLater, Snooze
 from poolhand.pool.slots.process_answer import contents_of
 from poolhand.pool.slots.process_error import RaisedFault, raised_fault
-from poolhand.rules.outcome import Asked, Failed, Snoozed, judge_error
+from poolhand.rules.outcome import Failed, Snoozed, StopRequest, judge_error
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HERE = __name__
@@ -86,19 +86,19 @@ def test_a_rule_knows_the_cause_of_an_error_of_a_child() -> None:
 
 
 def test_a_directive_that_cannot_be_made_again_is_obeyed() -> None:
-    gives_up = judge_error(received(Enough(1, 2)), Asked.NOTHING, "job-1")
+    gives_up = judge_error(received(Enough(1, 2)), StopRequest.NOTHING, "job-1")
     assert isinstance(gives_up, Failed)
     assert gives_up.permanent
     assert str(gives_up.error) == "3 is enough [PH-DIR-003]"
-    later = judge_error(received(Later(1, 2)), Asked.NOTHING, "job-1")
+    later = judge_error(received(Later(1, 2)), StopRequest.NOTHING, "job-1")
     assert isinstance(later, Failed)
     assert (later.on_purpose, later.retry_after) == (True, 3.0)
-    assert judge_error(received(Asleep(NOON, 2)), Asked.NOTHING, "job-1") == Snoozed(NOON)
-    assert judge_error(received(Asleep(5, 2)), Asked.NOTHING, "job-1") == Snoozed(5.0)
+    assert judge_error(received(Asleep(NOON, 2)), StopRequest.NOTHING, "job-1") == Snoozed(NOON)
+    assert judge_error(received(Asleep(5, 2)), StopRequest.NOTHING, "job-1") == Snoozed(5.0)
 
 
 def test_the_wait_that_the_error_of_a_client_asks_for_is_known() -> None:
-    outcome = judge_error(received(Two(1, 2, retry_after=7)), Asked.NOTHING, "job-1")
+    outcome = judge_error(received(Two(1, 2, retry_after=7)), StopRequest.NOTHING, "job-1")
     assert isinstance(outcome, Failed)
     assert outcome.retry_after == 7.0
 

@@ -11,7 +11,7 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import Policy, unbounded
 from poolhand.rules.queue.desk import Admitted, Desk, Rejected, Verdict
 from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.queue.strategy import Strategy, fifo
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ class Floor:
         key_ttl: float = 1000.0,
         max_keys: int = 1000,
     ) -> None:
-        keys: Keys[Entry] = Keys(key_ttl, max_keys)
+        keys: IdempotencyKeys[Entry] = IdempotencyKeys(key_ttl, max_keys)
         self.desk: Desk[Entry] = Desk(
             strategy or fifo(), policy or unbounded(), slots, keys, max_per_key
         )

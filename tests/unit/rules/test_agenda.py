@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from poolhand.rules.queue.timers import Agenda
+from poolhand.rules.queue.timers import Timers
 
 
 def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     for at, thing in ((3.0, "c"), (1.0, "a"), (2.0, "b"), (9.0, "z")):
         agenda.add(at, thing)
     assert list(agenda.due(3.0)) == ["a", "b", "c"]
@@ -14,14 +14,14 @@ def test_what_is_due_comes_up_in_the_order_of_its_moments() -> None:
 
 
 def test_things_of_one_moment_come_up_in_the_order_they_were_added() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     for thing in "qwerty":
         agenda.add(1.0, thing)
     assert list(agenda.due(1.0)) == list("qwerty")
 
 
 def test_nothing_comes_up_before_its_moment_or_twice() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     agenda.add(2.0, "a")
     assert list(agenda.due(1.999)) == []
     assert list(agenda.due(2.0)) == ["a"]
@@ -30,7 +30,7 @@ def test_nothing_comes_up_before_its_moment_or_twice() -> None:
 
 
 def test_a_thing_added_again_moves_to_its_new_moment() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     agenda.add(5.0, "a")
     assert len(agenda) == 1
@@ -41,7 +41,7 @@ def test_a_thing_added_again_moves_to_its_new_moment() -> None:
 
 
 def test_what_was_taken_off_never_comes_up() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     agenda.add(2.0, "b")
     assert agenda.remove("a")
@@ -52,11 +52,11 @@ def test_what_was_taken_off_never_comes_up() -> None:
 
 
 def test_an_empty_agenda_has_no_first_moment() -> None:
-    assert Agenda[str]().first() is None
+    assert Timers[str]().first() is None
 
 
 def test_arming_and_disarming_for_ever_leaves_the_living_untouched() -> None:
-    agenda: Agenda[int] = Agenda()
+    agenda: Timers[int] = Timers()
     agenda.add(500.5, -1)
     for number in range(1000):
         agenda.add(float(number), number)
@@ -67,7 +67,7 @@ def test_arming_and_disarming_for_ever_leaves_the_living_untouched() -> None:
 
 
 def test_things_may_be_added_while_the_due_ones_are_taken_off() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: Timers[str] = Timers()
     agenda.add(1.0, "a")
     seen = []
     for thing in agenda.due(2.0):

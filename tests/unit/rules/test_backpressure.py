@@ -12,9 +12,9 @@ from poolhand.rules.queue.backpressure import (
     POLICIES,
     Backpressure,
     Bounded,
-    Facts,
     OnFull,
     Policy,
+    QueueFacts,
     Ruling,
     bounded,
     drop_name,
@@ -38,41 +38,41 @@ BOUNDED = list(WHEN_FULL)
 
 
 def test_an_unbounded_pool_takes_everything() -> None:
-    assert rule(unbounded(), Facts(5, 10**6, 5, False)) is Ruling.TAKE
+    assert rule(unbounded(), QueueFacts(5, 10**6, 5, False)) is Ruling.TAKE
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
 def test_a_bounded_pool_takes_what_can_start_at_once(policy: Policy) -> None:
-    assert rule(policy, Facts(0, 0, 1, True)) is Ruling.TAKE
-    assert rule(policy, Facts(0, 2, 1, True)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(0, 0, 1, True)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(0, 2, 1, True)) is Ruling.TAKE
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
 def test_a_bounded_pool_lets_up_to_its_depth_wait(policy: Policy) -> None:
-    assert rule(policy, Facts(1, 1, 1, False)) is Ruling.TAKE
-    assert rule(policy, Facts(1, 2, 1, False)) is WHEN_FULL[policy]
+    assert rule(policy, QueueFacts(1, 1, 1, False)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(1, 2, 1, False)) is WHEN_FULL[policy]
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
 def test_retries_that_came_back_count_against_both_bounds_together(policy: Policy) -> None:
-    assert rule(policy, Facts(0, 3, 1, True)) is WHEN_FULL[policy]
-    assert rule(policy, Facts(1, 3, 2, True)) is WHEN_FULL[policy]
-    assert rule(policy, Facts(1, 2, 2, True)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(0, 3, 1, True)) is WHEN_FULL[policy]
+    assert rule(policy, QueueFacts(1, 3, 2, True)) is WHEN_FULL[policy]
+    assert rule(policy, QueueFacts(1, 2, 2, True)) is Ruling.TAKE
 
 
 @pytest.mark.parametrize("policy", BOUNDED, ids=str)
 def test_without_a_cap_on_slots_only_the_depth_counts(policy: Policy) -> None:
-    assert rule(policy, Facts(1000, 1, None, False)) is Ruling.TAKE
-    assert rule(policy, Facts(1000, 2, None, True)) is Ruling.TAKE
-    assert rule(policy, Facts(0, 2, None, False)) is WHEN_FULL[policy]
+    assert rule(policy, QueueFacts(1000, 1, None, False)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(1000, 2, None, True)) is Ruling.TAKE
+    assert rule(policy, QueueFacts(0, 2, None, False)) is WHEN_FULL[policy]
 
 
 def test_fail_fast_takes_as_many_as_there_are_slots() -> None:
-    taken = [rule(fail_fast(), Facts(0, waiting, 4, False)) for waiting in range(5)]
+    taken = [rule(fail_fast(), QueueFacts(0, waiting, 4, False)) for waiting in range(5)]
     assert taken == [Ruling.TAKE] * 4 + [Ruling.REFUSE]
-    assert rule(fail_fast(), Facts(3, 0, 4, True)) is Ruling.TAKE
-    assert rule(fail_fast(), Facts(3, 1, 4, False)) is Ruling.REFUSE
-    assert rule(fail_fast(), Facts(10**6, 0, None, True)) is Ruling.TAKE
+    assert rule(fail_fast(), QueueFacts(3, 0, 4, True)) is Ruling.TAKE
+    assert rule(fail_fast(), QueueFacts(3, 1, 4, False)) is Ruling.REFUSE
+    assert rule(fail_fast(), QueueFacts(10**6, 0, None, True)) is Ruling.TAKE
 
 
 def test_only_the_dropping_policies_evict() -> None:

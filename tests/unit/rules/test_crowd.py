@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.eviction import Crowd
+from poolhand.rules.queue.eviction import EvictionIndex
 from tests.unit.rules.floor import new_entry
 
 
@@ -11,7 +11,7 @@ class Room:
     """A crowd whose entries are named by key and order of arrival."""
 
     def __init__(self, arrivals: str = "") -> None:
-        self.crowd: Crowd[Entry] = Crowd()
+        self.crowd: EvictionIndex[Entry] = EvictionIndex()
         self.entries: dict[str, Entry] = {}
         for key in arrivals.split():
             self.enter(key)

@@ -12,7 +12,7 @@ def lost_of(
     floor: Floor, targets: list[Entry], awaited: dict[Entry, list[Entry]], *stuck: str
 ) -> set[Entry]:
     return deadlock.hopeless(
-        targets, deadlock.Floor(floor.desk, floor.running, awaited, set(stuck))
+        targets, deadlock.PoolFloor(floor.desk, floor.running, awaited, set(stuck))
     )
 
 

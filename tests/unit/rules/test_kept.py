@@ -19,8 +19,8 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.desk import Admitted, Joined
 from poolhand.rules.queue.entry import Entry, Window
-from poolhand.rules.queue.idempotency import Keys
-from poolhand.rules.queue.stored_desk import KeptDesk, Trial, may_refuse
+from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.stored_desk import StoredDesk, Trial, may_refuse
 from poolhand.rules.queue.strategy import Strategy, fair_round_robin, fifo, lifo, priority
 from tests.unit.rules.floor import Floor, names, new_entry
 
@@ -45,14 +45,14 @@ NEWCOMER = st.fixed_dictionaries(
 def floor(strategy: Strategy, policy: Policy, **options: Any) -> Floor:
     """Return a floor with the desk of a kept pool."""
     made = Floor(strategy, policy, **options)
-    keys: Keys[Entry] = Keys(1000.0, 1000)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 1000)
     slots, cap = options.get("slots", 1), options.get("max_per_key")
-    made.desk = KeptDesk(strategy, policy, slots, keys, cap)
+    made.desk = StoredDesk(strategy, policy, slots, keys, cap)
     return made
 
 
-def kept(floor: Floor) -> KeptDesk[Entry]:
-    assert isinstance(floor.desk, KeptDesk)
+def kept(floor: Floor) -> StoredDesk[Entry]:
+    assert isinstance(floor.desk, StoredDesk)
     return floor.desk
 
 
@@ -142,7 +142,7 @@ def succeed(made: Floor, strategy: Strategy, policy: Policy, cap: int | None = N
     """Let the pool of a floor go on under other rules."""
     old = kept(made)
     entries = sorted({*old, *old.parked, *made.running}, key=lambda one: one.job.id)
-    desk = KeptDesk(strategy, policy, old.slots, old._keys, cap)
+    desk = StoredDesk(strategy, policy, old.slots, old._keys, cap)
     desk.succeed(old, entries, [entry.job.key for entry in made.running])
     made.desk = desk
 

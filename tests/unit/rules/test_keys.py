@@ -8,7 +8,7 @@ from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy, bounded, fail_fast, ring_buffer
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.idempotency import IdempotencyKeys
 from tests.unit.rules.floor import Floor, names, new_entry, new_job
 
 
@@ -16,7 +16,9 @@ def offer(floor: Floor, name: str, key: str = "k", rerun: bool = False) -> Verdi
     return floor.offer(new_entry(name, idempotency_key=key), rerun)
 
 
-def finished(keys: Keys[Entry], key: str, now: float, status: Status = Status.FAILED) -> Entry:
+def finished(
+    keys: IdempotencyKeys[Entry], key: str, now: float, status: Status = Status.FAILED
+) -> Entry:
     entry = Entry(new_job(key, idempotency_key=key, status=status))
     keys.hold(entry)
     keys.finish(entry, now)
@@ -193,7 +195,7 @@ def test_a_rerun_that_was_turned_away_leaves_the_first_outcome() -> None:
 
 
 def test_of_finished_keys_only_the_newest_are_kept() -> None:
-    keys: Keys[Entry] = Keys(1000.0, 2)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 2)
     for name in "abc":
         finished(keys, name, 0.0)
     assert keys.find(new_job(idempotency_key="a"), 0.0) is None
@@ -203,7 +205,7 @@ def test_of_finished_keys_only_the_newest_are_kept() -> None:
 
 
 def test_the_keys_of_living_jobs_are_never_forgotten() -> None:
-    keys: Keys[Entry] = Keys(1.0, 1)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(1.0, 1)
     living = [new_entry(name, idempotency_key=name) for name in "abcd"]
     for entry in living:
         keys.hold(entry)
@@ -214,7 +216,7 @@ def test_the_keys_of_living_jobs_are_never_forgotten() -> None:
 
 
 def test_reruns_of_one_key_do_not_push_out_another() -> None:
-    keys: Keys[Entry] = Keys(1000.0, 2)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 2)
     other = finished(keys, "other", 0.0)
     for moment in range(1, 6):
         finished(keys, "k", float(moment))
@@ -223,7 +225,7 @@ def test_reruns_of_one_key_do_not_push_out_another() -> None:
 
 
 def test_a_job_without_a_key_asks_for_nothing() -> None:
-    keys: Keys[Entry] = Keys(1000.0, 2)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(1000.0, 2)
     entry = new_entry()
     keys.hold(entry)
     keys.finish(entry, 0.0)
@@ -234,7 +236,7 @@ def test_a_job_without_a_key_asks_for_nothing() -> None:
 
 
 def test_another_time_and_number_hold_from_now_on() -> None:
-    keys: Keys[Entry] = Keys(100.0, 100)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(100.0, 100)
     entries = [finished(keys, key, 0.0) for key in "abc"]
     keys.limit(5.0, 2, 0.0)
     assert [keys.stands_for(entry, 0.0) for entry in entries] == [False, True, True]
@@ -244,7 +246,7 @@ def test_another_time_and_number_hold_from_now_on() -> None:
 
 
 def test_a_key_stands_for_the_last_job_that_held_it() -> None:
-    keys: Keys[Entry] = Keys(10.0, 100)
+    keys: IdempotencyKeys[Entry] = IdempotencyKeys(10.0, 100)
     old, new = finished(keys, "k", 0.0), new_entry("new", idempotency_key="k")
     assert keys.stands_for(old, 9.0)
     keys.hold(new)

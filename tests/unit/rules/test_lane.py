@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from poolhand.rules.queue.entry import Entry
-from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.lane import WaitingLine
 from tests.unit.rules.floor import names, new_entry
 
 
-def line_of(*seqs: int) -> tuple[Line[Entry], dict[int, Entry]]:
-    line: Line[Entry] = Line()
+def line_of(*seqs: int) -> tuple[WaitingLine[Entry], dict[int, Entry]]:
+    line: WaitingLine[Entry] = WaitingLine()
     entries = {seq: new_entry(str(seq), seq=seq) for seq in seqs}
     for entry in entries.values():
         line.append(entry)
     return line, entries
 
 
-def backwards(line: Line[Entry]) -> list[str]:
+def backwards(line: WaitingLine[Entry]) -> list[str]:
     found, one = [], line.last
     while one is not None:
         found.append(one.job.id)

@@ -13,11 +13,11 @@ from poolhand.errors import GiveUp, JobFailed, JobTimedOut, RetryLater, Snooze, 
 from poolhand.rules.job import Status
 from poolhand.rules.lifecycle import settle
 from poolhand.rules.outcome import (
-    Asked,
     Cancelled,
     Failed,
     Outcome,
     Snoozed,
+    StopRequest,
     judge_cancelled,
     judge_error,
     timed_out,
@@ -51,7 +51,7 @@ class Asking(Exception):
         self.retry_after = retry_after
 
 
-def failed(error: BaseException, asked: Asked = Asked.NOTHING) -> Failed:
+def failed(error: BaseException, asked: StopRequest = StopRequest.NOTHING) -> Failed:
     outcome = judge_error(error, asked, "job-1")
     assert isinstance(outcome, Failed)
     return outcome
@@ -71,7 +71,7 @@ def test_a_timeout_error_that_the_job_raised_is_not_mistaken_for_its_timeout() -
     outcome = failed(TimeoutError("mine"))
     assert not isinstance(outcome.error, JobTimedOut)
     assert outcome.mark is None
-    assert not isinstance(failed(OSError(), Asked.HARD_STOP).error, TimeoutError)
+    assert not isinstance(failed(OSError(), StopRequest.HARD_STOP).error, TimeoutError)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_retry_later_asks_for_its_wait_even_without_a_policy() -> None:
 
 def test_snooze_keeps_its_moment_or_its_seconds() -> None:
     until = datetime(2030, 1, 1, tzinfo=UTC)
-    assert judge_error(Snooze(until), Asked.NOTHING, "job-1") == Snoozed(until)
-    assert judge_error(Snooze(5.0), Asked.NOTHING, "job-1") == Snoozed(5.0)
+    assert judge_error(Snooze(until), StopRequest.NOTHING, "job-1") == Snoozed(until)
+    assert judge_error(Snooze(5.0), StopRequest.NOTHING, "job-1") == Snoozed(5.0)
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,18 @@ def test_the_retry_after_of_a_foreign_error_is_obeyed_when_it_makes_sense(
 
 
 def test_a_cancellation_nobody_asked_for_counts_as_cancelled() -> None:
-    assert judge_cancelled(Asked.NOTHING, "job-1") == Cancelled()
+    assert judge_cancelled(StopRequest.NOTHING, "job-1") == Cancelled()
 
 
 def test_a_cancellation_that_was_asked_for_counts_as_cancelled() -> None:
-    assert judge_cancelled(Asked.CANCEL, "job-1") == Cancelled()
+    assert judge_cancelled(StopRequest.CANCEL, "job-1") == Cancelled()
 
 
 @pytest.mark.parametrize(
     ("asked", "mark"),
-    [(Asked.SOFT_STOP, "soft_timeout"), (Asked.HARD_STOP, "hard_timeout")],
+    [(StopRequest.SOFT_STOP, "soft_timeout"), (StopRequest.HARD_STOP, "hard_timeout")],
 )
-def test_a_cancellation_by_a_timeout_counts_as_timed_out(asked: Asked, mark: str) -> None:
+def test_a_cancellation_by_a_timeout_counts_as_timed_out(asked: StopRequest, mark: str) -> None:
     outcome = judge_cancelled(asked, "job-1")
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, JobTimedOut)
@@ -162,26 +162,26 @@ def test_a_cancellation_by_a_timeout_counts_as_timed_out(asked: Asked, mark: str
 
 @pytest.mark.parametrize("error", EVERYTHING, ids=lambda error: type(error).__name__)
 def test_past_the_hard_timeout_nothing_else_counts(error: BaseException) -> None:
-    outcome = failed(error, Asked.HARD_STOP)
+    outcome = failed(error, StopRequest.HARD_STOP)
     assert isinstance(outcome.error, JobTimedOut)
     assert outcome.mark == "hard_timeout"
 
 
 def test_a_job_that_breaks_with_its_own_error_after_a_soft_timeout_has_failed_by_that() -> None:
     error = ValueError()
-    assert failed(error, Asked.SOFT_STOP) == Failed(error)
+    assert failed(error, StopRequest.SOFT_STOP) == Failed(error)
 
 
 @pytest.mark.parametrize("error", [RetryLater(5.0), Snooze(5.0)], ids=repr)
 def test_a_job_that_was_told_to_stop_does_not_come_back_by_its_own_wish(error: Exception) -> None:
-    assert judge_error(error, Asked.CANCEL, "job-1") == Cancelled()
+    assert judge_error(error, StopRequest.CANCEL, "job-1") == Cancelled()
 
 
 @pytest.mark.parametrize("error", EVERYTHING, ids=lambda error: type(error).__name__)
 def test_a_job_that_breaks_while_stopping_is_over_when_nobody_wants_it_again(
     error: BaseException,
 ) -> None:
-    outcome = judge_error(error, Asked.CANCEL, "job-1")
+    outcome = judge_error(error, StopRequest.CANCEL, "job-1")
     job = new_job(status=Status.RUNNING, attempts=1)
     assert settle(job, outcome, NO_RETRY, AT, 1.0, 0.5).status.terminal
 
@@ -214,7 +214,7 @@ def test_an_error_that_cannot_even_be_read_is_judged_all_the_same() -> None:
     assert failed(Refusing()).retry_after is None
 
 
-@pytest.mark.parametrize("asked", list(Asked))
+@pytest.mark.parametrize("asked", list(StopRequest))
 @pytest.mark.parametrize(
     "error",
     [*EVERYTHING, Asking(inf), Asking(1e300), Asking(1e15), RetryLater(inf), RetryLater(-5),
@@ -223,7 +223,7 @@ def test_an_error_that_cannot_even_be_read_is_judged_all_the_same() -> None:
     ids=repr,
 )  # fmt: skip
 def test_whatever_a_job_raises_can_be_judged_and_settled(
-    error: BaseException, asked: Asked
+    error: BaseException, asked: StopRequest
 ) -> None:
     outcome: Outcome = judge_error(error, asked, "job-1")
     for policy in (None, Retry()):
@@ -240,5 +240,5 @@ def test_the_text_of_a_timeout_says_which_one_and_what_to_do() -> None:
 
 
 def test_a_later_wish_overrules_an_earlier_one() -> None:
-    assert Asked.NOTHING < Asked.SOFT_STOP < Asked.CANCEL < Asked.HARD_STOP
+    assert StopRequest.NOTHING < StopRequest.SOFT_STOP < StopRequest.CANCEL < StopRequest.HARD_STOP
     assert not issubclass(JobTimedOut, TimeoutError | CancelledError)

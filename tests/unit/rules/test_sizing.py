@@ -11,33 +11,33 @@ from poolhand.errors import UsageError
 from poolhand.rules.scaling.pool_size import (
     Autoscale,
     Decision,
-    Load,
-    Trend,
+    PoolLoad,
+    PoolTrend,
     decide,
     suggest_workers,
 )
 
 SETTINGS = Autoscale(min=2, max=50)
-FULL = Load(8, 8, 0, None)
-IDLE = Load(8, 0, 0, None)
-MIDDLING = Load(8, 4, 0, None)
-AT_REST = Trend()
+FULL = PoolLoad(8, 8, 0, None)
+IDLE = PoolLoad(8, 0, 0, None)
+MIDDLING = PoolLoad(8, 4, 0, None)
+AT_REST = PoolTrend()
 
 
 def look(
-    load: Load,
-    trend: Trend = AT_REST,
+    load: PoolLoad,
+    trend: PoolTrend = AT_REST,
     now: float = 0.0,
     settings: Autoscale = SETTINGS,
 ) -> Decision:
     return decide(settings, load, trend, now)
 
 
-def is_high(load: Load, settings: Autoscale = SETTINGS) -> bool:
+def is_high(load: PoolLoad, settings: Autoscale = SETTINGS) -> bool:
     return look(load, settings=settings).trend.high == 1
 
 
-def is_low(load: Load, settings: Autoscale = SETTINGS) -> bool:
+def is_low(load: PoolLoad, settings: Autoscale = SETTINGS) -> bool:
     return look(load, settings=settings).trend.low == 1
 
 
@@ -54,7 +54,7 @@ def test_a_pool_grows_by_a_step_when_two_samples_in_a_row_are_high() -> None:
 
 
 def test_one_high_sample_among_others_does_not_grow_a_pool() -> None:
-    trend = Trend()
+    trend = PoolTrend()
     for load in [FULL, MIDDLING] * 5 + [FULL, IDLE] * 5:
         decision = look(load, trend)
         assert decision.target == 8
@@ -62,61 +62,64 @@ def test_one_high_sample_among_others_does_not_grow_a_pool() -> None:
 
 
 def test_a_pool_goes_on_growing_with_each_further_high_sample() -> None:
-    trend, size, sizes = Trend(), 4, []
+    trend, size, sizes = PoolTrend(), 4, []
     for number in range(6):
-        decision = look(Load(size, size, 0, None), trend, number * 10.0)
+        decision = look(PoolLoad(size, size, 0, None), trend, number * 10.0)
         size, trend = decision.target, decision.trend
         sizes.append(size)
     assert sizes == [4, 5, 6, 7, 8, 10]
 
 
 def test_a_pool_grows_at_most_to_max_and_then_keeps_its_size() -> None:
-    grown = look(Load(48, 48, 900, None), Trend(high=1))
+    grown = look(PoolLoad(48, 48, 900, None), PoolTrend(high=1))
     assert grown.target == 50
-    at_max = look(Load(50, 50, 900, None), grown.trend, 10.0)
+    at_max = look(PoolLoad(50, 50, 900, None), grown.trend, 10.0)
     assert (at_max.target, at_max.why) == (50, "")
     assert at_max.trend.changed_at == 0.0
 
 
 def test_a_small_pool_grows_by_one_at_least() -> None:
-    assert look(Load(2, 2, 0, None), Trend(high=1)).target == 3
+    assert look(PoolLoad(2, 2, 0, None), PoolTrend(high=1)).target == 3
 
 
 @pytest.mark.parametrize(
     ("load", "high"),
     [
-        (Load(10, 8, 0, None), False),
-        (Load(10, 9, 0, None), True),
-        (Load(10, 5, 20, None), False),
-        (Load(10, 5, 21, None), True),
-        (Load(10, 5, 50, 100), False),
-        (Load(10, 5, 51, 100), True),
-        (Load(10, 5, 300, 100), True),
-        (Load(10, 8, 300, 0), False),
-        (Load(10, 9, 0, 0), True),
-        (Load(10, 15, 0, 100), True),
+        (PoolLoad(10, 8, 0, None), False),
+        (PoolLoad(10, 9, 0, None), True),
+        (PoolLoad(10, 5, 20, None), False),
+        (PoolLoad(10, 5, 21, None), True),
+        (PoolLoad(10, 5, 50, 100), False),
+        (PoolLoad(10, 5, 51, 100), True),
+        (PoolLoad(10, 5, 300, 100), True),
+        (PoolLoad(10, 8, 300, 0), False),
+        (PoolLoad(10, 9, 0, 0), True),
+        (PoolLoad(10, 15, 0, 100), True),
     ],
 )
-def test_a_sample_is_high_above_a_threshold_and_not_at_it(load: Load, high: bool) -> None:
+def test_a_sample_is_high_above_a_threshold_and_not_at_it(load: PoolLoad, high: bool) -> None:
     assert is_high(load) is high
 
 
 @pytest.mark.parametrize(
     ("load", "why"),
     [
-        (Load(12, 11, 0, None), "utilisation 0.92"),
-        (Load(12, 12, 61, 100), "queue fill 0.61"),
-        (Load(4, 4, 40, None), "backlog 40 for 4 workers"),
-        (Load(2, 2, 40, None), "backlog 40 for 2 workers"),
+        (PoolLoad(12, 11, 0, None), "utilisation 0.92"),
+        (PoolLoad(12, 12, 61, 100), "queue fill 0.61"),
+        (PoolLoad(4, 4, 40, None), "backlog 40 for 4 workers"),
+        (PoolLoad(2, 2, 40, None), "backlog 40 for 2 workers"),
     ],
 )
-def test_a_decision_to_grow_says_why(load: Load, why: str) -> None:
-    assert look(load, Trend(high=1)).why == why
+def test_a_decision_to_grow_says_why(load: PoolLoad, why: str) -> None:
+    assert look(load, PoolTrend(high=1)).why == why
 
 
 def test_one_worker_is_named_in_the_singular() -> None:
     settings = Autoscale(min=1)
-    assert look(Load(1, 1, 3, None), Trend(high=1), 0.0, settings).why == "backlog 3 for 1 worker"
+    assert (
+        look(PoolLoad(1, 1, 3, None), PoolTrend(high=1), 0.0, settings).why
+        == "backlog 3 for 1 worker"
+    )
 
 
 # Shrinking
@@ -124,21 +127,21 @@ def test_one_worker_is_named_in_the_singular() -> None:
 
 def test_a_pool_shrinks_by_a_step_after_enough_low_samples_in_a_row() -> None:
     settings = Autoscale(idle_after=3)
-    trend, targets = Trend(), []
+    trend, targets = PoolTrend(), []
     for number in range(3):
         decision = look(IDLE, trend, number * 10.0, settings)
         targets.append(decision.target)
         trend = decision.trend
     assert targets == [8, 8, 6]
-    assert trend == Trend(changed_at=20.0, grew=False)
+    assert trend == PoolTrend(changed_at=20.0, grew=False)
 
 
 def test_a_decision_to_shrink_says_why() -> None:
-    assert look(Load(10, 1, 0, None), Trend(low=1)).why == "utilisation 0.10"
+    assert look(PoolLoad(10, 1, 0, None), PoolTrend(low=1)).why == "utilisation 0.10"
 
 
 def test_a_low_sample_among_others_does_not_shrink_a_pool() -> None:
-    trend = Trend()
+    trend = PoolTrend()
     for load in [IDLE, MIDDLING] * 5 + [IDLE, FULL] * 5:
         decision = look(load, trend)
         assert decision.target == 8
@@ -147,48 +150,48 @@ def test_a_low_sample_among_others_does_not_shrink_a_pool() -> None:
 
 def test_each_shrink_takes_as_many_low_samples_as_the_first() -> None:
     settings = Autoscale(idle_after=3, cooldown=0)
-    trend, size, sizes = Trend(), 8, []
+    trend, size, sizes = PoolTrend(), 8, []
     for number in range(9):
-        decision = look(Load(size, 0, 0, None), trend, number * 10.0, settings)
+        decision = look(PoolLoad(size, 0, 0, None), trend, number * 10.0, settings)
         size, trend = decision.target, decision.trend
         sizes.append(size)
     assert sizes == [8, 8, 6, 6, 6, 5, 5, 5, 4]
 
 
 def test_a_pool_never_shrinks_below_min() -> None:
-    assert look(Load(3, 0, 0, None), Trend(low=1), 0.0, Autoscale(step=1.0)).target == 2
-    at_min = look(Load(2, 0, 0, None), Trend(low=9))
+    assert look(PoolLoad(3, 0, 0, None), PoolTrend(low=1), 0.0, Autoscale(step=1.0)).target == 2
+    at_min = look(PoolLoad(2, 0, 0, None), PoolTrend(low=9))
     assert (at_min.target, at_min.why) == (2, "")
-    assert at_min.trend == Trend(low=10)
+    assert at_min.trend == PoolTrend(low=10)
 
 
 def test_a_sample_is_low_below_the_threshold_and_not_at_it() -> None:
-    assert is_low(Load(10, 2, 0, None))
-    assert not is_low(Load(10, 3, 0, None))
+    assert is_low(PoolLoad(10, 2, 0, None))
+    assert not is_low(PoolLoad(10, 3, 0, None))
 
 
-@pytest.mark.parametrize("load", [Load(10, 0, 21, None), Load(10, 0, 51, 100)])
-def test_an_idle_pool_with_a_full_queue_is_not_low(load: Load) -> None:
+@pytest.mark.parametrize("load", [PoolLoad(10, 0, 21, None), PoolLoad(10, 0, 51, 100)])
+def test_an_idle_pool_with_a_full_queue_is_not_low(load: PoolLoad) -> None:
     assert not is_low(load)
 
 
 def test_a_shrink_leaves_enough_workers_for_what_runs() -> None:
     greedy = Autoscale(min=1, max=100, up_at=0.8, down_at=0.79, step=1.0)
-    assert look(Load(100, 10, 0, None), Trend(low=1), 0.0, greedy).target == 13
-    assert look(Load(13, 10, 0, None), Trend(low=1), 0.0, greedy).target == 13
-    assert look(Load(100, 0, 0, None), Trend(low=1), 0.0, greedy).target == 1
+    assert look(PoolLoad(100, 10, 0, None), PoolTrend(low=1), 0.0, greedy).target == 13
+    assert look(PoolLoad(13, 10, 0, None), PoolTrend(low=1), 0.0, greedy).target == 13
+    assert look(PoolLoad(100, 0, 0, None), PoolTrend(low=1), 0.0, greedy).target == 1
 
 
 def test_a_shrink_leaves_enough_workers_for_what_waits() -> None:
     greedy = Autoscale(min=1, max=100, step=1.0)
-    assert look(Load(100, 1, 31, None), Trend(low=1), 0.0, greedy).target == 16
-    assert look(Load(100, 1, 31, 100), Trend(low=1), 0.0, greedy).target == 2
+    assert look(PoolLoad(100, 1, 31, None), PoolTrend(low=1), 0.0, greedy).target == 16
+    assert look(PoolLoad(100, 1, 31, 100), PoolTrend(low=1), 0.0, greedy).target == 2
 
 
 def test_a_shrink_leaves_enough_workers_to_the_last_digit_of_the_threshold() -> None:
     greedy = Autoscale(min=1, up_at=0.7 + 0.1, step=1.0)
     assert greedy.up_at < 8 / 10
-    assert look(Load(50, 8, 0, None), Trend(low=1), 0.0, greedy).target == 11
+    assert look(PoolLoad(50, 8, 0, None), PoolTrend(low=1), 0.0, greedy).target == 11
 
 
 # Waiting between changes
@@ -196,24 +199,24 @@ def test_a_shrink_leaves_enough_workers_to_the_last_digit_of_the_threshold() -> 
 
 def test_a_pool_that_changed_waits_before_it_shrinks() -> None:
     for grew in (True, False):
-        trend = Trend(low=5, changed_at=100.0, grew=grew)
+        trend = PoolTrend(low=5, changed_at=100.0, grew=grew)
         assert look(IDLE, trend, 129.9).target == 8
         assert look(IDLE, trend, 130.0).target == 6
 
 
 def test_a_pool_that_shrank_waits_before_it_grows() -> None:
-    trend = Trend(high=5, changed_at=100.0, grew=False)
+    trend = PoolTrend(high=5, changed_at=100.0, grew=False)
     assert look(FULL, trend, 129.9).target == 8
     assert look(FULL, trend, 130.0).target == 10
 
 
 def test_a_pool_that_grew_goes_on_growing_without_waiting() -> None:
-    assert look(FULL, Trend(high=5, changed_at=100.0, grew=True), 100.1).target == 10
+    assert look(FULL, PoolTrend(high=5, changed_at=100.0, grew=True), 100.1).target == 10
 
 
 def test_a_sample_that_changes_nothing_keeps_the_time_of_the_last_change() -> None:
-    trend = Trend(high=3, changed_at=100.0, grew=True)
-    assert look(MIDDLING, trend, 110.0) == Decision(8, Trend(0, 0, 100.0, True), "")
+    trend = PoolTrend(high=3, changed_at=100.0, grew=True)
+    assert look(MIDDLING, trend, 110.0) == Decision(8, PoolTrend(0, 0, 100.0, True), "")
 
 
 # Sizes out of bounds
@@ -224,18 +227,18 @@ def test_a_sample_that_changes_nothing_keeps_the_time_of_the_last_change() -> No
 def test_a_size_out_of_bounds_is_brought_back_at_once_whatever_the_load(
     busy: int, grew: bool
 ) -> None:
-    trend = Trend(changed_at=99.0, grew=grew)
-    small = look(Load(1, busy, 0, None), trend, 100.0)
+    trend = PoolTrend(changed_at=99.0, grew=grew)
+    small = look(PoolLoad(1, busy, 0, None), trend, 100.0)
     assert (small.target, small.why) == (2, "size 1 below min 2")
     assert (small.trend.changed_at, small.trend.grew) == (100.0, True)
-    large = look(Load(60, busy, 0, None), trend, 100.0)
+    large = look(PoolLoad(60, busy, 0, None), trend, 100.0)
     assert (large.target, large.why) == (50, "size 60 above max 50")
     assert (large.trend.changed_at, large.trend.grew) == (100.0, False)
 
 
 @pytest.mark.parametrize("capacity", [None, 0, 10])
 def test_a_pool_without_workers_gets_its_minimum(capacity: int | None) -> None:
-    load = Load(0, 0, 5, capacity)
+    load = PoolLoad(0, 0, 5, capacity)
     assert load.utilisation == 0
     assert look(load).target == 2
 

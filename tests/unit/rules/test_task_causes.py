@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.rules.causes import (
     claimable,
     home_cause,
@@ -22,10 +22,10 @@ from poolhand.wire.signing import KeyRing
 def work() -> None: ...
 
 
-def offered(*names: str, ring: KeyRing | None = None) -> Codes:
-    codes = Codes()
+def offered(*names: str, ring: KeyRing | None = None) -> TaskRegistry:
+    codes = TaskRegistry()
     for name in names:
-        codes.add(Code(name, work, Parcels(ring=ring)))
+        codes.add(TaskCode(name, work, Serializer(ring=ring)))
     return codes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poolhand.observe.throttle import MOST_LINES, MOST_NAMES, REPORT_AFTER, Held, Throttle
+from poolhand.observe.throttle import MOST_LINES, MOST_NAMES, REPORT_AFTER, HeldLines, Throttle
 
 
 def test_ten_lines_of_a_name_are_allowed_in_a_second() -> None:
@@ -39,7 +39,7 @@ def test_final_failures_among_the_held_are_counted() -> None:
     throttle = Throttle()
     for number in range(15):
         throttle.allows("x", 0.0, dead=number % 2 == 0)
-    assert throttle.flush(3.0) == [Held("x", 5, 3, 3.0)]
+    assert throttle.flush(3.0) == [HeldLines("x", 5, 3, 3.0)]
     assert throttle.flush(4.0) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel
 
-from poolhand.rules.values.plain import View, plain
+from poolhand.rules.values.plain import PlainView, plain
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -82,7 +82,7 @@ def test_a_value_that_holds_itself_ends_somewhere() -> None:
     json.dumps(plain(ring))
 
 
-class Shown(View, frozen=True):
+class Shown(PlainView, frozen=True):
     at: datetime
     inner: tuple[Shown, ...] = ()
 

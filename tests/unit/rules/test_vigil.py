@@ -10,7 +10,7 @@ from poolhand.rules.scaling.liveness import (
     MANY_DEATHS,
     MANY_PAUSE,
     Deaths,
-    Sight,
+    LivenessFacts,
     Verdict,
     came_up,
     died,
@@ -23,7 +23,7 @@ SETTINGS = FarmSettings(heartbeat_interval_s=1.0, loop_blocked_limit_s=120.0)
 SLOW = FarmSettings(heartbeat_interval_s=5.0)
 
 
-def verdict(sight: Sight, now: float, settings: FarmSettings = SETTINGS) -> Verdict:
+def verdict(sight: LivenessFacts, now: float, settings: FarmSettings = SETTINGS) -> Verdict:
     return judge(sight, settings, now)[0]
 
 
@@ -31,27 +31,27 @@ def verdict(sight: Sight, now: float, settings: FarmSettings = SETTINGS) -> Verd
 
 
 def test_a_worker_that_shows_life_is_fine() -> None:
-    assert judge(Sight(0.0, 100.0, None, 0.0), SETTINGS, 106.9) == (Verdict.FINE, "")
+    assert judge(LivenessFacts(0.0, 100.0, None, 0.0), SETTINGS, 106.9) == (Verdict.FINE, "")
 
 
 def test_a_worker_silent_for_seven_intervals_is_told_to_end_and_killed_two_later() -> None:
-    silent = Sight(0.0, 100.0, None, 0.0)
+    silent = LivenessFacts(0.0, 100.0, None, 0.0)
     assert judge(silent, SETTINGS, 107.0) == (Verdict.TERMINATE, "silent for 7.0 s")
-    told = Sight(0.0, 100.0, 107.0, 0.0)
+    told = LivenessFacts(0.0, 100.0, 107.0, 0.0)
     assert verdict(told, 108.9) is Verdict.FINE
     assert verdict(told, 109.0) is Verdict.KILL
     assert verdict(told, 200.0) is Verdict.KILL
 
 
 def test_who_was_told_that_it_is_hung_is_killed_even_if_it_shows_life_again() -> None:
-    assert verdict(Sight(0.0, 108.9, 107.0, 0.0), 109.0) is Verdict.KILL
+    assert verdict(LivenessFacts(0.0, 108.9, 107.0, 0.0), 109.0) is Verdict.KILL
 
 
 @pytest.mark.parametrize(("settings", "within"), [(SETTINGS, 15.0), (SLOW, 35.0)])
 def test_a_process_that_says_nothing_after_its_start_is_replaced(
     settings: FarmSettings, within: float
 ) -> None:
-    new = Sight(100.0, None, None, 0.0)
+    new = LivenessFacts(100.0, None, None, 0.0)
     assert verdict(new, 100.0 + within - 0.1, settings) is Verdict.FINE
     assert judge(new, settings, 100.0 + within) == (
         Verdict.TERMINATE,
@@ -60,8 +60,8 @@ def test_a_process_that_says_nothing_after_its_start_is_replaced(
 
 
 def test_a_worker_whose_loop_stands_still_for_too_long_is_replaced_though_it_shows_life() -> None:
-    assert verdict(Sight(0.0, 100.0, None, 119.9), 100.5) is Verdict.FINE
-    hung = judge(Sight(0.0, 100.0, None, 120.0), SETTINGS, 100.5)
+    assert verdict(LivenessFacts(0.0, 100.0, None, 119.9), 100.5) is Verdict.FINE
+    hung = judge(LivenessFacts(0.0, 100.0, None, 120.0), SETTINGS, 100.5)
     assert hung == (Verdict.TERMINATE, "its event loop has not turned for 120 s")
 
 

@@ -23,7 +23,7 @@ from poolhand import (
 from poolhand.agents.session_record import SessionRecord, write
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.connection.store_proxy import StoreProxy
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.streams import session_of
 from poolhand.testing import SeededRuntime
@@ -320,7 +320,7 @@ async def test_revisions_are_bounded_on_a_store_from_which_documents_were_delete
         seen.append(session.revision)
 
     async with app:
-        store = KeptStore(app)
+        store = StoreProxy(app)
         wrote = await store.put([Put("first", b"")])
         assert wrote is not None
         (one,) = wrote  # 1 in a new store, more where others have deleted theirs
@@ -344,7 +344,7 @@ async def test_only_so_many_revisions_are_kept(url: str) -> None:
 
     async with app, app.worker():
         talk = assistant.session("s")
-        wrote = await KeptStore(app).put([Put("first", b"")])
+        wrote = await StoreProxy(app).put([Put("first", b"")])
         assert wrote is not None
         before = wrote[0] - 1  # 0 in a new store, more where others have deleted theirs
         for ticket in [await talk.submit() for _ in range(65)]:

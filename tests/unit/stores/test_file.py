@@ -20,7 +20,7 @@ from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import errors as faults
 from poolhand.stores.sqlite import wal
 from poolhand.stores.sqlite.file import StoreFile
-from poolhand.stores.sqlite.lock import FileLock, Patience
+from poolhand.stores.sqlite.lock import FileLock, LockPatience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -455,7 +455,7 @@ async def test_where_boots_have_no_name_time_still_goes_forward(tmp_path: Path) 
 
 def hold(path: str) -> FileLock:
     lock = FileLock(f"{path}-lock")
-    assert lock.take(Patience(lambda: 0.0, 1))
+    assert lock.take(LockPatience(lambda: 0.0, 1))
     return lock
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, Patience
+from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, LockPatience
 from poolhand.testing.seeded import SeededRuntime, run_seeded
 
 
@@ -20,8 +20,8 @@ class Clock:
         return self.time
 
 
-def patient(clock: Clock | None = None) -> Patience:
-    return Patience(clock or Clock(), LOCK_SECONDS)
+def patient(clock: Clock | None = None) -> LockPatience:
+    return LockPatience(clock or Clock(), LOCK_SECONDS)
 
 
 def two_locks(folder: Path) -> tuple[FileLock, FileLock]:
@@ -52,7 +52,7 @@ def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
 
         letting = asyncio.create_task(let_go())
         began = runtime.monotonic()
-        assert await other.wait(Patience(runtime.monotonic, 10))
+        assert await other.wait(LockPatience(runtime.monotonic, 10))
         waited = runtime.monotonic() - began
         await letting
         one.close()
@@ -68,7 +68,7 @@ def test_waiting_ends_at_its_limit(tmp_path: Path) -> None:
         one, other = two_locks(tmp_path)
         assert one.take(patient())
         began = runtime.monotonic()
-        assert not await other.wait(Patience(runtime.monotonic, 10))
+        assert not await other.wait(LockPatience(runtime.monotonic, 10))
         waited = runtime.monotonic() - began
         one.close()
         other.close()
@@ -118,7 +118,7 @@ def test_one_who_gave_up_lets_others_pass(tmp_path: Path, end: str) -> None:
         one, other = two_locks(tmp_path)
         assert one.take(patient())
         waiting = asyncio.create_task(
-            other.wait(Patience(runtime.monotonic, 1 if end == "limit" else 100))
+            other.wait(LockPatience(runtime.monotonic, 1 if end == "limit" else 100))
         )
         await asyncio.sleep(2)
         if end == "cancel":

@@ -13,13 +13,13 @@ import pytest
 
 from poolhand.errors import Corrupt, SchemaTooNew
 from poolhand.runtime import Runtime
-from poolhand.stores.sql.migrations import Step, applied, migrate, steps
+from poolhand.stores.sql.migrations import Migration, applied, migrate, steps
 from poolhand.stores.sqlite.store import SqliteStore
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-FIRST = Step(1, "first", "CREATE TABLE one (a);\nCREATE INDEX one_a ON one (a);")
-SECOND = Step(2, "second", "ALTER TABLE one ADD COLUMN b; INSERT INTO one VALUES (1, 2);")
-BROKEN = Step(2, "broken", "CREATE TABLE two (a); INSERT INTO nowhere VALUES (1);")
+FIRST = Migration(1, "first", "CREATE TABLE one (a);\nCREATE INDEX one_a ON one (a);")
+SECOND = Migration(2, "second", "ALTER TABLE one ADD COLUMN b; INSERT INTO one VALUES (1, 2);")
+BROKEN = Migration(2, "broken", "CREATE TABLE two (a); INSERT INTO nowhere VALUES (1);")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_step_with_another_text_than_the_one_taken_is_refused(
     connection: sqlite3.Connection,
 ) -> None:
     migrate(connection, [FIRST], "a.db", AT)
-    other = Step(1, "other", "CREATE TABLE another (a);")
+    other = Migration(1, "other", "CREATE TABLE another (a);")
     with pytest.raises(Corrupt, match=r"step 1 \(first\) .* this poolhand has \(other\)"):
         migrate(connection, [other, SECOND], "a.db", AT)
     assert tables(connection) == ["one", "poolhand_schema"]
@@ -166,7 +166,7 @@ async def test_a_table_of_another_program_is_left_alone(tmp_path: Path, made: st
 
 
 def test_a_later_step_meets_a_table_of_another_program(connection: sqlite3.Connection) -> None:
-    two = Step(2, "two", "CREATE TABLE two (a);")
+    two = Migration(2, "two", "CREATE TABLE two (a);")
     migrate(connection, [FIRST], "a.db", AT)
     connection.execute("CREATE TABLE two (theirs)")
     with pytest.raises(Corrupt, match=r"a\.db: there is a table or index 'two' already"):

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from poolhand.contract import Batch, Put
+from poolhand.contract import JobBatch, Put
 from poolhand.runtime import Runtime
-from poolhand.stores.postgres.server.clock import LONG, SLACK, ServerClock, Stepped
+from poolhand.stores.postgres.server.clock import LONG, SLACK, ClockStepped, ServerClock
 from poolhand.stores.postgres.store import PostgresStore
 from tests.contract.support import entries, order
 
@@ -45,7 +45,7 @@ class Process:
             world.true += took
             try:
                 return self._clock.now(wall, skew, asked) - WALL
-            except Stepped as stepped:
+            except ClockStepped as stepped:
                 if world.skew == stepped.skew:
                     world.skew += stepped.by
 
@@ -141,14 +141,14 @@ async def opened(url: str, runtime: Runtime) -> AsyncIterator[PostgresStore]:
 
 
 async def add(store: PostgresStore, id: str) -> None:
-    (answer,) = await store.add([Batch((order(id, delay=3 * HOUR),))])
+    (answer,) = await store.add([JobBatch((order(id, delay=3 * HOUR),))])
     assert entries(answer) == ["taken"]
 
 
 async def add_in_a_transaction(store: PostgresStore, id: str) -> None:
     transaction = await store.begin()
     await transaction.execute("SELECT 1", ())
-    assert entries(await transaction.add(Batch((order(id, delay=9 * HOUR),)))) == ["taken"]
+    assert entries(await transaction.add(JobBatch((order(id, delay=9 * HOUR),)))) == ["taken"]
     await transaction.commit()
 
 

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from poolhand import App, JobRejected
-from poolhand.contract import Batch, Filter
+from poolhand.contract import Filter, JobBatch
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import bounded
 from poolhand.runtime import Runtime
@@ -98,7 +98,7 @@ async def submit(one: Hand, who: int, count: int) -> None:
         session = random.choice([None, "s1", "s2"])
         key = random.choice(["k1", "k2"])
         job = order(f"{who}-{number}", pool, session=session, key=key)
-        await one.store.add([Batch((job,), f"hand-{who}")])
+        await one.store.add([JobBatch((job,), f"hand-{who}")])
 
 
 async def work(one: Hand, who: int, done: list[str], total: int) -> None:

@@ -16,7 +16,7 @@ import pytest
 from poolhand.errors import StoreError, Unavailable, UsageError
 from poolhand.stores.postgres.server import connections as postgres_link
 from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import Link, Raw
+from poolhand.stores.postgres.server.connections import RawConnection, ServerConnection
 from poolhand.stores.postgres.transaction import PATIENCE
 from poolhand.testing import PostgresServer
 from tests.faults.proxy import Proxy
@@ -30,9 +30,9 @@ PASSWORD = "hunter2-of-the-test"  # noqa: S105
 
 
 @asynccontextmanager
-async def opened(url: str, connections: int = 4) -> AsyncIterator[Link]:
+async def opened(url: str, connections: int = 4) -> AsyncIterator[ServerConnection]:
     mark = "&" if "?" in url else "?"
-    link = Link(address_of(f"{url}{mark}connections={connections}"))
+    link = ServerConnection(address_of(f"{url}{mark}connections={connections}"))
     link.open()
     try:
         yield link
@@ -82,17 +82,17 @@ async def outside(database: str) -> AsyncIterator[Outside]:
     await connection.close()
 
 
-async def pid(link: Link) -> int:
+async def pid(link: ServerConnection) -> int:
     async with link.lend() as connection:
         return await pid_of(connection)
 
 
-async def pid_of(connection: Raw) -> int:
+async def pid_of(connection: RawConnection) -> int:
     number: int = (await connection.fetch("SELECT pg_backend_pid()"))[0][0]
     return number
 
 
-def age(link: Link) -> None:
+def age(link: ServerConnection) -> None:
     """Let all idle connections have been idle for long."""
     link._idle = [(connection, 0.0) for connection, _ in link._idle]
 
@@ -176,7 +176,7 @@ async def test_who_is_cancelled_leaves_nothing_on_the_server(
         assert await asyncio.gather(*[stand_in_line(link) for _ in range(4)]) == [None] * 4
 
 
-async def stand_in_line(link: Link) -> None:
+async def stand_in_line(link: ServerConnection) -> None:
     async with link.lend() as connection:
         await connection.execute("BEGIN")
         await connection.fetch("SELECT pg_advisory_xact_lock(7)")
@@ -270,7 +270,7 @@ async def test_a_link_that_is_closed_lends_nothing_and_can_be_opened_again(
 
 
 def test_a_link_can_be_used_by_one_loop_after_the_other(database: str) -> None:
-    link = Link(address_of(f"{database}?connections=1"))
+    link = ServerConnection(address_of(f"{database}?connections=1"))
 
     async def main() -> None:
         link.open()
@@ -329,7 +329,7 @@ async def test_a_fork_that_closes_takes_nothing_from_its_parent(database: str) -
         assert await pid(link) > 0
 
 
-async def trying(link: Link) -> None:
+async def trying(link: ServerConnection) -> None:
     await pid(link)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Filter, Wanted
+from poolhand.contract import ClaimRequest, Filter, JobBatch
 from poolhand.errors import Corrupt, ReadOnly, SchemaTooNew
 from poolhand.rules.audit import STREAM
 from poolhand.rules.job import Status
@@ -22,27 +22,31 @@ from poolhand.rules.queue.strategy import fair_round_robin
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.migrations import migrate
 from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import Link
+from poolhand.stores.postgres.server.connections import ServerConnection
 from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.sql import migrations
-from poolhand.stores.sql.migrations import Step
+from poolhand.stores.sql.migrations import Migration
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, order, over, owner, spec
 from tests.unit.stores.tables import postgres_faults
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 LIMIT = 50  # seconds after which what should have happened is not waited for any more
-FIRST = Step(1, "first", "CREATE TABLE poolhand_one (a int);\nINSERT INTO poolhand_one VALUES (1);")
-SECOND = Step(2, "second", "ALTER TABLE poolhand_one ADD COLUMN b int DEFAULT 2;")
-BROKEN = Step(2, "broken", "CREATE TABLE poolhand_two (a int); INSERT INTO nowhere VALUES (1);")
-OTHER = Step(1, "first", "CREATE TABLE poolhand_one (a bigint);")
-ADDS = Step(2, "adds", "-- compatible with 1\nCREATE TABLE poolhand_more (a int);")
-ADDS_MORE = Step(3, "more", "-- compatible with 2\nCREATE TABLE poolhand_again (a int);")
+FIRST = Migration(
+    1, "first", "CREATE TABLE poolhand_one (a int);\nINSERT INTO poolhand_one VALUES (1);"
+)
+SECOND = Migration(2, "second", "ALTER TABLE poolhand_one ADD COLUMN b int DEFAULT 2;")
+BROKEN = Migration(
+    2, "broken", "CREATE TABLE poolhand_two (a int); INSERT INTO nowhere VALUES (1);"
+)
+OTHER = Migration(1, "first", "CREATE TABLE poolhand_one (a bigint);")
+ADDS = Migration(2, "adds", "-- compatible with 1\nCREATE TABLE poolhand_more (a int);")
+ADDS_MORE = Migration(3, "more", "-- compatible with 2\nCREATE TABLE poolhand_again (a int);")
 OWN = migrations.steps("postgres")
 
 
-async def take(url: str, *steps: Step) -> int:
-    link = Link(address_of(url))
+async def take(url: str, *steps: Migration) -> int:
+    link = ServerConnection(address_of(url))
     link.open()
     try:
         return await migrate(link, link.address, AT, steps)
@@ -107,7 +111,10 @@ async def test_a_step_that_is_missing_in_between_is_told_of(schema: str) -> None
 
 
 async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
-    newer = (*OWN, Step(len(OWN) + 1, "breaks", "ALTER TABLE poolhand_waits RENAME TO poolhand_w;"))
+    newer = (
+        *OWN,
+        Migration(len(OWN) + 1, "breaks", "ALTER TABLE poolhand_waits RENAME TO poolhand_w;"),
+    )
     await take(schema, *newer)
     store = PostgresStore(schema, Runtime())
     with pytest.raises(SchemaTooNew):
@@ -129,7 +136,7 @@ async def test_a_store_is_no_older_than_its_own_schema(schema: str) -> None:
     ids=["silent", "told", "later", "unclear"],
 )
 def test_a_step_says_in_its_first_line_who_can_go_on(text: str, oldest: int) -> None:
-    assert Step(5, "name", text).compatible == oldest
+    assert Migration(5, "name", text).compatible == oldest
 
 
 async def test_older_code_opens_what_newer_code_has_only_added_to(schema: str) -> None:
@@ -151,7 +158,7 @@ async def test_older_code_still_looks_whether_its_own_steps_are_the_same(schema:
         await take(schema, OTHER)
 
 
-def additive() -> Step:
+def additive() -> Migration:
     """Return a step such as the next version might take, on the tables there are."""
     number = len(OWN) + 1
     changes = [
@@ -163,7 +170,9 @@ def additive() -> Step:
         )
     ]
     added = "CREATE TABLE poolhand_extra (a int); CREATE INDEX ON poolhand_ends (over_at);"
-    return Step(number, "extra", "\n".join([f"-- compatible with {number - 1}", *changes, added]))
+    return Migration(
+        number, "extra", "\n".join([f"-- compatible with {number - 1}", *changes, added])
+    )
 
 
 @asynccontextmanager
@@ -185,11 +194,13 @@ async def work(hand: Hand, name: str, url: str) -> None:
         order(f"{name}-turn", "capped", session="s", idempotency_key=name),
         order(f"{name}-fair", "fair", key=name),
     ]
-    await store.add([Batch(tuple(orders), "hand")])
+    await store.add([JobBatch(tuple(orders), "hand")])
     claims = await hand.claim(10)
     assert len(claims) == 3
     await hand.retry(claims[0])
-    replaced = await store.replace([hand.ended(one) for one in claims[1:]], Wanted("hand", (0,)))
+    replaced = await store.replace(
+        [hand.ended(one) for one in claims[1:]], ClaimRequest("hand", (0,))
+    )
     await hand.finish(*replaced.claims)
     await store.promote()
     await store.prune(over(0.0))
@@ -225,7 +236,7 @@ async def test_tables_are_changed_under_load_without_an_error(schema: str) -> No
         async def submit(who: int) -> int:
             number = 0
             while not changed.is_set() or number < 20:
-                await hand.store.add([Batch((order(f"{who}-{number}", "capped", session="s"),))])
+                await hand.store.add([JobBatch((order(f"{who}-{number}", "capped", session="s"),))])
                 number += 1
             return number
 
@@ -246,7 +257,7 @@ def open_once(url: str, starts: Any) -> None:
         starts.wait(LIMIT)
         store = PostgresStore(url, Runtime())
         await store.open()
-        await store.add([Batch((order(f"job-{multiprocessing.current_process().pid}"),))])
+        await store.add([JobBatch((order(f"job-{multiprocessing.current_process().pid}"),))])
         await store.close()
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from poolhand.contract import Batch, Change, Filter, Refusal, Wanted
+from poolhand.contract import Change, ClaimRequest, Filter, JobBatch, Refusal
 from poolhand.errors import Conflict, Corrupt, Unavailable
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
@@ -34,7 +34,7 @@ async def store(schema: str) -> AsyncIterator[PostgresStore]:
 
 
 async def add(store: PostgresStore, id: str) -> list[str]:
-    (answer,) = await store.add([Batch((order(id),))])
+    (answer,) = await store.add([JobBatch((order(id),))])
     return entries(answer)
 
 
@@ -132,7 +132,7 @@ async def test_rules_that_changed_while_an_add_waited_for_its_pool_count(
             no = await somebody.fetchval("SELECT no FROM poolhand_pools")
             kind = Locks(name).kind(POOLS)
             await somebody.execute(f"SELECT pg_advisory_xact_lock({kind}, {no})")
-            adding = asyncio.create_task(store.add([Batch((order("late"),))]))
+            adding = asyncio.create_task(store.add([JobBatch((order("late"),))]))
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
             while not await somebody.fetchval(waiting):
                 assert not adding.done()
@@ -175,8 +175,8 @@ async def test_what_was_planned_for_empty_tables_goes_along_indexes_when_they_ar
 
 async def add_and_run(store: PostgresStore, ids: list[str]) -> None:
     """Let jobs come in, be claimed and be over, ten at a time."""
-    await store.add([Batch(tuple(order(id) for id in ids))])
-    wanted = Wanted("hand", tuple(range(10)))
+    await store.add([JobBatch(tuple(order(id) for id in ids))])
+    wanted = ClaimRequest("hand", tuple(range(10)))
     claims = tuple(await store.claim(wanted))
     while claims:
         ends = [lifecycle.complete(one.job, None, one.job.submitted_at, 0.0) for one in claims]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from poolhand.errors import Conflict, Unavailable
-from poolhand.stores.postgres.together import MOST, Together
+from poolhand.stores.postgres.together import MOST, AddBatcher
 
 
 class Slow:
@@ -18,7 +18,7 @@ class Slow:
         self.lots: list[list[int]] = []
         self.begun, self.let = asyncio.Event(), asyncio.Event()
         self.let.set()
-        self.together = Together(self.act)
+        self.together = AddBatcher(self.act)
 
     async def act(self, things: Sequence[int]) -> Sequence[int]:
         self.lots.append(list(things))

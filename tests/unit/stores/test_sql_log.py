@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from poolhand.contract import Line
+from poolhand.contract import LogLine
 from poolhand.stores.sql.log import ROW_LINES, StreamLog
 from poolhand.stores.sql.migrations import steps
 from poolhand.stores.sqlite.tables import SqliteTables
@@ -27,7 +27,9 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 def write(connection: sqlite3.Connection, *bodies: bytes, stream: str = "s") -> None:
-    StreamLog(SqliteTables(connection)).append([Line(stream, "kind", body) for body in bodies], AT)
+    StreamLog(SqliteTables(connection)).append(
+        [LogLine(stream, "kind", body) for body in bodies], AT
+    )
 
 
 def read(connection: sqlite3.Connection, after: int = 0, limit: int = 10_000) -> list[str]:
@@ -60,7 +62,7 @@ def test_lines_come_back_as_they_were_however_they_are_kept(
     connection: sqlite3.Connection, size: int
 ) -> None:
     body = bytes(range(256)) * (size // 256 + 1)
-    StreamLog(SqliteTables(connection)).append([Line("s", "k\0é", body)] * 2, AT)
+    StreamLog(SqliteTables(connection)).append([LogLine("s", "k\0é", body)] * 2, AT)
     first, second = StreamLog(SqliteTables(connection)).read("s", 0, 10, "")
     assert (first.body, first.kind, first.at, second.number) == (body, "k\0é", AT, 2)
 

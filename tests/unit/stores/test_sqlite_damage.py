@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poolhand.contract import Batch, Filter, Order, Owner, Wanted
+from poolhand.contract import ClaimRequest, Filter, JobBatch, JobRequest, Owner
 from poolhand.errors import Corrupt
 from poolhand.rules.job import Job, Status
 from poolhand.runtime import Runtime
@@ -29,7 +29,7 @@ async def filled(path: Path) -> None:
     wall = Runtime().wall()
     for number in range(3):
         job = Job(id=f"{number}", pool="p", pool_id="", status=Status.QUEUED, submitted_at=wall)
-        await store.add([Batch((Order(job, b""),))])
+        await store.add([JobBatch((JobRequest(job, b""),))])
     await store.close()
 
 
@@ -70,7 +70,7 @@ async def test_random_bytes_in_any_column_give_a_typed_error_or_none(
     with pytest.raises(Corrupt, match="doctor"):
         await store.get(["1"])
     with pytest.raises(Corrupt, match="doctor"):
-        await store.claim(Wanted("me", (0, 1)))
+        await store.claim(ClaimRequest("me", (0, 1)))
     with pytest.raises(Corrupt, match="doctor"):
         await store.find(Filter())
     await store.close()

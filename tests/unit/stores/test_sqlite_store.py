@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Batch, Change, Filter, Order, Refusal, Wanted
+from poolhand.contract import Change, ClaimRequest, Filter, JobBatch, JobRequest, Refusal
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import (
@@ -106,10 +106,10 @@ async def test_a_refused_batch_leaves_nothing_in_any_table(
 async def test_batches_around_a_refused_one_are_not_touched_by_it(hand: Hand, path: Path) -> None:
     await hand.store.declare(spec(backpressure=fail_fast(), slots=3))
     batches = [
-        Batch((order("a"),)),
-        Batch(tuple(order(f"b{n}") for n in range(3))),
-        Batch((order("c"), order("d"))),
-        Batch((order("e"),)),
+        JobBatch((order("a"),)),
+        JobBatch(tuple(order(f"b{n}") for n in range(3))),
+        JobBatch((order("c"), order("d"))),
+        JobBatch((order("e"),)),
     ]
     answers = await hand.store.add(batches)
     assert [isinstance(answer, Refusal) for answer in answers] == [False, True, False, True]
@@ -142,7 +142,7 @@ async def test_a_store_that_is_opened_again_goes_on_where_it_was(
 
 async def test_a_payload_is_written_once(hand: Hand, path: Path) -> None:
     large = bytes(500_000)
-    await hand.store.add([Batch((Order(order("a").job, large),))])
+    await hand.store.add([JobBatch((JobRequest(order("a").job, large),))])
     size = path.with_name("jobs.db-wal").stat().st_size
     (claim,) = await hand.claim()
     assert await hand.retry(claim)
@@ -201,7 +201,7 @@ async def test_the_books_balance_whatever_happens(
                 claim = claims.pop(random.randrange(len(claims)))
                 job = random.choice([hand.ended(claim).job, lifecycle.hand_back(claim.job)])
                 change = Change(job, claim.token, random.choice([None, 0.5]), random.random() < 0.2)
-                claims += (await hand.store.replace([change], Wanted("hand", (0,)))).claims
+                claims += (await hand.store.replace([change], ClaimRequest("hand", (0,)))).claims
             case _:
                 hand.clock.wait(random.choice([0.5, 1.0]))
                 await hand.store.promote()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from poolhand.contract import Batch, Filter
+from poolhand.contract import Filter, JobBatch
 from poolhand.errors import (
     Conflict,
     Corrupt,
@@ -23,7 +23,7 @@ from poolhand.errors import (
 )
 from poolhand.runtime import Runtime
 from poolhand.stores.sqlite import transaction as sqlite_transaction
-from poolhand.stores.sqlite.lock import FileLock, Patience
+from poolhand.stores.sqlite.lock import FileLock, LockPatience
 from poolhand.stores.sqlite.store import SqliteStore
 from poolhand.stores.sqlite.transaction import SqliteTransaction
 from poolhand.testing.seeded import SeededRuntime, run_seeded
@@ -45,8 +45,8 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-def batch(*ids: str) -> Batch:
-    return Batch(tuple(order(id) for id in ids))
+def batch(*ids: str) -> JobBatch:
+    return JobBatch(tuple(order(id) for id in ids))
 
 
 async def kept(store: SqliteStore) -> list[str]:
@@ -182,7 +182,7 @@ async def test_an_order_that_cannot_be_kept_is_told_and_the_rest_comes_in(
     made = await store.begin()
     await made.add(batch("a"))
     with pytest.raises(error):
-        await made.add(Batch((order("c"), order(**{"id": "b", **options}))))
+        await made.add(JobBatch((order("c"), order(**{"id": "b", **options}))))
     await made.commit()
     assert await kept(store) == ["a"]
 
@@ -308,7 +308,7 @@ async def test_a_begin_that_came_to_nothing_leaves_nothing(
     store: SqliteStore, path: Path, end: str
 ) -> None:
     lock = FileLock(f"{path}-lock")
-    assert lock.take(Patience(lambda: 0.0, 1))
+    assert lock.take(LockPatience(lambda: 0.0, 1))
     before = descriptors()
     for _ in range(5):
         if end == "cancelled":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from poolhand.agents.tools.journal import Branch, Journal, Path, Step, write
+from poolhand.agents.tools.journal import Journal, JournalBranch, JournalStep, Path, write
 
 
 def steps(*paths: Path) -> list[bytes]:
-    return [write(Step(path, f"at {path}", b"", b"")) for path in paths]
+    return [write(JournalStep(path, f"at {path}", b"", b"")) for path in paths]
 
 
 def test_positions_are_counted_within_each_step() -> None:
@@ -20,7 +20,7 @@ def test_positions_are_counted_within_each_step() -> None:
 
 
 def test_what_was_recorded_last_at_a_position_counts() -> None:
-    journal = Journal([*steps((1,)), write(Step((1,), "other", b"", b""))])
+    journal = Journal([*steps((1,)), write(JournalStep((1,), "other", b"", b""))])
     found = journal.find((1,))
     assert found is not None
     assert found.name == "other"
@@ -44,6 +44,6 @@ def test_a_branch_forgets_what_is_behind_it_and_within_it() -> None:
 
 
 def test_a_branch_that_was_recorded_holds_for_later_attempts() -> None:
-    journal = Journal([*steps((1,), (2,)), write(Branch((1,))), *steps((1,))])
+    journal = Journal([*steps((1,), (2,)), write(JournalBranch((1,))), *steps((1,))])
     assert journal.find((1,)) is not None
     assert journal.find((2,)) is None

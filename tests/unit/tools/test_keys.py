@@ -14,7 +14,7 @@ import pytest
 from poolhand import KeyRing, Retry, Session, Snooze, Task, Ticket, step, tool, wait
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.connection.store_proxy import StoreProxy
 from tests.contract.support import over
 
 AGAIN = Retry(attempts=3, first=0.0, jitter=0.0)
@@ -127,7 +127,7 @@ async def keep_former(app: App, key: str, job: str, call: bytes, stage: str, **m
     """Write a receipt as it was written formerly."""
     receipt = {"tool": TOOL, "stage": stage, "call": call, "job": job, "token": 0, **more}
     body = msgspec.msgpack.encode(receipt)
-    assert await KeptStore(app).put([Put(f"receipt/{key}", body, 0)]) is not None
+    assert await StoreProxy(app).put([Put(f"receipt/{key}", body, 0)]) is not None
 
 
 class Former:
@@ -256,9 +256,9 @@ async def test_a_step_that_an_earlier_version_has_done_is_not_done_again(url: st
 
 
 async def append(app: App, stream: str, record: dict[str, Any]) -> None:
-    from poolhand.contract import Line
+    from poolhand.contract import LogLine
 
-    await KeptStore(app).append([Line(stream, "record", msgspec.msgpack.encode(record))])
+    await StoreProxy(app).append([LogLine(stream, "record", msgspec.msgpack.encode(record))])
 
 
 # For whom a call is made once, and for how long
@@ -310,7 +310,7 @@ async def test_a_call_that_is_settled_stays_so_for_its_run_whatever_its_scope(ur
         assert key.startswith("tenant/acme/")
         await app.settle_tool(f"receipt/{key}", happened=True, result="paid")
         # As if it had expired for all others.
-        assert await KeptStore(app).delete(f"receipt/{key}")
+        assert await StoreProxy(app).delete(f"receipt/{key}")
         assert await result(await again(app, job.id)) == "paid"
     assert paid == ["o-1"]
 
@@ -352,7 +352,7 @@ async def test_names_with_slashes_are_not_mixed_up(url: str) -> None:
         for number, (tenant, name) in enumerate([("a", "b/c"), ("a/b", "c")]):
             door = agent.session(name, tenant=tenant)
             assert await result(await door.submit(str(number))) == str(number)
-        keys = await KeptStore(app).scan("receipt/session/")
+        keys = await StoreProxy(app).scan("receipt/session/")
     assert paid == ["0", "1"]
     assert [key.rpartition("/")[0] for key in keys] == [
         "receipt/session/a%2Fb/c",
@@ -376,7 +376,7 @@ async def test_receipts_go_with_the_last_job_of_their_run(url: str) -> None:
 
     async with app, app.worker():
         job = await wait(await agent.submit("o-1"), LIMIT)
-        store, station = KeptStore(app), await app.station()
+        store, station = StoreProxy(app), await app.station()
         assert len(await store.scan(f"receipt/run/{job.id}/")) == 1
         ticket = await again(app, job.id)
         await result(ticket)

@@ -26,7 +26,7 @@ from poolhand import (
 )
 from poolhand.app import App
 from poolhand.contract import Put
-from poolhand.durable.connection.store_proxy import KeptStore
+from poolhand.durable.connection.store_proxy import StoreProxy
 from poolhand.observe.events import Events, JobMarked
 from poolhand.pool.ticket import Ticket
 
@@ -98,7 +98,7 @@ async def test_a_tool_works_on_a_store_from_which_documents_were_deleted(
         return paid
 
     async with app:
-        store = KeptStore(app)
+        store = StoreProxy(app)
         for number in range(3):
             await store.put([Put("gone", b"%d" % number)])
         await store.delete("gone")

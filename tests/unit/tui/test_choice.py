@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from poolhand.tui import filter as choice
-from poolhand.tui.filter import STATES, Choice, jobs_of
+from poolhand.tui.filter import STATES, JobFilter, jobs_of
 from tests.unit.operate.world import World, made
 
 
-async def shown(world: World, which: Choice, limit: int = 100) -> list[str]:
+async def shown(world: World, which: JobFilter, limit: int = 100) -> list[str]:
     return [job.id for job in await jobs_of(world.operator, which, limit)]
 
 
@@ -18,22 +18,22 @@ async def test_jobs_are_chosen_by_state_and_pool_newest_first() -> None:
         running = await world.add()
         await world.claim(1)
         waiting, dead = await world.add(), await world.dead(pool="research")
-        assert await shown(world, Choice()) == [dead, waiting, running]
-        assert await shown(world, Choice(), limit=1) == [dead]
+        assert await shown(world, JobFilter()) == [dead, waiting, running]
+        assert await shown(world, JobFilter(), limit=1) == [dead]
         expected = {"waiting": [waiting], "running": [running], "ended": [dead], "dead": [dead]}
         for state, ids in expected.items():
-            assert await shown(world, Choice(state=state)) == ids
-        assert await shown(world, Choice(pool="chat")) == [waiting, running]
-        assert await shown(world, Choice(state="dead", pool="chat")) == []
+            assert await shown(world, JobFilter(state=state)) == ids
+        assert await shown(world, JobFilter(pool="chat")) == [waiting, running]
+        assert await shown(world, JobFilter(state="dead", pool="chat")) == []
 
 
 async def test_a_search_finds_a_part_of_an_id_or_of_a_name() -> None:
     async with made() as world:
         fetch, think = await world.add("agents.Fetch"), await world.add("agents.think")
-        assert await shown(world, Choice(search="fetch")) == [fetch]
-        assert await shown(world, Choice(search="AGENTS")) == [think, fetch]
-        assert await shown(world, Choice(search=think[-4:])) == [think]
-        assert await shown(world, Choice(search="nothing")) == []
+        assert await shown(world, JobFilter(search="fetch")) == [fetch]
+        assert await shown(world, JobFilter(search="AGENTS")) == [think, fetch]
+        assert await shown(world, JobFilter(search=think[-4:])) == [think]
+        assert await shown(world, JobFilter(search="nothing")) == []
 
 
 async def test_a_search_finds_an_old_job_by_its_whole_id_or_name(
@@ -44,22 +44,22 @@ async def test_a_search_finds_an_old_job_by_its_whole_id_or_name(
         old = await world.add("agents.fetch")
         for _ in range(3):
             await world.add("think")
-        assert await shown(world, Choice(search="fetch")) == []
-        assert await shown(world, Choice(search="agents.fetch")) == [old]
-        assert await shown(world, Choice(search=old)) == [old]
+        assert await shown(world, JobFilter(search="fetch")) == []
+        assert await shown(world, JobFilter(search="agents.fetch")) == [old]
+        assert await shown(world, JobFilter(search=old)) == [old]
 
 
 def test_states_and_pools_come_round_again() -> None:
-    now, seen = Choice(), []
+    now, seen = JobFilter(), []
     for _ in STATES:
         now = now.next_state()
         seen.append(now.state)
     assert seen == [*list(STATES)[1:], "all"]
-    pools = [Choice(pool=name).next_pool(["a", "b"]).pool for name in (None, "a", "b", "gone")]
+    pools = [JobFilter(pool=name).next_pool(["a", "b"]).pool for name in (None, "a", "b", "gone")]
     assert pools == ["a", "b", None, None]
 
 
 def test_a_choice_is_told_without_anything_that_acts() -> None:
-    words = Choice("dead", "\x1b[0m", "\x07").words
+    words = JobFilter("dead", "\x1b[0m", "\x07").words
     assert words.isprintable()
     assert words.startswith("dead · pool ")

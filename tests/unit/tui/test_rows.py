@@ -21,7 +21,7 @@ from tests.unit.operate.world import START, World, made
 NOW = START + timedelta(minutes=2)
 
 
-def told(rows_: list[rows.Row], columns: tuple[rows.Column, ...]) -> list[dict[str, str]]:
+def told(rows_: list[rows.TableRow], columns: tuple[rows.Column, ...]) -> list[dict[str, str]]:
     names = [column.name for column in columns]
     return [dict(zip(names, row.cells, strict=True)) for row in rows_]
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
 from poolhand.operate.payload import PayloadView
 from poolhand.rules.job import Fault, Status
-from poolhand.rules.streams import JobEvent, Kind
+from poolhand.rules.streams import JobEvent, StreamKind
 from poolhand.tui import job_text as told
-from poolhand.tui.rows import Running
+from poolhand.tui.rows import RunningRow
 from tests.unit.operate.world import START, made
 
 HOSTILE = "\x1b[31m[red]x\x07\u202e"
@@ -22,28 +22,28 @@ SPELLED = "\\x1b[31m[red]x\\x07\\u202e"
 @pytest.mark.parametrize(
     ("kind", "data", "lines"),
     [
-        (Kind.CHUNK, "a\nb", ["00:00:00 chunk     a", "                   b"]),
-        (Kind.CHUNK, {"x": [1, None]}, ['00:00:00 chunk     {"x":[1,null]}']),
+        (StreamKind.CHUNK, "a\nb", ["00:00:00 chunk     a", "                   b"]),
+        (StreamKind.CHUNK, {"x": [1, None]}, ['00:00:00 chunk     {"x":[1,null]}']),
         (
-            Kind.LOG,
+            StreamKind.LOG,
             {"stream": "stdout", "text": HOSTILE},
             [f"00:00:00 log       stdout: {SPELLED}"],
         ),
         (
-            Kind.LOG,
+            StreamKind.LOG,
             {"stream": "log", "level": "INFO", "logger": "a", "text": "hi"},
             ["00:00:00 log       INFO: hi"],
         ),
         (
-            Kind.PROGRESS,
+            StreamKind.PROGRESS,
             {"message": "reading", "page": 3},
             ["00:00:00 progress  reading page=3"],
         ),
-        (Kind.RESTARTED, None, ["00:00:00 restarted attempt 2 begins"]),
-        (Kind.STATE, "completed", ["00:00:00 state     completed"]),
+        (StreamKind.RESTARTED, None, ["00:00:00 restarted attempt 2 begins"]),
+        (StreamKind.STATE, "completed", ["00:00:00 state     completed"]),
     ],
 )
-def test_what_a_job_tells_becomes_lines(kind: Kind, data: Any, lines: list[str]) -> None:
+def test_what_a_job_tells_becomes_lines(kind: StreamKind, data: Any, lines: list[str]) -> None:
     assert told.event_lines(JobEvent(1, START, kind, 2, data)) == lines
 
 
@@ -82,7 +82,7 @@ async def test_a_job_that_runs_is_told_with_its_worker() -> None:
         await world.claim(1)
         job = await world.operator.job(id)
     assert job is not None
-    runs = Running("box-1a2b3c.1", RunningJob(id, "fetch", "chat", START, "soft_timeout"))
+    runs = RunningRow("box-1a2b3c.1", RunningJob(id, "fetch", "chat", START, "soft_timeout"))
     assert told.Fact("worker", "box-1a2b3c.1, soft_timeout") in told.facts(job, runs, START)
     over = replace(job, status=Status.COMPLETED)
     assert not [fact for fact in told.facts(over, runs, START) if fact.label == "worker"]

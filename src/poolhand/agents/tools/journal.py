@@ -20,7 +20,7 @@ Path = tuple[int, ...]
 under: ContextVar[Path] = ContextVar("poolhand_step", default=())
 
 
-class Step(Struct, frozen=True, tag="step"):
+class JournalStep(Struct, frozen=True, tag="step"):
     """A step that is finished; `call` is a digest of its arguments, `result` is kept as written."""
 
     path: Path
@@ -29,13 +29,13 @@ class Step(Struct, frozen=True, tag="step"):
     result: bytes
 
 
-class Branch(Struct, frozen=True, tag="branch"):
+class JournalBranch(Struct, frozen=True, tag="branch"):
     """From this position on something else is done than was recorded before."""
 
     path: Path
 
 
-Record = Step | Branch
+Record = JournalStep | JournalBranch
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Record).decode
@@ -49,11 +49,11 @@ class Journal:
     """The steps of one attempt: gives out positions and knows what is finished."""
 
     def __init__(self, records: Iterable[bytes] = ()) -> None:
-        self._finished: dict[Path, Step] = {}
+        self._finished: dict[Path, JournalStep] = {}
         self._given: Counter[Path] = Counter()
         for body in records:
             record = _decode(body)
-            if isinstance(record, Branch):
+            if isinstance(record, JournalBranch):
                 self.branch(record.path)
             else:
                 self._finished[record.path] = record
@@ -63,11 +63,11 @@ class Journal:
         self._given[under] += 1
         return (*under, self._given[under])
 
-    def find(self, path: Path) -> Step | None:
+    def find(self, path: Path) -> JournalStep | None:
         """Return what was finished at a position."""
         return self._finished.get(path)
 
-    def branch(self, path: Path) -> Branch:
+    def branch(self, path: Path) -> JournalBranch:
         """Forget what was finished at a position, behind it and within it."""
         *under, number = path
         depth = len(under)
@@ -76,4 +76,4 @@ class Journal:
             for other, step in self._finished.items()
             if list(other[:depth]) != under or len(other) <= depth or other[depth] < number
         }
-        return Branch(path)
+        return JournalBranch(path)

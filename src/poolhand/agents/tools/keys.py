@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from poolhand.agents.tools.journal import under
 from poolhand.agents.tools.terms import ToolTerms
-from poolhand.context import Running
+from poolhand.context import RunningJobApi
 from poolhand.durable.calls.former import former_digests
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import UsageError
 from poolhand.rules.job import Job
 from poolhand.rules.receipts import (
@@ -23,7 +23,7 @@ from poolhand.rules.receipts import (
     SHARED,
     Effect,
     Receipt,
-    Stage,
+    ReceiptStage,
     is_former,
     read,
     receipts_of_run,
@@ -38,7 +38,7 @@ AT_ONCE = 500
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Place(Struct, frozen=True):
+class CallPosition(Struct, frozen=True):
     """Where the receipt of a call is kept: at `path` for all who may use it, at `own` for its run.
 
     `calls` are the digests of its arguments; none: they cannot be told. `begun`: whether or not
@@ -52,10 +52,12 @@ class Place(Struct, frozen=True):
     begun: bool = False
 
 
-class Keys:
+class CallKeys:
     """Finds the place of one call of a job."""
 
-    def __init__(self, terms: ToolTerms, code: Code, inside: Running, given: Given) -> None:
+    def __init__(
+        self, terms: ToolTerms, code: TaskCode, inside: RunningJobApi, given: Given
+    ) -> None:
         # Refused here, what could not be kept: a call of a tool is data, as that of a task.
         code.pack(*given)
         self._terms = terms
@@ -70,7 +72,7 @@ class Keys:
         self._unordered = canonical.unordered
         self._occurrence = self._count()
 
-    async def place(self) -> Place:
+    async def place(self) -> CallPosition:
         """Return where the receipt of this call is, or will be."""
         place = self._place()
         if not await self._may_be_former() or await self._is_kept(place):
@@ -83,7 +85,7 @@ class Keys:
             return msgspec.structs.replace(place, begun=True)
         return place
 
-    def _place(self) -> Place:
+    def _place(self) -> CallPosition:
         terms, job = self._terms, self._job
         which: list[Any] = [terms.name, terms.version, terms.scope]
         match terms.scope:
@@ -107,7 +109,7 @@ class Keys:
         else:
             call = ["place", under.get(), self._occurrence, self._call]
         key = digest([which, ids, call]).hex()
-        return Place(key, head + key, receipts_of_run(job.run) + key, (self._call,))
+        return CallPosition(key, head + key, receipts_of_run(job.run) + key, (self._call,))
 
     def _count(self) -> int:
         """Count equal calls within one step: two that are meant are both made."""
@@ -116,7 +118,7 @@ class Keys:
         counter[here] += 1
         return counter[here]
 
-    async def _is_kept(self, place: Place) -> bool:
+    async def _is_kept(self, place: CallPosition) -> bool:
         ask = self._inside.ask
         if await ask("document", place.path) is not None:
             return True
@@ -137,7 +139,7 @@ class Keys:
         known: bool = shelf[FORMER]
         return known
 
-    def _former(self) -> Iterator[Place]:
+    def _former(self) -> Iterator[CallPosition]:
         """Yield where the receipt of this call may have been kept."""
         terms, job = self._terms, self._job
         ids = {"run": job.run, "session": f"{job.tenant or ''}/{job.session}"}
@@ -156,9 +158,9 @@ class Keys:
             except Exception:  # noqa: S112
                 # What cannot be written was no key.
                 continue
-            yield Place(key, RECEIPTS + key, receipts_of_run(job.run) + key, calls)
+            yield CallPosition(key, RECEIPTS + key, receipts_of_run(job.run) + key, calls)
 
-    async def _is_usable(self, place: Place) -> bool:
+    async def _is_usable(self, place: CallPosition) -> bool:
         """Tell whether a receipt is there, and is for this job.
 
         Those of all tenants were kept together, and by now all of them longer than they hold.
@@ -199,5 +201,5 @@ class Keys:
         return (
             receipt.tool == self._terms.name
             and receipt.job in (self._job.id, self._job.run)
-            and receipt.stage is not Stage.FAILED
+            and receipt.stage is not ReceiptStage.FAILED
         )

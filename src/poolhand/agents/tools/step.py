@@ -10,15 +10,15 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from poolhand.agents.tools.journal import Journal, Path, Step, under, write
+from poolhand.agents.tools.journal import Journal, JournalStep, Path, under, write
 from poolhand.agents.tools.tool_call import made
-from poolhand.context import Running, running
+from poolhand.context import RunningJobApi, running
 from poolhand.durable.calls.former import former_digests
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import PARCELS, Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import PARCELS, TaskCode
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
-from poolhand.rules.streams import Kind
+from poolhand.rules.streams import StreamKind
 from poolhand.rules.validation import NAME_ALLOWED, is_name, shown
 from poolhand.rules.values.canonical import digest
 
@@ -53,7 +53,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         return await made(fn, args, kwargs)
     journal = await _journal_of(inside)
     path = journal.next(under.get())
-    code = Code(name, fn, inside.shelf.get(PARCELS) or Parcels(), exact=False)
+    code = TaskCode(name, fn, inside.shelf.get(PARCELS) or Serializer(), exact=False)
     # Refused here, what could not be kept.
     code.pack(args, kwargs)
     call = digest(code.signature.bind(args, kwargs)[2])
@@ -67,7 +67,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     if known is not None:
         await _branch(inside, journal, known, name)
     result = code.pack_result(await _within(path, fn, args, kwargs))
-    await inside.ask("record", write(Step(path, name, call, result)))
+    await inside.ask("record", write(JournalStep(path, name, call, result)))
     # As the next attempt will see it.
     return code.unpack_result(result)
 
@@ -104,7 +104,7 @@ async def _within(path: Path, fn: Callable[..., Any], args: Any, kwargs: Any) ->
         under.reset(before)
 
 
-async def _journal_of(inside: Running) -> Journal:
+async def _journal_of(inside: RunningJobApi) -> Journal:
     """Return the journal of an attempt, which is read when its first step asks for it."""
     shelf = inside.shelf
     reading: Future[Journal] | None = shelf.get(JOURNAL)
@@ -115,14 +115,14 @@ async def _journal_of(inside: Running) -> Journal:
     return await asyncio.shield(reading)
 
 
-async def _read(inside: Running) -> Journal:
+async def _read(inside: RunningJobApi) -> Journal:
     return Journal(await inside.ask("journal"))
 
 
-async def _branch(inside: Running, journal: Journal, known: Step, name: str) -> None:
+async def _branch(inside: RunningJobApi, journal: Journal, known: JournalStep, name: str) -> None:
     """Say, and write down, that the code does something else than it did."""
     where = ".".join(map(str, known.path))
     what = f"was {known.name!r}, is {name!r}" if known.name != name else f"{name!r} has other data"
     text = f"step {where} {what}: from here on nothing is taken from earlier attempts"
-    inside.tell(Kind.LOG, msgspec.json.encode({"stream": "journal", "text": text}))
+    inside.tell(StreamKind.LOG, msgspec.json.encode({"stream": "journal", "text": text}))
     await inside.ask("record", write(journal.branch(known.path)))

@@ -8,13 +8,13 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from msgspec.structs import replace
 
-from poolhand.agents.tools.keys import Keys
+from poolhand.agents.tools.keys import CallKeys
 from poolhand.agents.tools.terms import DEDUPE, READ_CACHE, TOOL_OPTIONS, ToolTerms, checked
-from poolhand.agents.tools.tool_call import Calling, ToolContext, made
+from poolhand.agents.tools.tool_call import ToolCall, ToolContext, made
 from poolhand.context import running
 from poolhand.durable.calls.declaration import checked_function
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import PARCELS, Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import PARCELS, TaskCode
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.rules.receipts import Effect
@@ -46,7 +46,7 @@ class Tool(Generic[P, T]):
         self.fn = fn
         self.terms = terms
         # Told where the tool is made, not by its first call.
-        Code(terms.name, fn, Parcels(), exact=False)
+        TaskCode(terms.name, fn, Serializer(), exact=False)
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
         self.__doc__ = fn.__doc__
@@ -67,10 +67,10 @@ class Tool(Generic[P, T]):
         if running_in is None or running_in.token is None:
             value: T = await self._make("", 1, args, kwargs)
             return value
-        parcels = running_in.shelf.get(PARCELS) or Parcels()
-        code = Code(self.terms.name, self.fn, parcels, exact=False)
-        place = await Keys(self.terms, code, running_in, (args, kwargs)).place()
-        calling = Calling(self.terms, code, running_in, place)
+        parcels = running_in.shelf.get(PARCELS) or Serializer()
+        code = TaskCode(self.terms.name, self.fn, parcels, exact=False)
+        place = await CallKeys(self.terms, code, running_in, (args, kwargs)).place()
+        calling = ToolCall(self.terms, code, running_in, place)
         found: T = await calling.result(
             lambda tries: self._make(place.key, tries, args, kwargs), args, kwargs
         )

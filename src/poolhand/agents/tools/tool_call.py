@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.agents.tools.keys import Place
+from poolhand.agents.tools.keys import CallPosition
 from poolhand.agents.tools.terms import DEDUPE, ToolTerms
-from poolhand.context import Running
+from poolhand.context import RunningJobApi
 from poolhand.contract import Put, Stored
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.errors import (
     Conflict,
     GiveUp,
@@ -31,9 +31,9 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.receipts import (
     RECEIPTS,
     Effect,
-    Next,
+    NextStep,
     Receipt,
-    Stage,
+    ReceiptStage,
     read,
     receipts_of_run,
     rule,
@@ -57,7 +57,7 @@ class ToolContext(Struct, frozen=True):
         return f"{self.idempotency_key}:{number}"
 
 
-class Receipts(Protocol):
+class ReceiptStore(Protocol):
     """Where receipts are kept."""
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
@@ -69,10 +69,12 @@ class Receipts(Protocol):
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
 
-class Calling:
+class ToolCall:
     """Carries one call out, with its receipt at its place."""
 
-    def __init__(self, terms: ToolTerms, code: Code, inside: Running, place: Place) -> None:
+    def __init__(
+        self, terms: ToolTerms, code: TaskCode, inside: RunningJobApi, place: CallPosition
+    ) -> None:
         self._terms = terms
         self._code = code
         self._inside = inside
@@ -91,32 +93,32 @@ class Calling:
         while True:
             receipt, is_live = await self._look()
             match rule(receipt, self._is_this(receipt), self._terms.effect, is_live):
-                case Next.REPLAY:
+                case NextStep.REPLAY:
                     assert receipt is not None
                     await self._keep(receipt)
                     return self._code.unpack_result(receipt.result)
-                case Next.WAIT if waited < self._terms.timeout:
+                case NextStep.WAIT if waited < self._terms.timeout:
                     await asyncio.sleep(LOOK_AGAIN)
                     waited += LOOK_AGAIN
-                case Next.WAIT:
+                case NextStep.WAIT:
                     raise ToolBusy(
                         self._said("is being made by another job; try later"), key=self._key
                     )
-                case Next.RAISE:
+                case NextStep.RAISE:
                     assert receipt is not None
                     raise ToolError(self._said(f"failed before: {receipt.error}"), key=self._key)
-                case Next.CONFLICT:
+                case NextStep.CONFLICT:
                     raise IdempotencyConflict(
                         self._said("stands for one with other arguments"), key=self._key
                     )
-                case Next.VERIFY:
+                case NextStep.VERIFY:
                     found = await self._verified(receipt, args, kwargs)
                     if found is not None:
                         value = None if found is True else found
                         return await self._succeed(self._code.pack_result(value), receipt)
                     if await self._claim(receipt):
                         return await self._run(make, self._receipt(receipt))
-                case Next.RUN:
+                case NextStep.RUN:
                     if await self._claim(receipt):
                         return await self._run(make, self._receipt(receipt))
 
@@ -132,13 +134,13 @@ class Calling:
         found = await ask("document", place.path)
         if found is None:
             self._version = 0
-            return (self._receipt(None, Stage.UNKNOWN) if place.begun else None), False
+            return (self._receipt(None, ReceiptStage.UNKNOWN) if place.begun else None), False
         body, self._version = found
         receipt = read(body)
         if receipt.job == self._job.id:
             # An earlier attempt has lost its lease, or this one would not run.
             return receipt, receipt.token == self._token
-        is_live = receipt.stage is Stage.CLAIMED and await self._runs(receipt.job)
+        is_live = receipt.stage is ReceiptStage.CLAIMED and await self._runs(receipt.job)
         return receipt, is_live
 
     async def _runs(self, id: str) -> bool:
@@ -159,7 +161,7 @@ class Calling:
     async def _verified(self, receipt: Receipt | None, args: Any, kwargs: Any) -> Any:
         """Ask whether a call that was begun has happened; None: it has not."""
         if self._terms.verify is None:
-            await self._write(self._receipt(receipt, Stage.UNKNOWN))
+            await self._write(self._receipt(receipt, ReceiptStage.UNKNOWN))
             raise ToolOutcomeUnknown(
                 self._said(
                     "was begun by an attempt that never told how it ended, and must not be made "
@@ -208,7 +210,7 @@ class Calling:
             await asyncio.wait([task])
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or isinstance(error, TimeoutError):
-            await self._write(replace(receipt, stage=Stage.UNKNOWN))
+            await self._write(replace(receipt, stage=ReceiptStage.UNKNOWN))
         elif isinstance(error, Exception):
             await self._fail(receipt, error)
         else:
@@ -217,13 +219,13 @@ class Calling:
     async def _timed_out(self, receipt: Receipt) -> ToolError:
         said = self._said(f"took longer than {self._terms.timeout:g} s")
         if self._terms.effect is Effect.ONCE:
-            await self._write(replace(receipt, stage=Stage.UNKNOWN))
+            await self._write(replace(receipt, stage=ReceiptStage.UNKNOWN))
             return ToolOutcomeUnknown(
                 f"{said}; whether it happened is not known: look, say so by "
                 f"app.settle_tool({self._key!r}, …), then run the job again",
                 key=self._key,
             )
-        await self._write(replace(receipt, stage=Stage.FAILED, error="TimeoutError"))
+        await self._write(replace(receipt, stage=ReceiptStage.FAILED, error="TimeoutError"))
         return ToolError(said, key=self._key)
 
     async def _fail(self, receipt: Receipt, error: Exception) -> None:
@@ -231,13 +233,17 @@ class Calling:
         text = f"{type(error).__name__}: {said}"[:2000]
         # What cannot be kept cannot be kept the next time either.
         retryable = not isinstance(error, GiveUp | UsageError | WireError)
-        await self._write(replace(receipt, stage=Stage.FAILED, error=text, retryable=retryable))
+        await self._write(
+            replace(receipt, stage=ReceiptStage.FAILED, error=text, retryable=retryable)
+        )
 
     async def _succeed(self, result: bytes, receipt: Receipt | None) -> Any:
-        await self._write(replace(self._receipt(receipt, Stage.SUCCEEDED), result=result))
+        await self._write(replace(self._receipt(receipt, ReceiptStage.SUCCEEDED), result=result))
         return self._code.unpack_result(result)
 
-    def _receipt(self, before: Receipt | None, stage: Stage = Stage.CLAIMED) -> Receipt:
+    def _receipt(
+        self, before: Receipt | None, stage: ReceiptStage = ReceiptStage.CLAIMED
+    ) -> Receipt:
         job, token = self._job, self._token
         tries = 1 if before is None else before.tries + (before.token != token)
         call = before.call if before is not None else next(iter(self._place.calls), b"")
@@ -269,7 +275,7 @@ class Calling:
 
 def _stands(receipt: Receipt) -> bool:
     """Tell whether what a run keeps of its call decides about it."""
-    return receipt.stage is Stage.SUCCEEDED or not receipt.retryable
+    return receipt.stage is ReceiptStage.SUCCEEDED or not receipt.retryable
 
 
 async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -279,7 +285,7 @@ async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 async def settle(
-    store: Receipts, key: str, happened: bool, pack: Callable[[str], bytes]
+    store: ReceiptStore, key: str, happened: bool, pack: Callable[[str], bytes]
 ) -> Receipt | None:
     """Say of a call that was begun whether it has happened, with its result; None: it is unknown.
 
@@ -296,12 +302,12 @@ async def settle(
     if found is None:
         return None
     receipt, version = read(found[0]), found[1]
-    if receipt.stage not in (Stage.UNKNOWN, Stage.CLAIMED):
+    if receipt.stage not in (ReceiptStage.UNKNOWN, ReceiptStage.CLAIMED):
         raise Conflict(f"the call {key} of {receipt.tool} has {receipt.stage.value}; that stands")
     if happened:
-        done = replace(receipt, stage=Stage.SUCCEEDED, result=pack(receipt.tool))
+        done = replace(receipt, stage=ReceiptStage.SUCCEEDED, result=pack(receipt.tool))
     else:
-        done = replace(receipt, stage=Stage.FAILED, error="it has not happened")
+        done = replace(receipt, stage=ReceiptStage.FAILED, error="it has not happened")
     own = await _own(store, path, receipt)
     puts = [Put(path, write(done), version, None if own == path else DEDUPE)]
     if own not in (None, path):
@@ -311,7 +317,7 @@ async def settle(
     return done
 
 
-async def _own(store: Receipts, path: str, receipt: Receipt) -> str | None:
+async def _own(store: ReceiptStore, path: str, receipt: Receipt) -> str | None:
     """Return where the run that made a call keeps its receipt, None if it is not known."""
     run = receipt.run
     if not run:

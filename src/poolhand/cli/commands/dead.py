@@ -20,7 +20,7 @@ from poolhand.cli.commands.pools import of_pool
 from poolhand.cli.session import fail, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.retry import AT_ONCE
-from poolhand.operate.views import Answer, JobsView
+from poolhand.operate.views import ControlResult, JobsView
 from poolhand.runtime import Runtime
 
 commands = typer.Typer(
@@ -158,7 +158,7 @@ def drop(
         show_summary(summary, json, "dropped")
 
 
-async def _drop(operator: Operator, ids: Sequence[str], by: str) -> list[Answer]:
+async def _drop(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
     return await operator.drop(await whole_ids(operator, ids), by)
 
 

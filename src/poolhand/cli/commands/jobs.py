@@ -20,7 +20,7 @@ from poolhand.operate.actions import Operator
 from poolhand.operate.arguments import LAST
 from poolhand.operate.doctor.finding import many
 from poolhand.operate.payload import PayloadView, payload_lines
-from poolhand.operate.views import Answer, JobsView, JobView, Summary
+from poolhand.operate.views import ControlResult, JobsView, JobView, Summary
 from poolhand.rules.job import Status
 from poolhand.rules.streams import JobEvent
 from poolhand.runtime import Runtime
@@ -217,7 +217,7 @@ def cancel(
         show_summary(summary, json, "cancelled or asked to stop")
 
 
-async def _cancel(operator: Operator, ids: Sequence[str], by: str) -> list[Answer]:
+async def _cancel(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
     return await operator.cancel(await whole_ids(operator, ids), by)
 
 
@@ -253,7 +253,7 @@ def retry(
     show_answers(operate(store, app, lambda o: retry_named(o, ids, by)), json)
 
 
-async def retry_named(operator: Operator, ids: Sequence[str], by: str) -> list[Answer]:
+async def retry_named(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
     """Run failed jobs again by their ids, or the beginnings of these."""
     return await operator.retry(await whole_ids(operator, ids), by)
 
@@ -284,7 +284,7 @@ def show_page(page: JobsView, json: bool) -> None:
         screen.aside("no such jobs")
 
 
-def show_answers(answers: Sequence[Answer], json: bool) -> NoReturn:
+def show_answers(answers: Sequence[ControlResult], json: bool) -> NoReturn:
     """Write what came of an act; end with the exit code it deserves."""
     if json:
         screen.as_json(answers)

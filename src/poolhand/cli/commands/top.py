@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from poolhand.cli import exits, options, screen
-from poolhand.cli.closing import Watched
+from poolhand.cli.closing import ViewSummary
 from poolhand.cli.session import fail, operate
 from poolhand.operate.actions import Operator
 from poolhand.operate.farms import WorkersView
@@ -62,7 +62,7 @@ async def _watch(operator: Operator, by: str) -> None:
     """Show the live view; a signal to end leaves the terminal as it was."""
     view = LiveView(operator, by=by)
     clock = Runtime().monotonic
-    watched = Watched(operator, clock())
+    watched = ViewSummary(operator, clock())
     with suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, view.end)
     await watched.begin()
@@ -94,7 +94,7 @@ def _show_workers(workers: WorkersView, counts: Mapping[Status, int], now: datet
         screen.table(columns, [row.cells for row in found], _spare(rows.WORKERS))
 
 
-def _show_jobs(found: Sequence[rows.Row]) -> None:
+def _show_jobs(found: Sequence[rows.TableRow]) -> None:
     screen.line("")
     if not found:
         screen.line("no jobs yet")

@@ -14,10 +14,10 @@ import typer
 from poolhand import config
 from poolhand.app_options import IN_CODE, store_conflict, store_line
 from poolhand.cli import options, screen
-from poolhand.cli.session import Told, file_of, loaded, told
+from poolhand.cli.session import StoreUrls, file_of, loaded, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
-from poolhand.rules.scaling.farm_settings import FarmSettings, Speech
+from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
 from poolhand.settings import LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
@@ -115,10 +115,12 @@ def work(
         )
         for unknown in found.unknown:
             screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
-        _work(tell, found, pools, Speech(found.loglevel, verbose, quiet=tui))
+        _work(tell, found, pools, Verbosity(found.loglevel, verbose, quiet=tui))
 
 
-def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Speech) -> None:
+def _work(
+    tell: StoreUrls, found: config.Config, pools: list[str] | None, speech: Verbosity
+) -> None:
     name = found.app.text
     if name is None:
         raise UsageError("no app is named; give MODULE:APP, such as myproject.agents:app")
@@ -132,7 +134,7 @@ def _work(tell: Told, found: config.Config, pools: list[str] | None, speech: Spe
 
 
 @contextmanager
-def _logging(app: App, speech: Speech) -> Iterator[None]:
+def _logging(app: App, speech: Verbosity) -> Iterator[None]:
     """Log the events of an app to stderr, unless the screen is the live view's."""
     if speech.quiet:
         logging.basicConfig(handlers=[logging.NullHandler()])
@@ -157,7 +159,7 @@ def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
 
 
 async def _run(
-    app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Speech
+    app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Verbosity
 ) -> None:
     """Run a farm under the signals of this process."""
     farm = app.farm(name, settings, pools=pools or None, speech=speech)

@@ -11,11 +11,11 @@ import typer
 from poolhand.cli import exits, options, screen
 from poolhand.cli.session import fail, operate
 from poolhand.farm.records import (
+    ControlAnswer,
     FarmRecord,
     FinishedJob,
     RunningJob,
     Snapshot,
-    WishAnswer,
     WorkerRecord,
 )
 from poolhand.operate.actions import Operator
@@ -80,7 +80,7 @@ def snapshot(
 ) -> None:
     """Show what a farm or a worker runs and has lately finished."""
 
-    async def look(operator: Operator) -> tuple[WishAnswer | None, FarmRecord | None]:
+    async def look(operator: Operator) -> tuple[ControlAnswer | None, FarmRecord | None]:
         return await operator.snapshot(id, after, limit), await operator.farm(id)
 
     answer, farm = operate(store, app, look)
@@ -163,7 +163,7 @@ def bounds(
 
 def _act(
     id: str,
-    act: Callable[[Operator], Awaitable[WishAnswer | None]],
+    act: Callable[[Operator], Awaitable[ControlAnswer | None]],
     json: bool,
     store: str | None,
     app: str | None,
@@ -182,7 +182,7 @@ def _known(id: str, found: T | None) -> T:
     return found
 
 
-def _end(answer: WishAnswer, silent: bool) -> None:
+def _end(answer: ControlAnswer, silent: bool) -> None:
     """Tell what a farm answered; end with the code it deserves."""
     if answer.done:
         if not silent:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock, get_ident
 from typing import Any, TextIO
 
-from poolhand.context import Running, running
+from poolhand.context import RunningJobApi, running
 from poolhand.rules.job import Job
 from poolhand.rules.values.escape import complete_lines, safe
 
@@ -22,7 +22,7 @@ SHOWN = "shown"  # on the shelf of an attempt
 LONGEST_NAME = 200
 
 
-class Shown:
+class ShownLine:
     """What one attempt has written to one stream: lines that are not complete yet, by thread."""
 
     def __init__(self, job: Job, stream: TextIO) -> None:
@@ -77,12 +77,12 @@ class Attributed:
             shown.write(text)
         return len(text)
 
-    def _shown(self) -> Shown | None:
+    def _shown(self) -> ShownLine | None:
         inside = running.get()
         if inside is None or inside.token is None:
             return None
         key = f"{SHOWN} {self._name}"
-        found: Shown | None = inside.shelf.get(key)
+        found: ShownLine | None = inside.shelf.get(key)
         return found if found is not None else _make(inside, key, self._stream)
 
     def writelines(self, lines: Any) -> None:
@@ -118,11 +118,11 @@ class AttributedBytes:
         return getattr(self._text._stream.buffer, name)
 
 
-def _make(inside: Running, key: str, stream: TextIO) -> Shown | None:
+def _make(inside: RunningJobApi, key: str, stream: TextIO) -> ShownLine | None:
     job = inside.snapshot()
     if not isinstance(job, Job):
         return None
-    made: Shown = inside.shelf.setdefault(key, Shown(job, stream))
+    made: ShownLine = inside.shelf.setdefault(key, ShownLine(job, stream))
     return made
 
 

@@ -14,7 +14,7 @@ from poolhand.rules.retry import Retry, RetryRecord, recorded
 from poolhand.runtime import Identity
 
 
-class Brief(Struct, frozen=True, array_like=True, gc=False):
+class CallRecord(Struct, frozen=True, array_like=True, gc=False):
     """Which task to run, with what, and how it may be treated.
 
     `payload` holds the arguments, `context` what came along from the submitter. `rerun`: the job
@@ -45,14 +45,14 @@ class Brief(Struct, frozen=True, array_like=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Brief)
+_decoder = msgspec.msgpack.Decoder(CallRecord)
 
 
-def write_brief(brief: Brief) -> bytes:
+def write_brief(brief: CallRecord) -> bytes:
     return _encoder.encode(brief)
 
 
-def read_brief(data: bytes, job_id: str) -> Brief:
+def read_brief(data: bytes, job_id: str) -> CallRecord:
     """Return the brief of a job, or say that its bytes hold none."""
     try:
         return _decoder.decode(data)
@@ -64,7 +64,7 @@ def read_brief(data: bytes, job_id: str) -> Brief:
 CALL, CONTEXT, RESULT = "call", "context", "result"
 
 
-def bound_to(job: Job, brief: Brief, run: str) -> tuple[Any, ...]:
+def bound_to(job: Job, brief: CallRecord, run: str) -> tuple[Any, ...]:
     """Return what the call of a job is bound to: what says whose it is, and how it may be run."""
     retry = brief.retry
     return (
@@ -92,7 +92,7 @@ def bound_result(job: Job) -> bytes:
     return bound(RESULT, (job.id, job.name))
 
 
-def expect_own_run(brief: Brief, job: Job) -> None:
+def expect_own_run(brief: CallRecord, job: Job) -> None:
     """Raise if the call in a brief was signed for another job than the one that has it."""
     if brief.run is not None and brief.run != job.run:
         raise BadSignature(

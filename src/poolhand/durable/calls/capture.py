@@ -14,10 +14,10 @@ from typing import Any, TextIO
 
 import msgspec
 
-from poolhand.context import Running, running
+from poolhand.context import RunningJobApi, running
 from poolhand.durable.calls.attribution import close_shown
 from poolhand.errors import PoolhandError
-from poolhand.rules.streams import Kind
+from poolhand.rules.streams import StreamKind
 
 MOST_BYTES = 1024 * 1024  # of one attempt
 LONGEST_LINE = 16 * 1024
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 class Output:
     """What one attempt has written: lines that are not complete yet, by who writes them where."""
 
-    def __init__(self, inside: Running) -> None:
+    def __init__(self, inside: RunningJobApi) -> None:
         self._inside = inside
         self._parts: dict[tuple[str, int], str] = {}
         self._left = MOST_BYTES
@@ -65,13 +65,13 @@ class Output:
         if self._left < 0:
             data = _encode({"stream": line["stream"], "text": BEYOND})
         try:
-            self._inside.tell(Kind.LOG, data)
+            self._inside.tell(StreamKind.LOG, data)
         except PoolhandError:
             # The store cannot follow; a job does not fail because it prints.
             self._left = -1
 
 
-def output_of(inside: Running | None) -> Output | None:
+def output_of(inside: RunningJobApi | None) -> Output | None:
     """Return where an attempt at a stored job writes."""
     if inside is None or inside.token is None:
         return None

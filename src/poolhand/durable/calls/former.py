@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.wire.compression import compress
 from poolhand.wire.payload import CODECS
 from poolhand.wire.pickling import PICKLE
@@ -21,7 +21,7 @@ HEAD = b"PH\x01"
 COMPRESSED, SIGNED = 1, 2
 
 
-def former_digests(code: Code, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bytes]:
+def former_digests(code: TaskCode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bytes]:
     """Return all digests that a call may have had, the likeliest first."""
     call = code.signature.bind(args, kwargs)
     parcels = code.parcels
@@ -37,7 +37,7 @@ def former_digests(code: Code, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return digests
 
 
-def _enveloped(codec: str, body: bytes, parcels: Parcels) -> Iterator[bytes]:
+def _enveloped(codec: str, body: bytes, parcels: Serializer) -> Iterator[bytes]:
     packed = compress(body) if len(body) > parcels.limits.compress_above else None
     flags = 0 if packed is None else COMPRESSED
     body = body if packed is None else packed

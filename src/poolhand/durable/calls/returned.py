@@ -20,7 +20,7 @@ class Returned(Struct, frozen=True, array_like=True, tag="poolhand.returned"):
     value: Any
 
 
-class Unkept(Struct, frozen=True, array_like=True, tag="poolhand.unkept"):
+class ResultNotStored(Struct, frozen=True, array_like=True, tag="poolhand.unkept"):
     """Why the value of a closure is not kept."""
 
     reason: str
@@ -38,7 +38,7 @@ def pack_returned(value: Any) -> bytes:
         # Whatever the types of the user do when they are written or compared.
         reason = _reason(error)
     reason = reason[:LONGEST_REASON].encode(errors="replace").decode()
-    return encode(Unkept(reason), what="it")
+    return encode(ResultNotStored(reason), what="it")
 
 
 def unpack_returned(job: Job) -> Any:
@@ -46,13 +46,15 @@ def unpack_returned(job: Job) -> Any:
     if job.result is None:
         raise _not_kept(job, UNTOLD)
     try:
-        found: Returned | Unkept = decode(job.result, Returned | Unkept, what="it")
+        found: Returned | ResultNotStored = decode(
+            job.result, Returned | ResultNotStored, what="it"
+        )
     except WireError:
         raise Undecodable(
             f"the result of job {job.id} is one of {job.name!a}, which is no task here; import "
             "the module that registers it"
         ) from None
-    if isinstance(found, Unkept):
+    if isinstance(found, ResultNotStored):
         raise _not_kept(job, found.reason)
     return found.value
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.signature import Signature
 from poolhand.rules.values.json_schema import NEEDED
 from poolhand.wire.envelope import VERSION
@@ -32,7 +32,7 @@ def arguments_schema(signature: Signature) -> dict[str, Any]:
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def version_of(signature: Signature, parcels: Parcels) -> str:
+def version_of(signature: Signature, parcels: Serializer) -> str:
     """Return a short digest of what decides which kept calls can be read."""
     described = _without_notes(arguments_schema(signature))
     schema = msgspec.json.encode(described, order="deterministic")

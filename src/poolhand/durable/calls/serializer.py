@@ -21,7 +21,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 }
 
 
-class Parcels(Struct, frozen=True):
+class Serializer(Struct, frozen=True):
     """One way to write and read for everything an app keeps."""
 
     codec: str = "json"
@@ -82,7 +82,7 @@ def read_without_keys(data: bytes) -> tuple[Any, str | None]:
         key = f"signed with the key {envelope.key_id!a}"
         return None, f"{kind}, {key}, {len(data):,} bytes: only an app with that key reads it"
     try:
-        return Parcels(limits=Limits(payload=LARGEST)).read(data, Any, "it"), None
+        return Serializer(limits=Limits(payload=LARGEST)).read(data, Any, "it"), None
     except PoolhandError as error:
         return None, f"{kind[:40]}, {len(data):,} bytes, cannot be read: {error}"
 

@@ -27,7 +27,7 @@ from poolhand.durable.calls.unfit import (
 )
 from poolhand.errors import Undecodable, UsageError
 from poolhand.rules.values.json_values import JSON, MSGPACK, SCALARS, Keeps, find_change
-from poolhand.wire.annotation import Readable, Unreadable, readable
+from poolhand.wire.annotation import ReadableType, Unreadable, readable
 from poolhand.wire.payload import LONGEST_REASON
 from poolhand.wire.round_trip import find_loss, find_untyped_change, is_equal, is_partly_untyped
 from poolhand.wire.union import Lower
@@ -41,7 +41,7 @@ KEEPS = {"json": JSON, "msgpack": MSGPACK}
 RETURN = "return"
 
 
-class Types(NamedTuple):
+class ArgumentTypes(NamedTuple):
     """The types of a signature.
 
     `call` is that of a kept call, `returns` that of a result, `fields` those of the parameters as
@@ -58,7 +58,7 @@ class Types(NamedTuple):
     simple: dict[str, type]
     plain: dict[str, type]
     sure: frozenset[type]
-    read: dict[str, Readable]
+    read: dict[str, ReadableType]
     faults: dict[str, str]
     open: frozenset[str]
     lowers: dict[str, Lower]
@@ -89,7 +89,7 @@ class Signature:
             for name, one in self._signature.parameters.items()
             if one.kind is Parameter.POSITIONAL_ONLY and one.default is Parameter.empty
         ]
-        self._types: Types | None = None
+        self._types: ArgumentTypes | None = None
 
     def __str__(self) -> str:
         return f"{self._name}{self._signature}"
@@ -126,7 +126,7 @@ class Signature:
         """Raise if calls or results could never be stored."""
         self._refuse(self._hints())
 
-    def _refuse(self, types: Types, of_result: bool = True) -> None:
+    def _refuse(self, types: ArgumentTypes, of_result: bool = True) -> None:
         for name, why in types.faults.items():
             if name == RETURN:
                 if not of_result:
@@ -139,7 +139,7 @@ class Signature:
             if self._signature.parameters[name].default is Parameter.empty:
                 raise self._never(name, why, types)
 
-    def _never(self, name: str, why: str, types: Types) -> UsageError:
+    def _never(self, name: str, why: str, types: ArgumentTypes) -> UsageError:
         shown = _shown(types.fields[name])
         return UsageError(
             f"task {self._name!r}: parameter {name!r} is annotated {shown}, which cannot work: "
@@ -195,7 +195,7 @@ class Signature:
                 return self._check_rest(types, call, KEEPS.get(codec))
         return True
 
-    def _check_rest(self, types: Types, call: Call, keeps: Keeps | None) -> bool:
+    def _check_rest(self, types: ArgumentTypes, call: Call, keeps: Keeps | None) -> bool:
         sure = True
         _, _, fields, simple, plain, *_ = types
         for name, value in call[2].items():
@@ -277,7 +277,7 @@ class Signature:
             "what is returned"
         )
 
-    def _check_untyped(self, name: str, value: Any, keeps: Keeps, types: Types) -> None:
+    def _check_untyped(self, name: str, value: Any, keeps: Keeps, types: ArgumentTypes) -> None:
         hint = types.fields[name]
         if hint is Any or types.plain.get(name) is type(value):
             changed = find_change(value, keeps)
@@ -309,7 +309,7 @@ class Signature:
         bound = inspect.BoundArguments(self._signature, given)
         return list(bound.args), dict(bound.kwargs)
 
-    def _hints(self) -> Types:
+    def _hints(self) -> ArgumentTypes:
         if self._types is None:
             self._types = _types_of(self._fn, self._signature, is_early=False)
         return self._types
@@ -327,13 +327,15 @@ def _is_built_in(fn: Callable[..., Any]) -> bool:
     return isinstance(fn, type) and not fn.__flags__ & _HEAP_TYPE
 
 
-def _types_of(fn: Callable[..., Any], signature: inspect.Signature, is_early: bool) -> Types:
+def _types_of(
+    fn: Callable[..., Any], signature: inspect.Signature, is_early: bool
+) -> ArgumentTypes:
     hints, unknown = annotations_of(inspect.unwrap(fn))
     fields = {
         name: _kept_type(one, hints.get(name, Any)) for name, one in signature.parameters.items()
     }
     returns = _awaited(hints.get(RETURN, Any))
-    read, faults = dict[str, Readable](), dict[str, str]()
+    read, faults = dict[str, ReadableType](), dict[str, str]()
     for name, hint in (*fields.items(), (RETURN, returns)):
         try:
             read[name] = readable(hint)
@@ -346,7 +348,7 @@ def _types_of(fn: Callable[..., Any], signature: inspect.Signature, is_early: bo
             faults[name] = str(error)
     types = {name: read[name].type if name in read else Any for name in fields}
     arguments = TypedDict("Arguments", types, total=False)  # type: ignore[misc]
-    return Types(
+    return ArgumentTypes(
         call=tuple[str, list[str], arguments],
         returns=returns,
         fields=fields,

@@ -17,7 +17,7 @@ from poolhand.context import restored, running
 from poolhand.durable.calls.attribution import attribute_output, show_log
 from poolhand.durable.calls.capture import captured, close_output
 from poolhand.durable.calls.schema import arguments_schema, version_of
-from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.signature import Call, Signature
 from poolhand.durable.calls.task_name import is_defined_anew, is_same_source, source_of
 from poolhand.durable.calls.unfit import outdated
@@ -38,7 +38,7 @@ UNCHECKED = ""  # in place of a codec: nothing is held against what it keeps
 PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
 
 
-class Code:
+class TaskCode:
     """A function and its name; `fn` is what runs.
 
     With `exact` a call or a result that would not come back as it is is refused. Without, it is
@@ -46,7 +46,7 @@ class Code:
     """
 
     def __init__(
-        self, name: str, fn: Callable[..., Any], parcels: Parcels, *, exact: bool = True
+        self, name: str, fn: Callable[..., Any], parcels: Serializer, *, exact: bool = True
     ) -> None:
         if not is_name(name):
             raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
@@ -201,7 +201,7 @@ class Code:
         return self.parcels.read(data, self.signature.result_type, self._result, bound)
 
 
-class Codes:
+class TaskRegistry:
     """All tasks of an app by name. Nothing is imported because a stored job asks for it.
 
     What was not added here is looked for among the `others`. A task is found by its name, or by the
@@ -209,14 +209,14 @@ class Codes:
     one function whose module was started in two ways.
     """
 
-    def __init__(self, others: Codes | None = None) -> None:
-        self._codes: dict[str, Code] = {}
+    def __init__(self, others: TaskRegistry | None = None) -> None:
+        self._codes: dict[str, TaskCode] = {}
         self._longer: dict[str, tuple[str, ...]] = {}
         self._others = others
         self._changes = 0
         self._causes: tuple[object, frozenset[str]] | None = None
 
-    def add(self, code: Code) -> None:
+    def add(self, code: TaskCode) -> None:
         other = self._codes.get(code.name)
         if other is not None and not is_defined_anew(other.fn, code.fn):
             raise UsageError(
@@ -225,7 +225,7 @@ class Codes:
             )
         self.renew(code)
 
-    def renew(self, code: Code) -> None:
+    def renew(self, code: TaskCode) -> None:
         """Keep a task under its name, in place of what had that name before."""
         name = code.name
         if name not in self._codes:
@@ -246,7 +246,7 @@ class Codes:
             known = self._causes = version, frozenset(self._all_causes())
         return known[1]
 
-    def find(self, name: str) -> Code | None:
+    def find(self, name: str) -> TaskCode | None:
         """Return the task that a name means; None if it means none, or may mean several."""
         code = self._exact(name)
         if code is not None:
@@ -265,11 +265,11 @@ class Codes:
         near = self._near(name)
         return sorted({*near, *(more for other in near for more in self._near(other))})
 
-    def _exact(self, name: str) -> Code | None:
+    def _exact(self, name: str) -> TaskCode | None:
         code = self._codes.get(name)
         return self._others._exact(name) if code is None and self._others is not None else code
 
-    def _near(self, name: str) -> dict[str, Code]:
+    def _near(self, name: str) -> dict[str, TaskCode]:
         """Return the tasks of other names that a name may mean."""
         near = {} if self._others is None else self._others._near(name)
         names = (*self._longer.get(name, ()), *short_names(name))
@@ -285,7 +285,7 @@ class Codes:
             if "." in name and not self._near(name):
                 yield from map(in_any_package, code.causes())
 
-    def _all(self) -> list[Code]:
+    def _all(self) -> list[TaskCode]:
         # Lists: tasks may be registered while another thread looks.
         return list(self._codes.values()) + ([] if self._others is None else self._others._all())
 
@@ -296,7 +296,7 @@ class Codes:
 
 
 # Every task of every app of this process: where a durable pool finds those it was not handed.
-KNOWN = Codes()
+KNOWN = TaskRegistry()
 
 
 def run_apart(
@@ -320,7 +320,7 @@ def run_apart(
         show_log(attributed_level)
     shelf = {} if inside is None else inside.shelf
     code = getattr(found, "code", None)
-    if isinstance(code, Code):
+    if isinstance(code, TaskCode):
         shelf[PARCELS] = code.parcels
     # Its variables are registered by the module that was just imported.
     with restored(context), captured() if captures else nullcontext():

@@ -18,7 +18,7 @@ from poolhand.rules.values.json_values import (
     told,
 )
 from poolhand.wire.annotation import STORABLE
-from poolhand.wire.round_trip import Lost
+from poolhand.wire.round_trip import LostPart
 
 _AT = re.compile(r"`\$\[2\]\.(\w+)(.*?)`")
 _AT_END = re.compile(r"^(.*) - at `\$\[2\]\.(\w+)(.*?)`$", re.DOTALL)
@@ -63,7 +63,7 @@ def changed_result(
     return f"{text}; {how} as {OWN_CLASS}, or return {_instead(changed, 'result')}"
 
 
-def lost_part(what: str, lost: Lost, hint: Any) -> str:
+def lost_part(what: str, lost: LostPart, hint: Any) -> str:
     """Return the text for a part that came back as something else; `what` names the whole.
 
     `hint` is how the whole is annotated.
@@ -101,7 +101,7 @@ _LOST = {
 }
 
 
-def _dropped_key(what: str, lost: Lost) -> str:
+def _dropped_key(what: str, lost: LostPart) -> str:
     where = f" at {lost.place.strip('. ')}" if lost.place else ""
     owner = lost.owner or "its annotation"
     hint = did_you_mean(lost.given, lost.known) if lost.known else "remove it, or annotate it"
@@ -114,7 +114,7 @@ def _dropped_key(what: str, lost: Lost) -> str:
     )
 
 
-def _with_known_keys(lost: Lost, hint: Any) -> Lost:
+def _with_known_keys(lost: LostPart, hint: Any) -> LostPart:
     """Return a key that was dropped with the keys of the TypedDict that is annotated."""
     found = set(_typed_dicts(hint))
     if lost.known or len(found) != 1:

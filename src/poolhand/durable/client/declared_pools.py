@@ -17,7 +17,7 @@ from poolhand.rules.validation import NAME_ALLOWED, is_name, nearest, shown
 SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
-class Declared:
+class DeclaredPools:
     """Knows the rules of each pool; a name that is nearly that of another one is a mistake."""
 
     def __init__(self) -> None:

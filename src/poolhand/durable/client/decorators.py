@@ -21,7 +21,7 @@ T_co = TypeVar("T_co", covariant=True)
 Scheduled = TypeVar("Scheduled", bound=Task[..., Any, Any])
 
 
-class Registry(Protocol):
+class AppRegistry(Protocol):
     """Where functions become tasks and agents: an app."""
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
@@ -49,7 +49,7 @@ def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
 class TaskMaker:
     """Makes a task of a function, under options."""
 
-    def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+    def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
         _check_app(registry, "task")
         self._registry = registry
         self._pool = pool
@@ -71,7 +71,7 @@ class TaskMaker:
 class AgentMaker:
     """Makes an agent of a function, under options."""
 
-    def __init__(self, registry: Registry, pool: str, options: dict[str, Any]) -> None:
+    def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
         _check_app(registry, "agent")
         self._registry = registry
         self._pool = pool
@@ -85,7 +85,7 @@ class AgentMaker:
         return agent
 
 
-class Function(Protocol[P, T_co]):
+class AnyFunction(Protocol[P, T_co]):
     """A plain function, as types tell it from a task, which can be called as well."""
 
     @property
@@ -117,11 +117,11 @@ class ScheduleMaker:
 
     @overload
     def __call__(
-        self, fn: Function[P, Coroutine[Any, Any, T]], /
+        self, fn: AnyFunction[P, Coroutine[Any, Any, T]], /
     ) -> Task[P, Coroutine[Any, Any, T], T]: ...
 
     @overload
-    def __call__(self, fn: Function[P, T], /) -> Task[P, T, T]: ...
+    def __call__(self, fn: AnyFunction[P, T], /) -> Task[P, T, T]: ...
 
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         if isinstance(fn, Agent):
@@ -149,7 +149,7 @@ OTHER_NAMES = {
 
 
 @explain_misuse
-class Schedules:
+class ScheduleDecorators:
     """What an app offers to run tasks by the clock."""
 
     _scheduler: Scheduler

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from poolhand.contract import Filter, Lease, Owner, Page, PoolRow, Stored
-from poolhand.durable.catalogue import Readable, workers_with
+from poolhand.contract import Filter, JobPage, Lease, Owner, PoolRow, Stored
+from poolhand.durable.catalogue import CatalogueReader, workers_with
 from poolhand.durable.leases.closure_homes import is_gone
 from poolhand.durable.leases.nested_waits import held_by_waits, holds_session
 from poolhand.durable.leases.stuck_slots import MOST_NAMED, StuckProcess, stuck_processes
@@ -22,7 +22,7 @@ SAMPLE = 20
 UNSTICK = "a stuck slot is free when its code ends, or when its worker is restarted"
 
 
-class Viewable(Readable, Protocol):
+class ExplainReader(CatalogueReader, Protocol):
     """The verbs of a store that tell where a job stands."""
 
     @property
@@ -30,12 +30,12 @@ class Viewable(Readable, Protocol):
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage: ...
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
 
 
-async def pool_named(store: Viewable, name: str) -> PoolRow | None:
+async def pool_named(store: ExplainReader, name: str) -> PoolRow | None:
     """Return the pool of that name, None where there is none."""
     return next(iter(await store.pools([name])), None)
 
@@ -70,7 +70,7 @@ def at_a_glance(
 
 
 async def glances(
-    store: Viewable, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
+    store: ExplainReader, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
 ) -> list[Explanation | None]:
     """Say of each job what it waits for, from a few looks at the store for all of them."""
     names = sorted({one.job.pool for one in jobs})
@@ -98,7 +98,7 @@ def _serve(workers: Sequence[Owner], pool: str) -> bool:
 
 
 async def explained(
-    store: Viewable,
+    store: ExplainReader,
     stored: Stored,
     pool: PoolRow | None,
     now: datetime,
@@ -128,7 +128,7 @@ async def explained(
             return glance or explain(Standing(job, None))
 
 
-async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
+async def _behind_session(store: ExplainReader, job: Job) -> Explanation | None:
     which = Filter(pool=job.pool, session=job.session, statuses=(*WAITING, Status.RUNNING))
     turns = await _rivals(store, which, job)
     holders = [one for one in turns or () if holds_session(one)]
@@ -139,7 +139,7 @@ async def _behind_session(store: Viewable, job: Job) -> Explanation | None:
     return explain(Standing(job, None, ahead=ahead, holder=holders[0].id, average=average))
 
 
-async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
+async def _behind_key(store: ExplainReader, job: Job, pool: PoolRow) -> Explanation:
     which = Filter(pool=job.pool, key=job.key, statuses=(Status.BLOCKED,))
     rivals = await _rivals(store, which, job)
     ahead = None if rivals is None else sum(_goes_before(one, job, pool) for one in rivals)
@@ -148,7 +148,9 @@ async def _behind_key(store: Viewable, job: Job, pool: PoolRow) -> Explanation:
     return explain(Standing(job, pool.slots, ahead=ahead, average=average, max_per_key=most))
 
 
-async def _in_queue(store: Viewable, job: Job, pool: PoolRow, here: Identity | None) -> Explanation:
+async def _in_queue(
+    store: ExplainReader, job: Job, pool: PoolRow, here: Identity | None
+) -> Explanation:
     leases = living(await store.leases(), here)
     if not _serve([one.owner for one in leases], job.pool):
         return Explanation("no_worker", unserved(job.pool, bool(leases), store.place))
@@ -167,7 +169,7 @@ async def _in_queue(store: Viewable, job: Job, pool: PoolRow, here: Identity | N
 
 
 async def _behind_cap(
-    store: Viewable, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
+    store: ExplainReader, job: Job, pool: PoolRow, processes: Sequence[StuckProcess]
 ) -> Explanation:
     stuck = [one for process in processes for one in process.jobs if one.pool == job.pool]
     if stuck:
@@ -188,7 +190,7 @@ async def _behind_cap(
 
 
 async def known_task(
-    store: Readable, task: str, leases: Sequence[Lease], pool: str
+    store: CatalogueReader, task: str, leases: Sequence[Lease], pool: str
 ) -> Explanation | None:
     """Say why workers that have a task do not run a job of a pool; None if none has the task."""
     having, ambiguous = await workers_with(store, task, leases)
@@ -219,7 +221,7 @@ def unserved(pool: str, others: bool, place: str) -> str:
     )
 
 
-async def _rivals(store: Viewable, which: Filter, job: Job) -> list[Job] | None:
+async def _rivals(store: ExplainReader, which: Filter, job: Job) -> list[Job] | None:
     """Return the others that are meant, of the same tenant's session; None if there are many."""
     page = await store.find(which, limit=MOST_RIVALS)
     if page.after is not None:
@@ -228,7 +230,7 @@ async def _rivals(store: Viewable, which: Filter, job: Job) -> list[Job] | None:
     return others if which.session is None else [o for o in others if o.tenant == job.tenant]
 
 
-async def _average(store: Viewable, pool: str) -> float | None:
+async def _average(store: ExplainReader, pool: str) -> float | None:
     """Return the mean seconds of the latest jobs that went well."""
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
@@ -267,7 +269,7 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
 
 
 async def explain_stored(
-    store: Viewable, id: str, now: datetime, here: Identity | None = None
+    store: ExplainReader, id: str, now: datetime, here: Identity | None = None
 ) -> Explanation:
     """Say why the job of that id is where it is."""
     (stored,) = await store.get([id])

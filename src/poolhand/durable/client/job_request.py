@@ -11,36 +11,36 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from poolhand.context import running, snapshot
-from poolhand.contract import Order
+from poolhand.contract import JobRequest
 from poolhand.durable.calls.call_record import (
     CALL,
     CONTEXT,
-    Brief,
+    CallRecord,
     bound,
     bound_to,
     read_brief,
     record_of,
     write_brief,
 )
-from poolhand.durable.calls.task_registry import Code
-from poolhand.pool.options import Options, Terms
+from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.pool.options import Options, SubmitTerms
 from poolhand.rules.ids import Ids, full_id
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.on_busy import OnBusy
 from poolhand.runtime import Identity, Runtime
 
 
-class Call(Struct, frozen=True):
+class TaskCall(Struct, frozen=True):
     """A call to be kept: of a task with its arguments, or of a closure, which lives at `home`."""
 
     name: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    code: Code | None = None
+    code: TaskCode | None = None
     home: Identity | None = None
 
 
-class Orders:
+class JobRequests:
     """Makes orders out of calls and the terms they are submitted under; from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -54,17 +54,19 @@ class Orders:
         self._lock = Lock()
         self._process = os.getpid()
 
-    def make(self, call: Call, terms: Terms) -> Order:
+    def make(self, call: TaskCall, terms: SubmitTerms) -> JobRequest:
         (id,) = self._next_ids(1)
         job = self._draft(call, terms, id)
         brief = _brief(call, job, terms.options)
         on_busy = OnBusy(terms.options.on_busy)
-        order = Order(job, write_brief(brief), *_how(terms.options))
+        order = JobRequest(job, write_brief(brief), *_how(terms.options))
         return order if on_busy is OnBusy.ENQUEUE else replace(order, on_busy=on_busy)
 
-    def make_all(self, call: Call, calls: Sequence[tuple[Any, ...]], terms: Terms) -> list[Order]:
+    def make_all(
+        self, call: TaskCall, calls: Sequence[tuple[Any, ...]], terms: SubmitTerms
+    ) -> list[JobRequest]:
         """Return orders for calls that differ in nothing but their arguments."""
-        options, how, orders = terms.options, _how(terms.options), list[Order]()
+        options, how, orders = terms.options, _how(terms.options), list[JobRequest]()
         draft, code, brief = self._draft(call, terms, ""), call.code, None
         for id, args in zip(self._next_ids(len(calls)), calls, strict=True):
             job = replace(draft, id=id)
@@ -73,10 +75,10 @@ class Orders:
             else:
                 # All that is left to write anew: the rest is not signed, and the same for all.
                 brief = replace(brief, payload=code.pack(args, {}))
-            orders.append(Order(job, write_brief(brief), *how))
+            orders.append(JobRequest(job, write_brief(brief), *how))
         return orders
 
-    def _draft(self, call: Call, terms: Terms, id: str) -> Job:
+    def _draft(self, call: TaskCall, terms: SubmitTerms, id: str) -> Job:
         inside = running.get()
         return replace(
             terms.draft,
@@ -87,7 +89,7 @@ class Orders:
             run_at=terms.options.run_at,
         )
 
-    def again(self, job: Job, brief: bytes, by: str) -> Order:
+    def again(self, job: Job, brief: bytes, by: str) -> JobRequest:
         """Return the order that runs a dead job again, as a new one."""
         anew = Job(
             id=self._next_ids(1)[0],
@@ -108,11 +110,11 @@ class Orders:
         expires = None
         if job.expires_at is not None:
             expires = (job.expires_at - job.submitted_at).total_seconds()
-        return Order(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
+        return JobRequest(anew, brief, expires=expires, rerun_failed=True, revives=job.id)
 
     def copy(
-        self, order: Order, by: str, key: str | None = None, code: Code | None = None
-    ) -> Order:
+        self, order: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
+    ) -> JobRequest:
         """Return an order for another job that makes the same call.
 
         With a `code` that signs, the packed call is signed for that job; no user code runs.
@@ -141,7 +143,7 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
     return options.delay, options.expires, options.rerun_failed
 
 
-def _brief(call: Call, job: Job, options: Options) -> Brief:
+def _brief(call: TaskCall, job: Job, options: Options) -> CallRecord:
     """Return the brief of a call, with what comes along; what is signed is for this job alone."""
     code = call.code
     if code is not None and code.signs:
@@ -154,7 +156,7 @@ def _brief(call: Call, job: Job, options: Options) -> Brief:
     return replace(brief, context=code.pack_context(brought)) if brought else brief
 
 
-def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
+def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallRecord:
     plain = _plain(call, options, b"")
     to = bound_to(job, plain, job.run)
     payload = code.pack(call.args, call.kwargs, bound(CALL, to))
@@ -163,7 +165,7 @@ def _signed(call: Call, code: Code, job: Job, options: Options) -> Brief:
     return replace(plain, payload=payload, context=context, run=job.run)
 
 
-def _signed_for(job: Job, order: Order, code: Code) -> bytes:
+def _signed_for(job: Job, order: JobRequest, code: TaskCode) -> bytes:
     """Return the brief of an order, its call and its context signed for another job."""
     brief = read_brief(order.brief, order.job.id)
     to = bound_to(job, brief, job.run)
@@ -172,8 +174,8 @@ def _signed_for(job: Job, order: Order, code: Code) -> bytes:
     return write_brief(replace(brief, payload=payload, context=context, run=job.run))
 
 
-def _plain(call: Call, options: Options, payload: bytes) -> Brief:
-    return Brief(
+def _plain(call: TaskCall, options: Options, payload: bytes) -> CallRecord:
+    return CallRecord(
         call.name,
         payload,
         record_of(options.retry),

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from poolhand.contract import Order
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
+from poolhand.contract import JobRequest
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.catalogue import AGENT, TASK, TaskRecord, known_tasks
 from poolhand.durable.client.explain import pool_named
 from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
-from poolhand.durable.client.task import Door, Submits
+from poolhand.durable.client.task import SubmitDoor, TaskSubmitter
 from poolhand.durable.connection.blocking import Blocking
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
@@ -36,10 +36,10 @@ KNOWN_FOR = 5.0  # seconds for which what the store said of a task is not asked 
 MOST_NAMED = 10  # names of tasks in an error
 
 
-class PublishedCode(Code):
+class PublishedCode(TaskCode):
     """What is known of a task whose function is elsewhere: its parameters and their schema."""
 
-    def __init__(self, name: str, parcels: Parcels, record: TaskRecord | None) -> None:
+    def __init__(self, name: str, parcels: Serializer, record: TaskRecord | None) -> None:
         super().__init__(name, _stub(record), parcels)
         self._record = record
         self._version = None if record is None else record.version
@@ -75,7 +75,7 @@ class PublishedCode(Code):
         return self.parcels.write((self.name, list(kwargs), kwargs), self._call, bound)
 
 
-class NamedTask(Submits[..., Any]):
+class NamedTask(TaskSubmitter[..., Any]):
     """A task found by its name: submit, run and map it, under other options if you like."""
 
     _kind = TASK
@@ -87,11 +87,11 @@ class NamedTask(Submits[..., Any]):
 
     def session(
         self, id: str, *, tenant: str | None = None, user: str | None = None
-    ) -> Submits[..., Any]:
+    ) -> TaskSubmitter[..., Any]:
         """Return an agent for turns of one session."""
         return self.with_options(session=id, tenant=tenant, user=user)
 
-    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
         if self._kind == AGENT and self._changes.get("session") is None:
             raise UsageError(
                 f"{self.name} is an agent, whose turns belong to a session; use "
@@ -116,33 +116,33 @@ class NamedTask(Submits[..., Any]):
             super()._check_code(config, run_in)
 
 
-class Known(Struct, frozen=True):
+class KnownTasks(Struct, frozen=True):
     """The tasks that workers have published by name, and when the store was asked for them."""
 
     records: dict[str, TaskRecord]
     at: float
 
 
-class Named(Protocol):
+class NamedTaskLookup(Protocol):
     """What tasks by name need of their app."""
 
     runtime: Runtime
 
-    async def station(self) -> Station: ...
+    async def station(self) -> StoreConnection: ...
 
 
 class NamedTasks:
     """Finds tasks by name: those of this app first, then those that workers have published."""
 
-    def __init__(self, home: Named, door: Door, parcels: Parcels) -> None:
+    def __init__(self, home: NamedTaskLookup, door: SubmitDoor, parcels: Serializer) -> None:
         self._home = home
         self._door = door
         self._parcels = parcels
         self._here: dict[str, NamedTask] = {}
-        self._known: Known | None = None
+        self._known: KnownTasks | None = None
         self._tasks: dict[tuple[str, str], NamedTask] = {}
 
-    def add(self, code: Code, pool: str, kind: str, changes: dict[str, Any]) -> None:
+    def add(self, code: TaskCode, pool: str, kind: str, changes: dict[str, Any]) -> None:
         """Take in a task of this app."""
         task = NamedTask(code, pool, self._door, changes)
         task._kind = kind
@@ -176,7 +176,7 @@ class NamedTasks:
         tasks = await station.keeper.ask(lambda: known_tasks(station.store))
         # The first of a name is the one to submit to: those with workers, and newer ones, lead.
         records = {one.record.name: one.record for one in reversed(tasks)}
-        self._known = Known(records, now)
+        self._known = KnownTasks(records, now)
         self._tasks.clear()
         return records
 
@@ -223,7 +223,7 @@ class NamedTasks:
 
 
 @explain_misuse
-class ByName:
+class SubmitByName:
     """What an app offers to processes that do not import the code of its tasks."""
 
     _named: NamedTasks

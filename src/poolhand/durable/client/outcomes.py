@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from poolhand.contract import Stored
-from poolhand.durable.connection.store_thread import Keeper, Reply
+from poolhand.durable.connection.store_thread import CallResult, StoreThread
 from poolhand.rules.job import Job
 
 POLL = 1.0  # hints may be lost; what is true is asked for this often
@@ -18,7 +18,7 @@ MOST_AT_ONCE = 500
 REST = 5.0  # a look at many jobs may take a sixth of the time, no more
 
 
-class Seen:
+class KnownJob:
     """What this process knows of a stored job: what it raised here or, of a closure, returned.
 
     `waiting` counts those here who wait for its value; `shared`: several submitters got it. `since`
@@ -58,7 +58,7 @@ class Seen:
             self.job, self.at = job, at
 
 
-class Unserved(Protocol):
+class UnservedCheck(Protocol):
     """Hears of every look at jobs that are awaited."""
 
     def met(self, job: Job, at: float) -> None: ...
@@ -66,20 +66,22 @@ class Unserved(Protocol):
     async def look(self) -> None: ...
 
 
-class Watch:
+class JobWatcher:
     """Looks after jobs until they are as they are waited for; lives on the keeper's loop.
 
     A hint makes it look, and so does time.
     """
 
-    def __init__(self, name: str, keeper: Keeper, settled: Callable[[Stored | None], bool]) -> None:
+    def __init__(
+        self, name: str, keeper: StoreThread, settled: Callable[[Stored | None], bool]
+    ) -> None:
         self.name = name
         self.met: Callable[[Job, float], None] | None = None
         self.waited: Callable[[], None] | None = None
         self.looked: Callable[[], Awaitable[None]] | None = None
         self._keeper = keeper
         self._settled = settled
-        self._waiting: dict[str, list[Reply]] = {}
+        self._waiting: dict[str, list[CallResult]] = {}
         self._look = asyncio.Event()
         keeper.endings.append(self._end)
 
@@ -98,7 +100,7 @@ class Watch:
         found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in, waiter))
         return found
 
-    def nested(self) -> list[tuple[Reply, str]]:
+    def nested(self) -> list[tuple[CallResult, str]]:
         """Return what jobs await, each with the id of the awaited job."""
         return [
             (reply, id)
@@ -107,7 +109,7 @@ class Watch:
             if reply.waiter is not None and not reply.future.done()
         ]
 
-    def _wait(self, id: str, look_in: float, waiter: str | None, reply: Reply) -> None:
+    def _wait(self, id: str, look_in: float, waiter: str | None, reply: CallResult) -> None:
         reply.waiter = waiter
         self._waiting.setdefault(id, []).append(reply)
         if waiter is not None and self.waited is not None:
@@ -181,24 +183,24 @@ class Watch:
 class Outcomes:
     """Knows how jobs end: by asking the store, or at once when a worker of this process says so."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.watch = Watch("outcomes", keeper, _is_over)
+    def __init__(self, keeper: StoreThread) -> None:
+        self.watch = JobWatcher("outcomes", keeper, _is_over)
         self.watch.met = self.meet
-        self._seen: WeakValueDictionary[str, Seen] = WeakValueDictionary()
+        self._seen: WeakValueDictionary[str, KnownJob] = WeakValueDictionary()
 
-    def seen(self, job: Job, at: float) -> Seen:
+    def seen(self, job: Job, at: float) -> KnownJob:
         """Return what is known of a job, the same to everybody who asks; `job` is as it was then.
 
         Moments are monotonic ones: when the store was asked for the record, or was given it.
         """
         known = self._seen.get(job.id)
         if known is None:
-            known = self._seen[job.id] = Seen(job, at)
+            known = self._seen[job.id] = KnownJob(job, at)
         else:
             known.learn(job, at)
         return known
 
-    def watch_unserved(self, notice: Unserved) -> None:
+    def watch_unserved(self, notice: UnservedCheck) -> None:
         """Have it noticed that awaited jobs wait for a worker in vain."""
 
         def meet(job: Job, at: float) -> None:

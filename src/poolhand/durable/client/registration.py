@@ -7,13 +7,13 @@ from typing import Any
 
 from poolhand.agents.agent import Agent, message_of
 from poolhand.agents.session import SessionTerms, turn_of
-from poolhand.durable.calls.serializer import Parcels
+from poolhand.durable.calls.serializer import Serializer
 from poolhand.durable.calls.task_name import name_of_global
-from poolhand.durable.calls.task_registry import KNOWN, Code, Codes
+from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
 from poolhand.durable.catalogue import AGENT, TASK, Catalogue
-from poolhand.durable.client.declared_pools import Declared
+from poolhand.durable.client.declared_pools import DeclaredPools
 from poolhand.durable.client.named_task import NamedTasks
-from poolhand.durable.client.task import Door, Task
+from poolhand.durable.client.task import SubmitDoor, Task
 from poolhand.pool.engine.work import where_to_run
 
 SESSION_OPTIONS = ("schema", "upcasters", "ttl")
@@ -24,10 +24,10 @@ class Registration:
 
     def __init__(
         self,
-        door: Door,
-        parcels: Parcels,
-        declared: Declared,
-        codes: Codes,
+        door: SubmitDoor,
+        parcels: Serializer,
+        declared: DeclaredPools,
+        codes: TaskRegistry,
         catalogue: Catalogue,
         named: NamedTasks,
         url: str,
@@ -46,7 +46,7 @@ class Registration:
         # Is it a function at all? What its options say of it is checked with them.
         where_to_run(fn, None, None)
         name = options.pop("name", None)
-        code = Code(name_of_global(fn) if name is None else name, fn, self._parcels)
+        code = TaskCode(name_of_global(fn) if name is None else name, fn, self._parcels)
         code.signature.check_early()
         task: Task[..., Any, Any] = Task(fn, code, pool, self._door, options)
         task.check()
@@ -61,7 +61,7 @@ class Registration:
         name = options.pop("name", None)
         terms = SessionTerms(**kept, most_state=self._parcels.limits.state)
         turn = turn_of(fn, terms, lambda data, job: message_of(code, data, job))
-        code = Code(name_of_global(fn) if name is None else name, turn, self._parcels)
+        code = TaskCode(name_of_global(fn) if name is None else name, turn, self._parcels)
         code.signature.check_early()
         self._declared.check_use(pool)
         agent: Agent[..., Any] = Agent(fn, code, pool, self._door, options)
@@ -70,7 +70,7 @@ class Registration:
         self._named.add(code, pool, AGENT, agent.changes)
         return agent
 
-    def _add(self, code: Code, pool: str) -> None:
+    def _add(self, code: TaskCode, pool: str) -> None:
         self._declared.use(pool, code.name, self._url)
         self._codes.add(code)
         KNOWN.renew(code)

@@ -8,18 +8,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from poolhand.contract import Added, Batch, Entry, Order, Refusal
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
-from poolhand.durable.client.outcomes import Seen
+from poolhand.contract import Added, Admission, JobBatch, JobRequest, Refusal
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.durable.client.outcomes import KnownJob
 from poolhand.durable.client.refusal import refused, waited
-from poolhand.durable.client.ticket import Opened, StoredTicket
+from poolhand.durable.client.ticket import OpenStore, StoredTicket
 from poolhand.durable.client.transaction import refuse_within
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.connection.store_thread import Answer, give_up
 from poolhand.errors import Unavailable
 from poolhand.observe import events
-from poolhand.pool.options import Terms
+from poolhand.pool.options import SubmitTerms
 from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy
 
@@ -30,7 +30,7 @@ TOO_SLOW = (
 )
 
 
-class Submissions:
+class StoreSubmitter:
     """Brings orders to the store, waits where a pool blocks its submitters, gives out tickets.
 
     What happens is told to `tell` while anybody listens to the events, which hear it by default.
@@ -38,7 +38,7 @@ class Submissions:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenStore,
         events: events.Events,
         tell: Callable[[events.Event], None] | None = None,
     ) -> None:
@@ -46,7 +46,9 @@ class Submissions:
         self._events = events
         self._tell = events.emit if tell is None else tell
 
-    async def submit(self, orders: Sequence[Order], how: How) -> list[StoredTicket[Any]]:
+    async def submit(
+        self, orders: Sequence[JobRequest], how: SubmitContext
+    ) -> list[StoredTicket[Any]]:
         """Hand orders in, all or none; where submitters are blocked, wait until all are in."""
         try:
             async with asyncio.timeout(ACCEPT_WITHIN):
@@ -60,7 +62,7 @@ class Submissions:
             raise Unavailable(TOO_SLOW) from None
         added = self.accepted(answer)
         jobs = [one.job for one in added]
-        if Entry.PARKED in {one.entry for one in added}:
+        if Admission.PARKED in {one.entry for one in added}:
             jobs = await self._wait_in(station, orders, added, how)
         seen = [_found(station, own, job, at) for own, job in zip(known, jobs, strict=True)]
         if len(seen) == 1:
@@ -79,45 +81,55 @@ class Submissions:
                 self._announce(one)
         return answer
 
-    def ticket(self, station: Station, job: Job, at: float, how: How) -> StoredTicket[Any]:
+    def ticket(
+        self, station: StoreConnection, job: Job, at: float, how: SubmitContext
+    ) -> StoredTicket[Any]:
         """Return a ticket for a job that is kept, and that was like that at a moment."""
         return self._tickets(station, [station.outcomes.seen(job, at)], how)[0]
 
-    def _tickets(self, station: Station, seen: Sequence[Seen], how: How) -> list[StoredTicket[Any]]:
+    def _tickets(
+        self, station: StoreConnection, seen: Sequence[KnownJob], how: SubmitContext
+    ) -> list[StoredTicket[Any]]:
         of_all = (how.code, self._opened, station.keeper, how.cancels, how.parcels)
         return [StoredTicket(one, *of_all) for one in seen]
 
     def _announce(self, added: Added) -> None:
         job = added.job
         match added.entry:
-            case Entry.JOINED:
+            case Admission.JOINED:
                 self._tell(events.JobJoined(job.pool, job))
-            case Entry.PARKED:
+            case Admission.PARKED:
                 self._tell(events.SubmitterParked(job.pool, job, 1))
-            case Entry.TAKEN | Entry.REJECTED:
+            case Admission.TAKEN | Admission.REJECTED:
                 self._tell(events.JobSubmitted(job.pool, job))
-                if added.entry is Entry.REJECTED:
+                if added.entry is Admission.REJECTED:
                     self._tell(events.JobEnded(job.pool, job))
 
-    async def _add(self, station: Station, orders: Sequence[Order], waits: bool) -> Answer:
+    async def _add(
+        self, station: StoreConnection, orders: Sequence[JobRequest], waits: bool
+    ) -> Answer:
         if not waits:
-            return await station.keeper.add(Batch(tuple(orders)))
-        answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+            return await station.keeper.add(JobBatch(tuple(orders)))
+        answer = await station.keeper.add(JobBatch(tuple(orders), station.heart.owner.id))
         if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
             # Only one who is not known as an owner is refused there: we have been away for long.
             await station.keeper.ask(station.heart.renew)
-            answer = await station.keeper.add(Batch(tuple(orders), station.heart.owner.id))
+            answer = await station.keeper.add(JobBatch(tuple(orders), station.heart.owner.id))
         return answer
 
     async def _wait_in(
-        self, station: Station, orders: Sequence[Order], added: Sequence[Added], how: How
+        self,
+        station: StoreConnection,
+        orders: Sequence[JobRequest],
+        added: Sequence[Added],
+        how: SubmitContext,
     ) -> list[Job]:
         """Return the jobs when all have a place; nothing stays behind if they do not get one."""
         limit = how.policy.wait_timeout if isinstance(how.policy, Bounded) else None
         both = list(zip(orders, added, strict=True))
         # Their own: what a joined one stands for belongs to another submitter.
         ids = [order.job.id for order in orders]
-        parked = [order.job.id for order, one in both if one.entry is Entry.PARKED]
+        parked = [order.job.id for order, one in both if one.entry is Admission.PARKED]
         try:
             async with asyncio.timeout(limit):
                 return [await self._has_place(station, order, one) for order, one in both]
@@ -127,13 +139,13 @@ class Submissions:
                 raise waited(orders[0].job.pool, limit, str(how.policy)) from None
             return [found.get(order.job.id, one.job) for order, one in both]
         except BaseException:
-            batch = Batch(tuple(orders))
+            batch = JobBatch(tuple(orders))
             station.keeper.do("unpark", lambda: give_up(station.store, ids, batch))
             raise
 
-    async def _has_place(self, station: Station, order: Order, added: Added) -> Job:
+    async def _has_place(self, station: StoreConnection, order: JobRequest, added: Added) -> Job:
         """Return the job once its order has a place; whoever shares its key waits with it."""
-        while added.entry is Entry.PARKED:
+        while added.entry is Admission.PARKED:
             found = await station.parking.until(added.job.id)
             if found is None:
                 # It was that of another submitter, who has given up, or our lease was lost.
@@ -141,13 +153,13 @@ class Submissions:
                 (added,) = self.accepted(answer)
                 continue
             own = found.job.id == order.job.id
-            added = Added(found.job, Entry.TAKEN if own else Entry.JOINED)
+            added = Added(found.job, Admission.TAKEN if own else Admission.JOINED)
             if self._events.live:
                 self._announce(added)
         return added.job
 
 
-def _found(station: Station, own: Seen, job: Job, at: float) -> Seen:
+def _found(station: StoreConnection, own: KnownJob, job: Job, at: float) -> KnownJob:
     """Return what is known of the job that an order got: its own, or one of the same key."""
     if job.id == own.job.id:
         own.learn(job, at)
@@ -158,31 +170,31 @@ def _found(station: Station, own: Seen, job: Job, at: float) -> Seen:
 
 
 async def _came_in(
-    station: Station, ids: list[str], orders: Sequence[Order]
+    station: StoreConnection, ids: list[str], orders: Sequence[JobRequest]
 ) -> dict[str, Job] | None:
     """Take back what is parked; return what came in at the last moment if that is all of it."""
     store = station.store
     came_in = await store.unpark(ids)
     if len(came_in) == len(ids):
         return {one.job.id: one.job for one in await store.get(ids) if one is not None}
-    batch = Batch(tuple(orders))
+    batch = JobBatch(tuple(orders))
     await give_up(store, [order.job.id for order in orders], batch)
     return None
 
 
-class How(Struct, frozen=True):
+class SubmitContext(Struct, frozen=True):
     """What a submit must know beyond its orders: whose results they are, and the policy.
 
     It `waits` where the policy has submitters wait, or is refused. Without the code of a task its
     result is read by the `parcels`, as JSON has it.
     """
 
-    code: Code | None
+    code: TaskCode | None
     policy: Policy
     cancels: bool = False
     waits: bool = True
-    parcels: Parcels | None = None
+    parcels: Serializer | None = None
 
     @classmethod
-    def under(cls, terms: Terms, code: Code | None, policy: Policy) -> How:
+    def under(cls, terms: SubmitTerms, code: TaskCode | None, policy: Policy) -> SubmitContext:
         return cls(code, policy, terms.options.cancel_with_caller, terms.waits)

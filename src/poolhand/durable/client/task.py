@@ -17,20 +17,20 @@ from typing import (
     overload,
 )
 
-from poolhand.contract import Order
-from poolhand.durable.calls.task_registry import Code
-from poolhand.durable.client.job_request import Call, Orders
+from poolhand.contract import JobRequest
+from poolhand.durable.calls.task_registry import TaskCode
+from poolhand.durable.client.job_request import JobRequests, TaskCall
 from poolhand.durable.client.stored_map import map_stored, map_window
-from poolhand.durable.client.submit import How
+from poolhand.durable.client.submit import SubmitContext
 from poolhand.durable.client.sync_ticket import SyncTicket, has_loop
-from poolhand.durable.client.transaction import Connection, Transaction
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.client.transaction import Transaction, UserConnection
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 from poolhand.misuse import explain_misuse, no_attribute
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.work import where_to_run
 from poolhand.pool.mapping import key_faults, map_faults
-from poolhand.pool.options import Options, Origin, Terms, terms, with_changes
+from poolhand.pool.options import Options, Origin, SubmitTerms, terms, with_changes
 from poolhand.pool.submitter import UNSET, chosen
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.retry import Retry
@@ -54,11 +54,11 @@ class TaskOptions(TypedDict, total=False):
     on_crash: str
 
 
-class Door(Protocol):
+class SubmitDoor(Protocol):
     """What a task needs of its app."""
 
     @property
-    def orders(self) -> Orders: ...
+    def orders(self) -> JobRequests: ...
 
     def config(self, pool: str) -> PoolConfig: ...
 
@@ -66,22 +66,22 @@ class Door(Protocol):
 
     def pool_id(self, pool: str) -> str: ...
 
-    async def hand_in(self, orders: list[Order], how: How) -> list[Any]: ...
+    async def hand_in(self, orders: list[JobRequest], how: SubmitContext) -> list[Any]: ...
 
-    def hand_in_sync(self, order: Order, how: How) -> SyncTicket[Any]: ...
+    def hand_in_sync(self, order: JobRequest, how: SubmitContext) -> SyncTicket[Any]: ...
 
-    async def station(self) -> Station: ...
+    async def station(self) -> StoreConnection: ...
 
 
 @explain_misuse
-class Submits(Generic[P, T]):
+class TaskSubmitter(Generic[P, T]):
     """A task under one set of options; a task is one, and so is what `with_options` returns."""
 
     def __init__(
         self,
-        code: Code,
+        code: TaskCode,
         pool: str,
-        door: Door,
+        door: SubmitDoor,
         changes: dict[str, Any],
         origin: Origin | None = None,
     ) -> None:
@@ -90,14 +90,14 @@ class Submits(Generic[P, T]):
         self._pool = pool
         self._door = door
         self._changes = changes
-        self._made: tuple[PoolConfig, Terms] | None = None
+        self._made: tuple[PoolConfig, SubmitTerms] | None = None
 
     @property
     def name(self) -> str:
         return self._code.name
 
     @property
-    def code(self) -> Code:
+    def code(self) -> TaskCode:
         return self._code
 
     @property
@@ -157,7 +157,7 @@ class Submits(Generic[P, T]):
         """
         self._check_waits("submit_many")
         code = self._code
-        call, given = Call(code.name, code=code), _as_calls(calls)
+        call, given = TaskCall(code.name, code=code), _as_calls(calls)
         orders = self._door.orders.make_all(call, given, self._terms())
         tickets: list[Ticket[T]] = await self._door.hand_in(orders, self._how()) if orders else []
         return tickets
@@ -173,7 +173,7 @@ class Submits(Generic[P, T]):
         return found
 
     async def submit_in(
-        self, transaction: Transaction | Connection, /, *args: P.args, **kwargs: P.kwargs
+        self, transaction: Transaction | UserConnection, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
         """Hand in a call that is taken if the transaction commits; return the id of its job.
 
@@ -183,7 +183,7 @@ class Submits(Generic[P, T]):
         self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
             return await transaction.add(self.order(args, kwargs))
-        if not isinstance(transaction, Connection):
+        if not isinstance(transaction, UserConnection):
             raise UsageError(
                 f"submit_in({shown(transaction)}, …) is not allowed; give the transaction first: "
                 "submit_in(tx, …), where tx comes from `async with app.transaction() as tx`, or is "
@@ -215,7 +215,7 @@ class Submits(Generic[P, T]):
         on_crash: str = UNSET,
         on_busy: str = UNSET,
         **fairness: str | None,
-    ) -> Submits[P, T]:
+    ) -> TaskSubmitter[P, T]:
         """Return this task with other options.
 
         `fairness` is the field of its pool's own strategy, such as `tenant_id="acme"`.
@@ -226,8 +226,8 @@ class Submits(Generic[P, T]):
         view.check()
         return view
 
-    def _view(self, changes: dict[str, Any]) -> Submits[P, T]:
-        view: Submits[P, T] = Submits(self._code, self._pool, self._door, changes)
+    def _view(self, changes: dict[str, Any]) -> TaskSubmitter[P, T]:
+        view: TaskSubmitter[P, T] = TaskSubmitter(self._code, self._pool, self._door, changes)
         return view
 
     def _check_no_loop(self) -> None:
@@ -256,16 +256,16 @@ class Submits(Generic[P, T]):
         """Return the options of every submit, those of the pool included."""
         return self._terms().options
 
-    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Order:
+    def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
         """Return what a store is asked to keep for a call; nothing is handed in."""
         code = self._code
-        return self._door.orders.make(Call(code.name, args, kwargs, code), self._terms())
+        return self._door.orders.make(TaskCall(code.name, args, kwargs, code), self._terms())
 
-    def _how(self) -> How:
+    def _how(self) -> SubmitContext:
         config, terms = self._config(), self._terms()
-        return How(self._code, config.backpressure, terms.options.cancel_with_caller)
+        return SubmitContext(self._code, config.backpressure, terms.options.cancel_with_caller)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> SubmitTerms:
         """Return the terms under the rules of the pool, which may be declared after the task."""
         config = self._config()
         if self._made is None or self._made[0] is not config:
@@ -292,11 +292,16 @@ class Submits(Generic[P, T]):
             self._code.check_findable()
 
 
-class Task(Submits[P, T], Generic[P, R, T]):
+class Task(TaskSubmitter[P, T], Generic[P, R, T]):
     """A registered function. Called, it just runs; submitted, it is a job that is kept."""
 
     def __init__(
-        self, fn: Callable[P, R], code: Code, pool: str, door: Door, changes: dict[str, Any]
+        self,
+        fn: Callable[P, R],
+        code: TaskCode,
+        pool: str,
+        door: SubmitDoor,
+        changes: dict[str, Any],
     ) -> None:
         super().__init__(code, pool, door, changes, BY_DECORATOR)
         self.fn = fn

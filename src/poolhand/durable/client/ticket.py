@@ -13,12 +13,12 @@ from poolhand.context import running
 from poolhand.contract import Store
 from poolhand.durable.calls.call_record import bound_result
 from poolhand.durable.calls.returned import Returned, unpack_returned
-from poolhand.durable.calls.serializer import Parcels
-from poolhand.durable.calls.task_registry import Code
+from poolhand.durable.calls.serializer import Serializer
+from poolhand.durable.calls.task_registry import TaskCode
 from poolhand.durable.client.explain import explain_stored
-from poolhand.durable.client.outcomes import Seen
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.client.outcomes import KnownJob
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import (
     JobError,
     JobFailed,
@@ -41,10 +41,10 @@ T = TypeVar("T")
 JUST_IN = 0.02
 
 
-class Opened(Protocol):
+class OpenStore(Protocol):
     """Who can say where the store is kept, once it is open."""
 
-    async def station(self) -> Station: ...
+    async def station(self) -> StoreConnection: ...
 
 
 class StoredTicket(Ticket[T]):
@@ -54,12 +54,12 @@ class StoredTicket(Ticket[T]):
 
     def __init__(
         self,
-        seen: Seen,
-        code: Code | None,
-        opened: Opened,
-        keeper: Keeper,
+        seen: KnownJob,
+        code: TaskCode | None,
+        opened: OpenStore,
+        keeper: StoreThread,
         cancels: bool = False,
-        parcels: Parcels | None = None,
+        parcels: Serializer | None = None,
     ) -> None:
         self._parcels = parcels
         self._seen = seen
@@ -180,7 +180,7 @@ class StoredTicket(Ticket[T]):
             )
         seen.learn(found.job, seen.at)
 
-    def _look_in(self, station: Station) -> float:
+    def _look_in(self, station: StoreConnection) -> float:
         """Return when a look may be worth it: a job that has just come in is hardly over."""
         age = station.keeper.runtime.monotonic() - self._seen.since
         return JUST_IN if age < JUST_IN else 0.0

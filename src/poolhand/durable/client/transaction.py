@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from poolhand.contract import Batch, Order, Refusal, StoreTransaction
+from poolhand.contract import JobBatch, JobRequest, Refusal, StoreTransaction
 from poolhand.durable.client.refusal import refused
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 
 # The transaction that is open around the code that runs, also after it is over.
@@ -19,7 +19,7 @@ _around: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", def
 
 
 @runtime_checkable
-class Connection(Protocol):
+class UserConnection(Protocol):
     """A connection of the user's own to the database of a store, such as one of asyncpg."""
 
     def is_in_transaction(self) -> bool: ...
@@ -33,7 +33,7 @@ class Transaction:
     Keep it short: while it is open nobody else can write to the file.
     """
 
-    def __init__(self, station: Station, kept: StoreTransaction) -> None:
+    def __init__(self, station: StoreConnection, kept: StoreTransaction) -> None:
         self.station = station
         self.kept = kept
         self.task = asyncio.current_task()
@@ -43,9 +43,9 @@ class Transaction:
         """Run one SQL statement and return its rows."""
         return await self.station.keeper.ask(lambda: self.kept.execute(sql, parameters))
 
-    async def add(self, order: Order) -> str:
+    async def add(self, order: JobRequest) -> str:
         """Take an order in if the transaction commits; return the id of its job."""
-        batch = Batch((order,))
+        batch = JobBatch((order,))
         answer = await self.station.keeper.ask(lambda: self.kept.add(batch))
         if isinstance(answer, Refusal):
             raise refused(answer)
@@ -53,7 +53,7 @@ class Transaction:
 
 
 @asynccontextmanager
-async def transaction(station: Station) -> AsyncIterator[Transaction]:
+async def transaction(station: StoreConnection) -> AsyncIterator[Transaction]:
     """Open a transaction; leaving the block commits it, an exception takes everything back."""
     refuse_within(station, "the transaction that is open")
     ask = station.keeper.ask
@@ -70,7 +70,7 @@ async def transaction(station: Station) -> AsyncIterator[Transaction]:
         opened.over = True
 
 
-def refuse_within(station: Station, instead: str) -> None:
+def refuse_within(station: StoreConnection, instead: str) -> None:
     """Raise where the caller is inside a transaction: to write beside it is to wait for itself."""
     around = _around.get()
     if around is None or around.over or around.station is not station:
@@ -83,7 +83,7 @@ def refuse_within(station: Station, instead: str) -> None:
         )
 
 
-async def _begun(station: Station) -> StoreTransaction:
+async def _begun(station: StoreConnection) -> StoreTransaction:
     """Begin, or leave nothing begun: an open transaction keeps everybody else from writing."""
     beginning = asyncio.ensure_future(station.keeper.ask(station.store.begin))
     try:
@@ -93,6 +93,6 @@ async def _begun(station: Station) -> StoreTransaction:
         raise
 
 
-def _unwanted(station: Station, begun: asyncio.Future[StoreTransaction]) -> None:
+def _unwanted(station: StoreConnection, begun: asyncio.Future[StoreTransaction]) -> None:
     if not begun.cancelled() and begun.exception() is None:
         station.keeper.do("roll back", begun.result().roll_back)

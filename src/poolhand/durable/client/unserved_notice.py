@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from poolhand.durable.client.explain import explain_stored
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.observe.failures import warn
 from poolhand.rules.job import Job, Status
 
@@ -32,7 +32,7 @@ class UnservedNotice:
     timer, and asks the store only when a job has waited long.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: StoreThread) -> None:
         self._keeper = keeper
         self._candidates: dict[str, _Candidate] = {}
         self._logged: set[str] = set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from poolhand.contract import Order
-from poolhand.durable.client.submit import How, Submissions
+from poolhand.contract import JobRequest
+from poolhand.durable.client.submit import StoreSubmitter, SubmitContext
 from poolhand.durable.client.sync_ticket import SyncTicket
-from poolhand.durable.client.ticket import Opened, StoredTicket
-from poolhand.durable.connection.opening import Opening
+from poolhand.durable.client.ticket import OpenStore, StoredTicket
+from poolhand.durable.connection.opening import ConnectionSlot
 from poolhand.observe.events import Event, Events
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Blocking:
     """Asks the store while the calling thread waits; any number of threads may."""
 
-    def __init__(self, opened: Opened, opening: Opening, events: Events) -> None:
+    def __init__(self, opened: OpenStore, opening: ConnectionSlot, events: Events) -> None:
         self._opened = opened
         self._opening = opening
         self._events = events
@@ -26,9 +26,9 @@ class Blocking:
     def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return self._opening.station_sync().keeper.ask_sync(call)
 
-    def submit(self, order: Order, how: How) -> SyncTicket[Any]:
+    def submit(self, order: JobRequest, how: SubmitContext) -> SyncTicket[Any]:
         heard: list[Event] = []
-        submissions = Submissions(self._opened, self._events, heard.append)
+        submissions = StoreSubmitter(self._opened, self._events, heard.append)
         try:
             (ticket,) = self.ask(lambda: submissions.submit([order], how))
         finally:

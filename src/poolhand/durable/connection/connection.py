@@ -10,18 +10,18 @@ from functools import partial
 from typing import Protocol
 
 from poolhand.contract import Change, Lease, Store
-from poolhand.durable.client.outcomes import Outcomes, Watch, is_in
+from poolhand.durable.client.outcomes import JobWatcher, Outcomes, is_in
 from poolhand.durable.client.unserved_notice import UnservedNotice
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.leases import nested_waits as nested
-from poolhand.durable.leases.closure_homes import Homes
+from poolhand.durable.leases.closure_homes import ClosureHomes
 from poolhand.durable.leases.heartbeat import OWNERS, Heartbeat
 from poolhand.durable.leases.nested_waits import NestedWaits
 from poolhand.durable.leases.reaper import Leader, Reaper
-from poolhand.durable.streams.event_reader import Listening
-from poolhand.durable.streams.event_writer import KEEP_EVENTS, Chronicle
-from poolhand.durable.streams.job_api import Ledger
-from poolhand.durable.worker.hand import Delivery, Done
+from poolhand.durable.streams.event_reader import EventReader
+from poolhand.durable.streams.event_writer import KEEP_EVENTS, EventWriter
+from poolhand.durable.streams.job_api import JobStoreApi
+from poolhand.durable.worker.hand import Delivery, SettledClaim
 from poolhand.errors import StoreError
 from poolhand.observe.events import Events, JobEnded, JobRetried
 from poolhand.observe.failures import FailureLog, warn
@@ -35,7 +35,7 @@ from poolhand.runtime import Runtime
 LEAVE_WITHIN = 2.0
 
 
-class Employed(Protocol):
+class AttachedWorker(Protocol):
     """A worker of this station."""
 
     @property
@@ -55,7 +55,7 @@ class Employed(Protocol):
         """Return its slots and what runs there, given which ids each job awaits."""
 
 
-class Station:
+class StoreConnection:
     """Opens a store on its keeper and keeps it going: leases, outcomes, maintenance."""
 
     def __init__(
@@ -66,16 +66,16 @@ class Station:
         keep: Keep,
         keep_events: int = KEEP_EVENTS,
     ) -> None:
-        self.keeper = Keeper(store, runtime, events)
+        self.keeper = StoreThread(store, runtime, events)
         self.heart = Heartbeat(self.keeper)
         self.outcomes = Outcomes(self.keeper)
-        self.chronicle = Chronicle(self.keeper, keep_events)
-        self.ledger = Ledger(self.keeper)
-        self.listening = Listening(self.keeper)
-        self.parking = Watch("parking", self.keeper, is_in)
-        self.workers: list[Employed] = []
+        self.chronicle = EventWriter(self.keeper, keep_events)
+        self.ledger = JobStoreApi(self.keeper)
+        self.listening = EventReader(self.keeper)
+        self.parking = JobWatcher("parking", self.keeper, is_in)
+        self.workers: list[AttachedWorker] = []
         self.declared: Mapping[str, PoolSpec] = {}
-        self.homes = Homes(runtime.identity())
+        self.homes = ClosureHomes(runtime.identity())
         self.heard: dict[str, Callable[[], None]] = {}
         self._failures = FailureLog(None, runtime.monotonic, events, throttled=False)
         self.outcomes.watch_unserved(UnservedNotice(self.keeper))
@@ -187,7 +187,7 @@ class Station:
     def inherit(self, changes: Sequence[Change], crashed: bool) -> None:
         """Let a worker tell what became of the jobs of the dead, as if they had ended with it."""
         if self.workers and changes:
-            done = tuple(Done(change, failed=crashed) for change in changes)
+            done = tuple(SettledClaim(change, failed=crashed) for change in changes)
             self.workers[0].deliver(Delivery((), done))
             return
         for change in changes:

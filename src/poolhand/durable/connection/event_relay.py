@@ -14,7 +14,7 @@ from poolhand.observe.events import Event, Events
 from poolhand.runtime import Runtime
 
 
-class News:
+class EventRelay:
     """Emits events in the order they are told, beside the loop that tells them."""
 
     def __init__(self, runtime: Runtime, events: Events) -> None:

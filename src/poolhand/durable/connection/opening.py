@@ -9,8 +9,8 @@ from concurrent.futures import Future as PlainFuture
 from contextlib import suppress
 from functools import partial
 
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.store_thread import Reply
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.store_thread import CallResult
 from poolhand.errors import Unavailable
 from poolhand.rules.queue.pool_spec import PoolSpec
 from poolhand.runtime import check_script
@@ -18,17 +18,17 @@ from poolhand.runtime import check_script
 OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
 
 
-class Opening:
+class ConnectionSlot:
     """Makes the station of this process when it is first needed; a failed try is tried again.
 
     A fork gets a station of its own: threads and connections do not survive a fork. For the same
     reason there is no lock here: a fork may be made while another thread holds it.
     """
 
-    def __init__(self, make: Callable[[], Station]) -> None:
+    def __init__(self, make: Callable[[], StoreConnection]) -> None:
         self._make = make
-        self._tries: dict[int, PlainFuture[Station]] = {}
-        self._ready: tuple[PlainFuture[Station], Station] | None = None
+        self._tries: dict[int, PlainFuture[StoreConnection]] = {}
+        self._ready: tuple[PlainFuture[StoreConnection], StoreConnection] | None = None
         self._specs: dict[str, PoolSpec] = {}
 
     def declare(self, spec: PoolSpec) -> None:
@@ -53,14 +53,14 @@ class Opening:
         return self.current is not None
 
     @property
-    def current(self) -> Station | None:
+    def current(self) -> StoreConnection | None:
         """The station, if it is open."""
         ready = self._ready
         if ready is None or self._tries.get(os.getpid()) is not ready[0]:
             return None
         return ready[1]
 
-    async def station(self) -> Station:
+    async def station(self) -> StoreConnection:
         station = self.current
         if station is None:
             station = await _result(self._begin())
@@ -69,7 +69,7 @@ class Opening:
             await station.keeper.ask(lambda: station.declare(specs))
         return station
 
-    def station_sync(self) -> Station:
+    def station_sync(self) -> StoreConnection:
         try:
             station = self._begin().result(OPEN_WITHIN)
         except TimeoutError:
@@ -95,9 +95,9 @@ class Opening:
         if opened is not None:
             opened.add_done_callback(_forsake)
 
-    def _begin(self) -> PlainFuture[Station]:
+    def _begin(self) -> PlainFuture[StoreConnection]:
         check_script("a store is opened")
-        mine: PlainFuture[Station] = PlainFuture()
+        mine: PlainFuture[StoreConnection] = PlainFuture()
         found = self._tries.setdefault(os.getpid(), mine)
         if found is mine:
             try:
@@ -110,7 +110,7 @@ class Opening:
                 raise
         return found
 
-    def _start(self, opened: PlainFuture[Station]) -> None:
+    def _start(self, opened: PlainFuture[StoreConnection]) -> None:
         station = self._make()
         specs = self._specs
 
@@ -126,23 +126,23 @@ class Opening:
 
         station.keeper.do("open", open_it)
 
-    def _fail(self, opened: PlainFuture[Station], error: BaseException) -> None:
+    def _fail(self, opened: PlainFuture[StoreConnection], error: BaseException) -> None:
         # First: whoever hears of it may try again at once.
         if self._tries.get(os.getpid()) is opened:
             del self._tries[os.getpid()]
         opened.set_exception(error)
 
 
-async def _result(opened: PlainFuture[Station]) -> Station:
+async def _result(opened: PlainFuture[StoreConnection]) -> StoreConnection:
     """Wait for what others may wait for too: whoever leaves takes nothing along."""
-    reply = Reply(asyncio.get_running_loop())
+    reply = CallResult(asyncio.get_running_loop())
     opened.add_done_callback(partial(_pass_on, reply))
     assert isinstance(reply.future, asyncio.Future)
-    station: Station = await reply.future
+    station: StoreConnection = await reply.future
     return station
 
 
-def _pass_on(reply: Reply, opened: PlainFuture[Station]) -> None:
+def _pass_on(reply: CallResult, opened: PlainFuture[StoreConnection]) -> None:
     error = opened.exception()
     station = None if error is not None else opened.result()
     assert reply.loop is not None
@@ -151,6 +151,6 @@ def _pass_on(reply: Reply, opened: PlainFuture[Station]) -> None:
         reply.loop.call_soon_threadsafe(reply.give, station, error)
 
 
-def _forsake(opened: PlainFuture[Station]) -> None:
+def _forsake(opened: PlainFuture[StoreConnection]) -> None:
     if opened.exception() is None:
         opened.result().forsake()

@@ -7,34 +7,34 @@ from typing import TypeVar
 
 from poolhand.contract import (
     Added,
-    Batch,
     Filter,
+    JobBatch,
+    JobPage,
     Lease,
-    Line,
-    Page,
+    LogEntry,
+    LogLine,
     PoolRow,
     Put,
     Refusal,
     Store,
     Stored,
-    Written,
 )
-from poolhand.durable.client.ticket import Opened
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.client.ticket import OpenStore
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.rules.job import Status
 
 T = TypeVar("T")
 
 
-class KeptStore:
+class StoreProxy:
     """The store of a station, to be asked from any event loop, as an operator does.
 
     Every verb is that of the wall: it is passed on to the keeper, and its answer brought back.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenStore) -> None:
         self._opened = opened
-        self._station: Station | None = None  # the one that was last asked
+        self._station: StoreConnection | None = None  # the one that was last asked
 
     @property
     def place(self) -> str:
@@ -43,7 +43,7 @@ class KeptStore:
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._ask(lambda store: store.get(ids))
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         return await self._ask(lambda store: store.find(which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
@@ -52,7 +52,7 @@ class KeptStore:
     async def brief(self, id: str) -> bytes | None:
         return await self._ask(lambda store: store.brief(id))
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         return await self._ask(lambda store: store.add(batches))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
@@ -76,7 +76,7 @@ class KeptStore:
         return await self._ask(lambda store: store.erase(ids, streams, by, documents))
 
     async def put(
-        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
         return await self._ask(lambda store: store.put(puts, token, log))
 
@@ -92,12 +92,12 @@ class KeptStore:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return await self._ask(lambda store: store.scan(prefix, after, limit))
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         return await self._ask(lambda store: store.append(lines))
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]:
+    ) -> list[LogEntry]:
         return await self._ask(lambda store: store.read(stream, after, limit, kind))
 
     def publish(self, topic: str) -> None:

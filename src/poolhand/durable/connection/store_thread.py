@@ -16,8 +16,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from poolhand.contract import Added, Batch, Entry, Refusal, Store
-from poolhand.durable.connection.event_relay import News
+from poolhand.contract import Added, Admission, JobBatch, Refusal, Store
+from poolhand.durable.connection.event_relay import EventRelay
 from poolhand.errors import PoolhandError, StoreError, Unavailable
 from poolhand.observe.events import Events, StoreTrouble
 from poolhand.observe.failures import warn
@@ -30,7 +30,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 RESTART_AFTER = 1.0
 
 
-class Reply:
+class CallResult:
     """Where an answer goes: to a future of an event loop, or of a thread that waits.
 
     `waiter` is the id of the stored job that awaits it, if one does and without a time limit.
@@ -57,7 +57,7 @@ class Reply:
             self.future.set_exception(error)
 
 
-class Adding:
+class AddBatch:
     """A batch on its way in; all but its making happens on the keeper's loop.
 
     One whose submitter has `left` must not stay, parked or not: nobody would ever hear of it.
@@ -65,7 +65,7 @@ class Adding:
 
     __slots__ = ("answer", "batch", "left", "reply")
 
-    def __init__(self, batch: Batch, reply: Reply) -> None:
+    def __init__(self, batch: JobBatch, reply: CallResult) -> None:
         self.batch = batch
         self.reply = reply
         self.answer: Answer | None = None
@@ -77,11 +77,13 @@ class Adding:
         if self.answer is None or isinstance(self.answer, Refusal):
             return []
         own = {order.job.id for order in self.batch.orders}
-        found = (one.job.id for one in self.answer if one.entry in (Entry.TAKEN, Entry.PARKED))
+        found = (
+            one.job.id for one in self.answer if one.entry in (Admission.TAKEN, Admission.PARKED)
+        )
         return [id for id in found if id in own]
 
 
-class Keeper:
+class StoreThread:
     """Runs what is asked of it on its own loop and brings the answers back, many at a time.
 
     Everybody who asks is answered: from when it is closed on, with an error.
@@ -91,21 +93,23 @@ class Keeper:
         self.store = store
         self.runtime = runtime
         self.events = events
-        self.news = News(runtime, events)
+        self.news = EventRelay(runtime, events)
         self.loop = runtime.loop_beside("poolhand-keeper")
         self.endings: list[Callable[[BaseException], None]] = []
-        self._adds: deque[Adding] = deque()
-        self._calls: deque[tuple[Callable[[], Awaitable[Any]], Reply]] = deque()
-        self._waits: deque[tuple[Callable[[Reply], None], Reply]] = deque()
+        self._adds: deque[AddBatch] = deque()
+        self._calls: deque[tuple[Callable[[], Awaitable[Any]], CallResult]] = deque()
+        self._waits: deque[tuple[Callable[[CallResult], None], CallResult]] = deque()
         self._awake = False
         self.closed = False
-        self._answers: dict[AbstractEventLoop, list[tuple[Reply, Any, BaseException | None]]] = {}
-        self._tasks: dict[Task[None], Sequence[Reply]] = {}
+        self._answers: dict[
+            AbstractEventLoop, list[tuple[CallResult, Any, BaseException | None]]
+        ] = {}
+        self._tasks: dict[Task[None], Sequence[CallResult]] = {}
         self._told: dict[str, type[BaseException]] = {}
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Have `call` awaited on the keeper; the answer comes to the loop that runs here."""
-        reply = Reply(asyncio.get_running_loop())
+        reply = CallResult(asyncio.get_running_loop())
         self._calls.append((call, reply))
         self._wake()
         assert isinstance(reply.future, Future)
@@ -114,7 +118,7 @@ class Keeper:
 
     def ask_sync(self, call: Callable[[], Awaitable[T]], within: float | None = None) -> T:
         """Have `call` awaited on the keeper while this thread waits, so many seconds at most."""
-        reply = Reply(None)
+        reply = CallResult(None)
         assert isinstance(reply.future, PlainFuture)
         try:
             self._calls.append((call, reply))
@@ -127,18 +131,18 @@ class Keeper:
             raise
         return value
 
-    async def wait(self, register: Callable[[Reply], None]) -> Any:
+    async def wait(self, register: Callable[[CallResult], None]) -> Any:
         """Wait for an answer that somebody on the keeper gives when it is known."""
-        reply = Reply(asyncio.get_running_loop())
+        reply = CallResult(asyncio.get_running_loop())
         self._waits.append((register, reply))
         self._wake()
         assert isinstance(reply.future, Future)
         return await reply.future
 
-    async def add(self, batch: Batch) -> Answer:
+    async def add(self, batch: JobBatch) -> Answer:
         """Have a batch added, together with those of others."""
-        reply = Reply(asyncio.get_running_loop())
-        adding = Adding(batch, reply)
+        reply = CallResult(asyncio.get_running_loop())
+        adding = AddBatch(batch, reply)
         self._adds.append(adding)
         self._wake()
         assert isinstance(reply.future, Future)
@@ -171,7 +175,7 @@ class Keeper:
             # The loop is closed: there is nobody left who could do it.
             self.loop.call_soon_threadsafe(call, *args)
 
-    def answer(self, reply: Reply, value: Any, error: BaseException | None = None) -> None:
+    def answer(self, reply: CallResult, value: Any, error: BaseException | None = None) -> None:
         """Bring an answer back; on the keeper's loop."""
         if reply.loop is None or reply.loop is self.loop:
             reply.give(value, error)
@@ -252,7 +256,7 @@ class Keeper:
             # And nothing is begun: what comes in at this very moment is refused by its sender.
             self._refuse()
             return
-        adds: list[Adding] = []
+        adds: list[AddBatch] = []
         while self._adds:
             adds.append(self._adds.popleft())
         if adds:
@@ -271,11 +275,11 @@ class Keeper:
         """Start a task in an empty context: that of the waker may be one of a job, or a request."""
         return self.loop.create_task(work, name=name, context=Context())
 
-    def _drop(self, reply: Reply) -> None:
+    def _drop(self, reply: CallResult) -> None:
         if reply.task is not None:
             reply.task.cancel()
 
-    def _keep(self, task: Task[None], replies: Sequence[Reply] = ()) -> None:
+    def _keep(self, task: Task[None], replies: Sequence[CallResult] = ()) -> None:
         self._tasks[task] = replies
         task.add_done_callback(self._tasks.pop)
 
@@ -289,7 +293,7 @@ class Keeper:
                 while True:
                     _give_up(box.popleft()[1])
 
-    async def _add(self, adds: list[Adding]) -> None:
+    async def _add(self, adds: list[AddBatch]) -> None:
         try:
             answers = await self.store.add([one.batch for one in adds])
         except BaseException as error:
@@ -309,17 +313,17 @@ class Keeper:
             if one.left:
                 self._take_back(one)
 
-    def _leave(self, adding: Adding) -> None:
+    def _leave(self, adding: AddBatch) -> None:
         """Note that nobody waits for a batch any more."""
         adding.left = True
         self._take_back(adding)
 
-    def _take_back(self, adding: Adding) -> None:
+    def _take_back(self, adding: AddBatch) -> None:
         ids = adding.taken
         if ids:
             self._do("unpark", lambda: give_up(self.store, ids, adding.batch))
 
-    async def _call(self, call: Callable[[], Awaitable[Any]], reply: Reply) -> None:
+    async def _call(self, call: Callable[[], Awaitable[Any]], reply: CallResult) -> None:
         try:
             value = await call()
         except BaseException as error:
@@ -351,7 +355,7 @@ class Keeper:
             await asyncio.sleep(RESTART_AFTER)
 
 
-async def give_up(store: Store, ids: list[str], batch: Batch) -> None:
+async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
     """Take back what nobody waits for; what came in meanwhile is cancelled unless it has a key."""
     came_in = set(await store.unpark(ids))
     keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
@@ -369,7 +373,7 @@ def _told_as(error: BaseException) -> BaseException:
     return _closed() if isinstance(error, CancelledError) else error
 
 
-def _give_up(reply: Reply) -> None:
+def _give_up(reply: CallResult) -> None:
     if reply.loop is None:
         reply.give(None, _closed())
     else:
@@ -377,6 +381,6 @@ def _give_up(reply: Reply) -> None:
             reply.loop.call_soon_threadsafe(reply.give, None, _closed())
 
 
-def _give(answers: list[tuple[Reply, Any, BaseException | None]]) -> None:
+def _give(answers: list[tuple[CallResult, Any, BaseException | None]]) -> None:
     for reply, value, error in answers:
         reply.give(value, error)

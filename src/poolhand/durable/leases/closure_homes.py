@@ -18,17 +18,17 @@ LOOKS_WITHOUT = 2  # the next look may be on its way already, from before a home
 MOST_MISSED = 1000
 
 
-class Household(Protocol):
+class HomeReader(Protocol):
     """Who holds closures in this process."""
 
     def holds(self, id: str) -> bool: ...
 
 
 # Those of this process, whichever store they use: ids are unique.
-HOUSEHOLDS: list[Household] = []
+HOUSEHOLDS: list[HomeReader] = []
 
 
-class Homes:
+class ClosureHomes:
     """Judges whether the process a closure lives in is gone, by what can be seen from here.
 
     Fed on the keeper's loop with every look at the leases, asked by workers on theirs. `cause` is

@@ -9,8 +9,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from poolhand.contract import Owner, Put
-from poolhand.durable.catalogue import PUBLISH_EVERY, Published
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.catalogue import PUBLISH_EVERY, PublishedTasks
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import StoreError
 
 LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
@@ -26,7 +26,7 @@ KEEP_FAREWELL = 3600.0
 OWNERS: set[str] = set()
 
 
-class Holder(Protocol):
+class ClaimHolder(Protocol):
     """Who runs jobs under the leases of this process."""
 
     def tokens(self) -> Sequence[int]: ...
@@ -35,7 +35,7 @@ class Holder(Protocol):
         """Return those whose jobs it runs, None for any."""
 
     @property
-    def catalogue(self) -> Published | None:
+    def catalogue(self) -> PublishedTasks | None:
         """The tasks it has, if it publishes them."""
 
     def lose(self, tokens: Sequence[int]) -> None:
@@ -51,12 +51,12 @@ class Holder(Protocol):
 class Heartbeat:
     """Holds the one owner that this process is; lives on the keeper's loop."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: StoreThread) -> None:
         self._keeper = keeper
         self._now = keeper.runtime.monotonic
         self._wish = asyncio.Event()
         self._renewed_at = self._now()
-        self.holders: list[Holder] = []
+        self.holders: list[ClaimHolder] = []
         self.owner = self._new_owner()
         self._enrolled: Owner | None = None
         self._publish_at = 0.0
@@ -69,12 +69,12 @@ class Heartbeat:
     def hint(self) -> None:
         self._wish.set()
 
-    def join(self, holder: Holder) -> None:
+    def join(self, holder: ClaimHolder) -> None:
         """Renew the leases of a worker; everybody may know that this process works."""
         self.holders.append(holder)
         self.hint()
 
-    def part(self, holder: Holder) -> None:
+    def part(self, holder: ClaimHolder) -> None:
         self.holders.remove(holder)
         self.hint()
 
@@ -164,10 +164,10 @@ class Heartbeat:
             await self._keeper.store.put([catalogue.document(at)])
         self._publish_at = self._now() + PUBLISH_EVERY
 
-    def _catalogues(self) -> list[Published]:
+    def _catalogues(self) -> list[PublishedTasks]:
         return [one.catalogue for one in self.holders if one.catalogue is not None]
 
-    def _each(self, tell: Callable[[Holder], None]) -> None:
+    def _each(self, tell: Callable[[ClaimHolder], None]) -> None:
         for holder in list(self.holders):
             tell(holder)
 

@@ -18,9 +18,9 @@ from typing import Protocol
 
 import msgspec
 
-from poolhand.contract import Filter, Lease, Owner, Page, PoolRow, Put, Stored
-from poolhand.durable.client.outcomes import Watch
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.contract import Filter, JobPage, Lease, Owner, PoolRow, Put, Stored
+from poolhand.durable.client.outcomes import JobWatcher
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.leases.heartbeat import Heartbeat
 from poolhand.errors import Deadlock
 from poolhand.farm.records import FARMS, FarmRecord, FarmState, WorkerState, read
@@ -42,12 +42,12 @@ Waits = list[tuple[str, str]]
 Written = dict[str, tuple[ProcessWaits, int]]
 
 
-class Readable(Protocol):
+class WaitReader(Protocol):
     """The verbs of a store that tell who awaits whom."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page: ...
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage: ...
 
     async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]: ...
 
@@ -58,7 +58,7 @@ class Readable(Protocol):
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]: ...
 
 
-class Crowded(Protocol):
+class WorkerLoad(Protocol):
     """A worker of this process."""
 
     def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
@@ -69,7 +69,11 @@ class NestedWaits:
     """Writes down the waits of this process, and ends those that never would; on the keeper."""
 
     def __init__(
-        self, keeper: Keeper, heart: Heartbeat, watch: Watch, workers: Sequence[Crowded]
+        self,
+        keeper: StoreThread,
+        heart: Heartbeat,
+        watch: JobWatcher,
+        workers: Sequence[WorkerLoad],
     ) -> None:
         self._keeper = keeper
         self._heart = heart
@@ -185,7 +189,7 @@ def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-async def held_by_waits(store: Readable, job: Job) -> str | None:
+async def held_by_waits(store: WaitReader, job: Job) -> str | None:
     """Say which waits hold all that a waiting job needs to start; None if it can start."""
     owners = await _owners(store)
     written = await _written(store, owners)
@@ -205,11 +209,11 @@ def holds_session(job: Job) -> bool:
     )
 
 
-async def _owners(store: Readable) -> list[Owner]:
+async def _owners(store: WaitReader) -> list[Owner]:
     return [lease.owner for lease in await store.leases() if not lease.buried]
 
 
-async def _written(store: Readable, owners: Sequence[Owner]) -> Written:
+async def _written(store: WaitReader, owners: Sequence[Owner]) -> Written:
     """Return what live processes have written down, by their owners, with its version."""
     living = {owner.id for owner in owners}
     found: Written = {}
@@ -223,7 +227,7 @@ async def _written(store: Readable, owners: Sequence[Owner]) -> Written:
 
 
 async def _scene(
-    store: Readable, owners: Sequence[Owner], written: Written, asked: Sequence[Job]
+    store: WaitReader, owners: Sequence[Owner], written: Written, asked: Sequence[Job]
 ) -> Scene:
     workers = tuple(worker for waits, _ in written.values() for worker in waits.workers)
     jobs = {job.id: job for job in asked}
@@ -238,7 +242,7 @@ async def _scene(
 
 
 async def _learn(
-    store: Readable, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
+    store: WaitReader, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
 ) -> None:
     """Look jobs up, then those that hold what they wait for, and so on."""
     to_see = list(dict.fromkeys(ids))[:MOST]
@@ -253,7 +257,7 @@ async def _learn(
         to_see = [id for id in dict.fromkeys(named) if id not in jobs]
 
 
-async def _holders(store: Readable, job: Job) -> tuple[str, ...]:
+async def _holders(store: WaitReader, job: Job) -> tuple[str, ...]:
     """Return those that hold the session or the key that a job waits for; empty: not known."""
     session = job.session if job.blocked_on == "session" else None
     key = None if session is not None else job.key
@@ -269,7 +273,7 @@ async def _holders(store: Readable, job: Job) -> tuple[str, ...]:
 
 
 async def _open_pools(
-    store: Readable, rows: Sequence[PoolRow], free: Sequence[Owner]
+    store: WaitReader, rows: Sequence[PoolRow], free: Sequence[Owner]
 ) -> frozenset[str]:
     """Return the pools that a worker without waits serves, or a farm that can start another one.
 
@@ -286,7 +290,7 @@ async def _open_pools(
     )
 
 
-async def _farms(store: Readable) -> list[FarmRecord]:
+async def _farms(store: WaitReader) -> list[FarmRecord]:
     documents = [await store.get_document(key) for key in await store.scan(FARMS, limit=MOST)]
     records = [read(one[0], FarmRecord) for one in documents if one is not None]
     return [one for one in records if one is not None]
@@ -300,7 +304,7 @@ def _can_grow(farm: FarmRecord) -> bool:
     return starting or len(farm.workers) < most
 
 
-async def _capped(store: Readable, rows: Sequence[PoolRow]) -> dict[str, tuple[str, ...]]:
+async def _capped(store: WaitReader, rows: Sequence[PoolRow]) -> dict[str, tuple[str, ...]]:
     """Return the running jobs of each pool whose cap is used up."""
     capped: dict[str, tuple[str, ...]] = {}
     for row in rows:

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from poolhand.contract import Change, Lease, Log, Owner, Put
-from poolhand.durable.connection.store_thread import Keeper
-from poolhand.durable.leases.closure_homes import Homes, is_gone
+from poolhand.durable.connection.store_thread import StoreThread
+from poolhand.durable.leases.closure_homes import ClosureHomes, is_gone
 from poolhand.durable.leases.heartbeat import FAREWELL, LEASE, OWNERS, Heartbeat
-from poolhand.durable.streams.execution_log import Tried, logged
+from poolhand.durable.streams.execution_log import AttemptLine, logged
 from poolhand.durable.streams.numbers import last_number
 from poolhand.durable.worker.executor import crashed, stopped
 from poolhand.observe.events import OwnerReaped, SessionFreed
@@ -37,7 +37,7 @@ TRIM_AT_ONCE = 10_000
 SWEEPS_APART = 0.05  # so that others get on with their work while much is forgotten
 
 
-class Heirs(Protocol):
+class OnReaped(Protocol):
     """Those of this process who go on with what the dead have left."""
 
     def see(self, leases: Sequence[Lease]) -> None:
@@ -54,7 +54,7 @@ class Reaper:
     for the length of a lease, by our own clock, from when we first saw them so.
     """
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, heirs: Heirs) -> None:
+    def __init__(self, keeper: StoreThread, heart: Heartbeat, heirs: OnReaped) -> None:
         self._keeper = keeper
         self._heart = heart
         self._heirs = heirs
@@ -111,7 +111,8 @@ class Reaper:
             changes = [stopped(claim, at) for claim in claims]
         else:
             changes = [
-                logged(crashed(claim, at), Tried(claim.job.attempts, owner), at) for claim in claims
+                logged(crashed(claim, at), AttemptLine(claim.job.attempts, owner), at)
+                for claim in claims
             ]
         replaced = await store.replace(changes)
         # Others may look at the same moment: what they took back is theirs to tell.
@@ -125,7 +126,9 @@ class Reaper:
 class Leader:
     """Promotes and prunes while it leads; whoever leads is written down, for a while at a time."""
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, homes: Homes, keep: Keep) -> None:
+    def __init__(
+        self, keeper: StoreThread, heart: Heartbeat, homes: ClosureHomes, keep: Keep
+    ) -> None:
         self._keeper = keeper
         self._heart = heart
         self._homes = homes

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from poolhand.contract import Lease, Put
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.leases.heartbeat import Heartbeat
 from poolhand.errors import StoreError
 from poolhand.pool.slots.runner import own_task
@@ -63,7 +63,7 @@ class StuckSlots:
     `slots` returns how many slots the worker has.
     """
 
-    def __init__(self, keeper: Keeper, heart: Heartbeat, slots: Callable[[], int]) -> None:
+    def __init__(self, keeper: StoreThread, heart: Heartbeat, slots: Callable[[], int]) -> None:
         self._keeper = keeper
         self._heart = heart
         self._loop = asyncio.get_running_loop()

@@ -6,9 +6,9 @@ import asyncio
 from asyncio import Timeout
 from contextlib import suppress
 
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.local_pool.mirror import Lookout, note
-from poolhand.durable.worker.worker import Shift, ShiftReport
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.local_pool.mirror import PoolMirror, note
+from poolhand.durable.worker.worker import Worker, WorkerReport
 from poolhand.errors import StoreError
 from poolhand.rules import audit
 
@@ -22,7 +22,9 @@ class DurableDrain:
     A store that is away is no reason not to stop: what is in it stays there.
     """
 
-    def __init__(self, shift: Shift, station: Station, lookout: Lookout, timeout: float) -> None:
+    def __init__(
+        self, shift: Worker, station: StoreConnection, lookout: PoolMirror, timeout: float
+    ) -> None:
         self._shift = shift
         self._station = station
         self._lookout = lookout
@@ -41,7 +43,7 @@ class DurableDrain:
             self._limit.reschedule(self._deadline)
         self._shift.hurry(self.left)
 
-    async def run(self, pool: tuple[str, str]) -> ShiftReport:
+    async def run(self, pool: tuple[str, str]) -> WorkerReport:
         """Drain the pool of that id and name."""
         keeper = self._station.keeper
         with suppress(StoreError, TimeoutError):

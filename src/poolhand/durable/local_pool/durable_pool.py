@@ -17,21 +17,21 @@ from typing import Any, Self, Unpack
 
 from msgspec.structs import replace
 
-from poolhand.contract import Order, Store
-from poolhand.durable.calls.task_registry import KNOWN, Code, Codes
-from poolhand.durable.client.job_request import Call, Orders
-from poolhand.durable.client.submit import How, Submissions
+from poolhand.contract import JobRequest, Store
+from poolhand.durable.calls.task_registry import KNOWN, TaskCode, TaskRegistry
+from poolhand.durable.client.job_request import JobRequests, TaskCall
+from poolhand.durable.client.submit import StoreSubmitter, SubmitContext
 from poolhand.durable.client.task import Task
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.connection.opening import Opening
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.opening import ConnectionSlot
 from poolhand.durable.leases.closure_homes import HOUSEHOLDS
 from poolhand.durable.local_pool.drain import DurableDrain
-from poolhand.durable.local_pool.mirror import Lookout, note, unheard
+from poolhand.durable.local_pool.mirror import PoolMirror, note, unheard
 from poolhand.durable.local_pool.submitter import DurableSubmitter
-from poolhand.durable.local_pool.views import DurableSight
-from poolhand.durable.worker.executor import Closure, Executor
-from poolhand.durable.worker.settings import WorkTerms
-from poolhand.durable.worker.worker import Hooks, Shift
+from poolhand.durable.local_pool.views import DurablePoolViews
+from poolhand.durable.worker.executor import ClosureCall, Executor
+from poolhand.durable.worker.settings import WorkerSettings
+from poolhand.durable.worker.worker import Worker, WorkerHooks
 from poolhand.errors import Conflict, Draining, PoolhandError, StoreError, Unavailable, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.observe.events import EVENTS, Events
@@ -39,7 +39,7 @@ from poolhand.pool import registry
 from poolhand.pool.config import CHECKS, PoolConfig, PoolOptions, configure, spec_of
 from poolhand.pool.engine.drain import DrainReport
 from poolhand.pool.engine.work import name_of, where_to_run
-from poolhand.pool.options import Terms, defaults, terms
+from poolhand.pool.options import SubmitTerms, defaults, terms
 from poolhand.pool.pool import check_parts, default_runtime
 from poolhand.pool.scope import SHARED
 from poolhand.pool.ticket import Ticket
@@ -53,7 +53,7 @@ from poolhand.runtime import Runtime
 
 
 @explain_misuse
-class DurablePool(DurableSubmitter, DurableSight):
+class DurablePool(DurableSubmitter, DurablePoolViews):
     """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
 
     Made again with the same names, here or elsewhere, it finds what it had. `snapshot`, `stats`,
@@ -83,18 +83,18 @@ class DurablePool(DurableSubmitter, DurableSight):
         self._events = EVENTS if events is None else events
         self._created_at = self.runtime.wall()
         self.serial = registry.next_serial()
-        self._opening = Opening(self._make_station)
-        self._orders = Orders(self.runtime)
-        self._executor = Executor(Codes(KNOWN), is_home=True)
-        self._submissions = Submissions(self, self._events)
-        self._shift: Shift | None = None
+        self._opening = ConnectionSlot(self._make_station)
+        self._orders = JobRequests(self.runtime)
+        self._executor = Executor(TaskRegistry(KNOWN), is_home=True)
+        self._submissions = StoreSubmitter(self, self._events)
+        self._shift: Worker | None = None
         self._loop: AbstractEventLoop | None = None
         self._process = os.getpid()
         self._home = ("", "", 0, "")
         self._closed = self._gone = False
         self._leaving: DurableDrain | None = None
         self._draining: LoopTask[DrainReport] | None = None
-        self._lookout = Lookout(config, self._executor.closures, self.runtime, self._events)
+        self._lookout = PoolMirror(config, self._executor.closures, self.runtime, self._events)
         self._known, self._expected = self._lookout.known, self._lookout.expected
         registry.check_free(self.known_as)
 
@@ -148,7 +148,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         HOUSEHOLDS.append(self)
         return self
 
-    async def _open(self) -> Shift:
+    async def _open(self) -> Worker:
         config, lookout = self._config, self._lookout
         config.scope.make_folder()
         self._home = self.runtime.identity()
@@ -159,12 +159,12 @@ class DurablePool(DurableSubmitter, DurableSight):
         loop = asyncio.get_running_loop()
         await station.keeper.ask(lambda: lookout.load(station, loop))
         name, slots = config.kept_as, self._known.slots(config)
-        terms, configs = WorkTerms(slots, (name,)), {name: config}
-        shift = Shift(self, self._executor, configs, terms, Hooks(lookout.hear))
+        terms, configs = WorkerSettings(slots, (name,)), {name: config}
+        shift = Worker(self, self._executor, configs, terms, WorkerHooks(lookout.hear))
         lookout.resized = shift.grow
         return await shift.start()
 
-    async def station(self) -> Station:
+    async def station(self) -> StoreConnection:
         self._check_here()
         return await self._opening.station()
 
@@ -173,24 +173,28 @@ class DurablePool(DurableSubmitter, DurableSight):
         return id in self._executor.closures and not self.is_orphan
 
     async def hand_in(
-        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        options: SubmitTerms,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Ticket[Any]:
         self._on_shift()
         call, code = self._call(fn, args, kwargs, options)
         order = self._orders.make(call, options)
         if code is None:
-            self._executor.closures[order.job.id] = Closure.of(partial(fn, *args, **kwargs))
+            self._executor.closures[order.job.id] = ClosureCall.of(partial(fn, *args, **kwargs))
             station = self._opening.current
             if order.job.idempotency_key is not None and station is not None:
                 self._lookout.keep(station.outcomes.seen(order.job, self.runtime.monotonic()))
-        how = How.under(options, code, self._config.backpressure)
+        how = SubmitContext.under(options, code, self._config.backpressure)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:
             # No worker will tell of it.
             self._lookout.hear(ticket.snapshot())
         return ticket
 
-    async def _add(self, order: Order, how: How) -> Ticket[Any]:
+    async def _add(self, order: JobRequest, how: SubmitContext) -> Ticket[Any]:
         """Bring an order to the store, and expect the end of its job."""
         id = order.job.id
         self._expected.add(id)
@@ -292,7 +296,7 @@ class DurablePool(DurableSubmitter, DurableSight):
         closures = self._executor.closures
         if id in closures:
             closures[order.job.id] = closures[id]
-        how = How(self._executor.codes.find(order.job.name), self._config.backpressure)
+        how = SubmitContext(self._executor.codes.find(order.job.name), self._config.backpressure)
         try:
             ticket = await self._add(order, how)
         except Conflict as error:
@@ -302,21 +306,25 @@ class DurablePool(DurableSubmitter, DurableSight):
         return ticket
 
     def _call(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms
-    ) -> tuple[Call, Code | None]:
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        terms: SubmitTerms,
+    ) -> tuple[TaskCall, TaskCode | None]:
         if isinstance(fn, Task):
             code = fn.code
             # Another one may bear the same name: what runs is what was handed in.
             self._executor.codes.add(code)
-            return Call(code.name, args, kwargs, code), code
+            return TaskCall(code.name, args, kwargs, code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
-        return Call(name_of(fn), home=self._home), None
+        return TaskCall(name_of(fn), home=self._home), None
 
-    def _make_station(self) -> Station:
+    def _make_station(self) -> StoreConnection:
         store = self.make_store(self._url, self.runtime)
-        return Station(store, self.runtime, self._events, KEEP)
+        return StoreConnection(store, self.runtime, self._events, KEEP)
 
-    def _on_shift(self) -> Shift:
+    def _on_shift(self) -> Worker:
         shift = self._started()
         if self._closed:
             text = f"pool {self.name!r} is draining and takes no new work"

@@ -21,14 +21,14 @@ LOOKS_UNHINTED = 10  # hints may be lost; without one, this many looks pass betw
 DOUBT = 60.0  # an order that is not in the store after so long was not taken
 
 
-class Gone(Struct, frozen=True):
+class ExpectedEnd(Struct, frozen=True):
     """A job that is over; without a record it is not kept, or never was."""
 
     id: str
     job: Job | None
 
 
-class Expected:
+class ExpectedJobs:
     """The ids of such jobs. Looked after on the keeper's loop, all else on that of the pool."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -61,7 +61,7 @@ class Expected:
 
     async def look(
         self, store: JobStore, met: Callable[[Job, float], None] | None = None
-    ) -> list[Gone]:
+    ) -> list[ExpectedEnd]:
         """Look after the next lot, if there is reason to; return those of it that are over.
 
         `met` hears of the others, and of the moment.
@@ -71,10 +71,10 @@ class Expected:
         lot, self._round = self._round[:LOT], self._round[LOT:]
         return await self._look_after(store, lot, met)
 
-    async def look_at_all(self, store: JobStore) -> list[Gone]:
+    async def look_at_all(self, store: JobStore) -> list[ExpectedEnd]:
         """Look after all of them, for the last time."""
         ids = list(self._since)
-        gone: list[Gone] = []
+        gone: list[ExpectedEnd] = []
         for start in range(0, len(ids), LOT):
             gone += await self._look_after(store, ids[start : start + LOT])
         return gone
@@ -109,15 +109,15 @@ class Expected:
         store: JobStore,
         ids: Sequence[str],
         met: Callable[[Job, float], None] | None = None,
-    ) -> list[Gone]:
+    ) -> list[ExpectedEnd]:
         ids = [id for id in ids if id in self._since]
         if not ids:
             return []
         at = self._now()
-        gone: list[Gone] = []
+        gone: list[ExpectedEnd] = []
         for id, stored in zip(ids, await store.get(ids), strict=True):
             if self._is_over(id, stored):
-                gone.append(Gone(id, None if stored is None else stored.job))
+                gone.append(ExpectedEnd(id, None if stored is None else stored.job))
             elif stored is not None and met is not None:
                 met(stored.job, at)
         return gone

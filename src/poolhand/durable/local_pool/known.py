@@ -32,7 +32,7 @@ Named = tuple[str, datetime, bool]  # the id of a pool, when it was made, whethe
 Here = tuple[list[Job], int, dict[str, WorkerHealth]]  # what runs, is stuck and works here
 
 
-class Look(Struct, frozen=True):
+class StoreCounts(Struct, frozen=True):
     """What the store held of the pool at `as_of`: its row, and how many jobs of each status.
 
     All of them are counted in one answer of the store: what moves meanwhile is counted once.
@@ -58,14 +58,14 @@ class Look(Struct, frozen=True):
         return sum(self.counts.values())
 
 
-class Known:
+class PoolCounts:
     """What the store last held of the pool, and what this process has done with it.
 
     `heard` counts the ends of jobs that it ran or had submitted.
     """
 
     def __init__(self, name: str, made_at: datetime) -> None:
-        self.look = Look(PoolRow(undeclared(name)), {}, made_at)
+        self.look = StoreCounts(PoolRow(undeclared(name)), {}, made_at)
         self.submitted = 0
         self.heard: Counter[Status] = Counter()
         self.dead: dict[str, Job] = {}

@@ -10,13 +10,13 @@ from contextlib import suppress
 from msgspec import json
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Line, PoolRow
+from poolhand.contract import Filter, LogLine, PoolRow
 from poolhand.durable.client.explain import pool_named
-from poolhand.durable.client.outcomes import Seen
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.local_pool.expected import Expected, Gone
-from poolhand.durable.local_pool.known import Known, Look
-from poolhand.durable.worker.executor import Closure
+from poolhand.durable.client.outcomes import KnownJob
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.local_pool.expected import ExpectedEnd, ExpectedJobs
+from poolhand.durable.local_pool.known import PoolCounts, StoreCounts
+from poolhand.durable.worker.executor import ClosureCall
 from poolhand.errors import Conflict
 from poolhand.observe.events import Events, JobEnded
 from poolhand.pool.config import PoolConfig
@@ -31,7 +31,7 @@ REST = 5.0  # looks may take a sixth of the time, no more
 MOST_VALUES = 1000
 
 
-class Lookout:
+class PoolMirror:
     """Hears from workers and looks into the store; lets go of closures that nobody can need.
 
     What awaits is for the keeper's loop, all else for that of the pool.
@@ -40,24 +40,24 @@ class Lookout:
     def __init__(
         self,
         config: PoolConfig,
-        closures: MutableMapping[str, Closure],
+        closures: MutableMapping[str, ClosureCall],
         runtime: Runtime,
         events: Events,
     ) -> None:
-        self.known = Known(config.kept_as, runtime.wall())
-        self.expected = Expected(runtime.monotonic)
+        self.known = PoolCounts(config.kept_as, runtime.wall())
+        self.expected = ExpectedJobs(runtime.monotonic)
         self.resized: Callable[[int], None] = unheard
         self._name = config.kept_as
         self._shared = config.scope.is_shared
         self._history = config.history
         self._closures = closures
         self._events = events
-        self._noticed: Sequence[Gone] = ()
-        self._values: dict[str, Seen] = {}
+        self._noticed: Sequence[ExpectedEnd] = ()
+        self._values: dict[str, KnownJob] = {}
         self._looks = self._seen = 0
         self._wake = asyncio.Event()
 
-    async def check_ours(self, station: Station, id: str) -> None:
+    async def check_ours(self, station: StoreConnection, id: str) -> None:
         """Raise if the store has another pool by this name."""
         row = await pool_named(station.store, self._name)
         if row is not None and row.spec.id != id and row.spec != undeclared(self._name):
@@ -66,7 +66,7 @@ class Lookout:
                 "one of the two another name"
             )
 
-    async def load(self, station: Station, loop: AbstractEventLoop) -> None:
+    async def load(self, station: StoreConnection, loop: AbstractEventLoop) -> None:
         """Learn what an earlier run left, and look on for a pool on that loop."""
         store, known, history = station.store, self.known, self._history
         if history:
@@ -76,7 +76,7 @@ class Lookout:
         store.subscribe(self._hint)
         station.keeper.start("facts", lambda: self._look_on(station, loop))
 
-    async def look(self, station: Station) -> PoolRow:
+    async def look(self, station: StoreConnection) -> PoolRow:
         """Learn how the pool stands: what the store holds of it from now on, or at this moment."""
         known = self.known
         self._looks += 1
@@ -85,7 +85,7 @@ class Lookout:
         counts = await station.store.count(Filter(self._name))
         if row is not None and number > self._seen:
             # One that began later may be back earlier, and knows more.
-            self._seen, known.look = number, Look(row, counts, as_of)
+            self._seen, known.look = number, StoreCounts(row, counts, as_of)
         return row or known.look.row
 
     def set_paused(self, paused: bool) -> None:
@@ -93,7 +93,7 @@ class Lookout:
         self._seen, look = self._looks, self.known.look
         self.known.look = replace(look, row=replace(look.row, paused=paused))
 
-    async def is_busy(self, station: Station) -> bool:
+    async def is_busy(self, station: StoreConnection) -> bool:
         """Tell whether anything is left that could run now.
 
         What others have handed in to a pool that they share is theirs: they go on with it.
@@ -109,11 +109,11 @@ class Lookout:
         causes = await station.store.causes()
         return station.homes.cause in causes.get(self._name, ())
 
-    async def look_at_all(self, station: Station) -> list[Gone]:
+    async def look_at_all(self, station: StoreConnection) -> list[ExpectedEnd]:
         """Look for the last time after all jobs whose end is not known."""
         return await self.expected.look_at_all(station.store)
 
-    async def find_dead(self, station: Station, id: str) -> tuple[Job, bytes] | None:
+    async def find_dead(self, station: StoreConnection, id: str) -> tuple[Job, bytes] | None:
         """Return a dead job of this pool and what it was ordered with, if it is one."""
         (stored,) = await station.store.get([id])
         brief = await station.store.brief(id)
@@ -121,7 +121,7 @@ class Lookout:
             return None
         return stored.job, brief
 
-    def notice(self, gone: Sequence[Gone]) -> None:
+    def notice(self, gone: Sequence[ExpectedEnd]) -> None:
         """Note what is over; it is told at the next look, unless a worker has by then."""
         slots = self.known.look.row.slots
         if slots is not None:
@@ -143,7 +143,7 @@ class Lookout:
         for gone in self.known.hear(job, self._history):
             self._closures.pop(gone, None)
 
-    def keep(self, seen: Seen) -> None:
+    def keep(self, seen: KnownJob) -> None:
         """Keep what a closure will return for later submits of its key: it may be no JSON."""
         self._values[seen.job.id] = seen
         if len(self._values) > MOST_VALUES:
@@ -155,7 +155,7 @@ class Lookout:
         self._values.pop(id, None)
         self._closures.pop(id, None)
 
-    async def _look_on(self, station: Station, loop: AbstractEventLoop) -> None:
+    async def _look_on(self, station: StoreConnection, loop: AbstractEventLoop) -> None:
         now = station.keeper.runtime.monotonic
         due = now() + LOOK_EVERY
         while True:
@@ -185,10 +185,12 @@ class Lookout:
             self._wake.set()
 
 
-async def note(station: Station, kind: str, pool: tuple[str, str], detail: str = "") -> None:
+async def note(
+    station: StoreConnection, kind: str, pool: tuple[str, str], detail: str = ""
+) -> None:
     """Write to the audit what the user did to a pool, given by its id and name."""
     record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
-    await station.store.append([Line(audit.STREAM, kind, json.encode(record))])
+    await station.store.append([LogLine(audit.STREAM, kind, json.encode(record))])
 
 
 def unheard(slots: int) -> None:

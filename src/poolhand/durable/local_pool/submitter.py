@@ -13,7 +13,7 @@ from poolhand.durable.client.stored_map import map_stored, map_window
 from poolhand.durable.client.task import Task
 from poolhand.errors import UsageError
 from poolhand.pool.mapping import check_map
-from poolhand.pool.options import Options, Terms, terms
+from poolhand.pool.options import Options, SubmitTerms, terms
 from poolhand.pool.submitter import Submitter
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.validation import shown
@@ -26,7 +26,11 @@ class DurableSubmitter(Submitter):
 
     @abstractmethod
     async def hand_in(
-        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        options: SubmitTerms,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Ticket[Any]:
         """Keep a call and return its ticket."""
 
@@ -77,10 +81,10 @@ class DurableSubmitter(Submitter):
                 f"allowed; the pool is that of tenant {shown(tenant)}, and so are its jobs: leave "
                 "it out"
             )
-        return DurableView(self, options if tenant is None else replace(options, tenant=tenant))
+        return DurablePoolView(self, options if tenant is None else replace(options, tenant=tenant))
 
 
-class DurableView(DurableSubmitter):
+class DurablePoolView(DurableSubmitter):
     """A durable pool seen through options of its own."""
 
     def __init__(self, origin: DurableSubmitter, options: Options) -> None:
@@ -89,6 +93,10 @@ class DurableView(DurableSubmitter):
         self._origin = origin
 
     async def hand_in(
-        self, options: Terms, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        options: SubmitTerms,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Ticket[Any]:
         return await self._origin.hand_in(options, fn, args, kwargs)

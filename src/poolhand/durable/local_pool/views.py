@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from poolhand.durable.connection.connection import Station
-from poolhand.durable.local_pool.known import Known
-from poolhand.durable.local_pool.mirror import Lookout
-from poolhand.durable.worker.worker import Shift
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.local_pool.known import PoolCounts
+from poolhand.durable.local_pool.mirror import PoolMirror
+from poolhand.durable.worker.worker import Worker
 from poolhand.errors import UsageError
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.health import PoolHealth, not_started
@@ -17,18 +17,18 @@ from poolhand.rules.audit import AuditLine
 from poolhand.rules.job import Job
 
 
-class DurableSight(Pool):
+class DurablePoolViews(Pool):
     """The views of a pool, from what its process knows; only `refresh` asks the store."""
 
     _closed: bool
     _gone: bool
     _config: PoolConfig
     _created_at: datetime
-    _known: Known
-    _lookout: Lookout
-    _shift: Shift | None
+    _known: PoolCounts
+    _lookout: PoolMirror
+    _shift: Worker | None
 
-    async def station(self) -> Station:
+    async def station(self) -> StoreConnection:
         """Return all that this process has on the store."""
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ class DurableSight(Pool):
         """Return the jobs that failed for good, as far as this process has met them."""
         return list(self._known.dead.values())
 
-    def _started(self) -> Shift:
+    def _started(self) -> Worker:
         if self._shift is None:
             raise UsageError(
                 f"pool {self.name!r} is not started; use `async with` or `await pool.start()`"

@@ -9,7 +9,7 @@ import msgspec
 
 from poolhand.context import TOLD, running
 from poolhand.errors import TooLarge, UsageError
-from poolhand.rules.streams import MOST_DATA, Kind
+from poolhand.rules.streams import MOST_DATA, StreamKind
 from poolhand.wire.typed import dump_for_json
 
 _encode = msgspec.json.Encoder(enc_hook=dump_for_json).encode
@@ -22,17 +22,17 @@ def emit(chunk: Any) -> Awaitable[None]:
     the store cannot follow; in a thread it does so by itself. Outside of a stored job it does
     nothing.
     """
-    return _tell(Kind.CHUNK, chunk, "emit")
+    return _tell(StreamKind.CHUNK, chunk, "emit")
 
 
 def progress(message: str = "", /, **details: Any) -> Awaitable[None]:
     """Tell how far the job is: `await progress("reading", page=3, of=10)`."""
     if not isinstance(message, str):
         raise UsageError(f"progress takes a text and named details, not {message!r}")
-    return _tell(Kind.PROGRESS, {"message": message, **details}, "progress")
+    return _tell(StreamKind.PROGRESS, {"message": message, **details}, "progress")
 
 
-def _tell(kind: Kind, value: Any, verb: str) -> Awaitable[None]:
+def _tell(kind: StreamKind, value: Any, verb: str) -> Awaitable[None]:
     inside = running.get()
     try:
         data = _encode(value)

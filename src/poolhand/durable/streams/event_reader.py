@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from poolhand.contract import Stored, Written
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.contract import LogEntry, Stored
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import JobLost
 from poolhand.rules.job import Job
-from poolhand.rules.streams import JobEvent, Kind, events_of
+from poolhand.rules.streams import JobEvent, StreamKind, events_of
 
 POLL = 1.0  # hints may be lost; what is true is asked for this often
 PAGE = 500
@@ -23,14 +23,14 @@ PAGE = 500
 Told = tuple[Sequence[JobEvent], bool]
 
 
-class Readable(Protocol):
+class LogReader(Protocol):
     """The verbs of a store that tell what became of a job."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]: ...
+    ) -> list[LogEntry]: ...
 
 
 class _Body(Struct):
@@ -41,10 +41,10 @@ class _Body(Struct):
 _read_body = msgspec.json.Decoder(_Body).decode
 
 
-class Listening:
+class EventReader:
     """Wakes those who wait for a job to tell more."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: StoreThread) -> None:
         self._store = keeper.store
         self._keeper = keeper
         self._heard = asyncio.Event()
@@ -73,7 +73,7 @@ class Listening:
             await _until(heard)
 
 
-async def look(store: Readable, id: str, after: int) -> Told | None:
+async def look(store: LogReader, id: str, after: int) -> Told | None:
     """Return what a job has told behind a number, and whether that is all; None: nothing yet."""
     if lines := await store.read(events_of(id), after, PAGE):
         return [_event(line) for line in lines], False
@@ -88,7 +88,7 @@ async def look(store: Readable, id: str, after: int) -> Told | None:
     return await _last(store, stored.job, after), True
 
 
-async def _last(store: Readable, job: Job, after: int) -> list[JobEvent]:
+async def _last(store: LogReader, job: Job, after: int) -> list[JobEvent]:
     """Return how a job ended as its last event, whose number nothing else can ever have.
 
     Who has heard that hears nothing more.
@@ -96,7 +96,7 @@ async def _last(store: Readable, job: Job, after: int) -> list[JobEvent]:
     if after > 0 and not await store.read(events_of(job.id), after - 1, 1):
         return []
     at = job.finished_at or job.submitted_at
-    return [JobEvent(after + 1, at, Kind.STATE, job.attempts, job.status.value)]
+    return [JobEvent(after + 1, at, StreamKind.STATE, job.attempts, job.status.value)]
 
 
 async def _until(heard: asyncio.Event) -> None:
@@ -107,6 +107,6 @@ async def _until(heard: asyncio.Event) -> None:
         pass
 
 
-def _event(line: Written) -> JobEvent:
+def _event(line: LogEntry) -> JobEvent:
     body = _read_body(line.body)
-    return JobEvent(line.number, line.at, Kind(line.kind), body.attempt, body.data)
+    return JobEvent(line.number, line.at, StreamKind(line.kind), body.attempt, body.data)

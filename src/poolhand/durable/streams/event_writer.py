@@ -14,12 +14,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from poolhand.context import TOLD
-from poolhand.contract import Change, Line, Store
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.contract import Change, LogLine, Store
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.streams.numbers import last_number
 from poolhand.errors import StoreError, Unavailable
 from poolhand.rules.job import Job
-from poolhand.rules.streams import TOLD_TOPIC, Kind, events_of
+from poolhand.rules.streams import TOLD_TOPIC, StreamKind, events_of
 
 GATHER = 0.05  # seconds in which lines gather
 ENOUGH = 4096  # bytes of one job that are not kept waiting
@@ -30,7 +30,7 @@ KEEP_EVENTS = 100_000
 TRIM_EVERY = 0.1  # as a part of what is kept, so that it is not done all the time
 
 
-class Story:
+class JobStream:
     """What one attempt tells, as far as it is not written.
 
     `last` is the number of the last line of its stream, to be looked up while not `sure`; those
@@ -42,17 +42,17 @@ class Story:
         self.stream = events_of(job.id)
         self.attempt = job.attempts
         self.token = token
-        self.lines: deque[Line] = deque()
+        self.lines: deque[LogLine] = deque()
         self.size = 0
         self.last = self.trimmed = 0
         self.sure = self.begun = self.closed = self.lost = False
         self.shrunk = asyncio.Event()
 
-    def line(self, kind: Kind, data: bytes) -> Line:
+    def line(self, kind: StreamKind, data: bytes) -> LogLine:
         body = b'{"attempt":%d,"data":%s}' % (self.attempt, data)
-        return Line(self.stream, kind, body, self.token)
+        return LogLine(self.stream, kind, body, self.token)
 
-    def put(self, line: Line) -> None:
+    def put(self, line: LogLine) -> None:
         self.size += len(line.body)
         self.lines.append(line)
 
@@ -71,30 +71,30 @@ class Story:
         if self.begun:
             self.drop(self.last - before)
         elif self.last:
-            again = self.line(Kind.RESTARTED, b"null")
+            again = self.line(StreamKind.RESTARTED, b"null")
             self.size += len(again.body)
             self.lines.appendleft(again)
         self.begun = self.sure = True
 
 
-class Chronicle:
+class EventWriter:
     """The stories of the attempts that run here, by their tokens; all but `tell` on the keeper."""
 
-    def __init__(self, keeper: Keeper, keep: int = KEEP_EVENTS) -> None:
+    def __init__(self, keeper: StoreThread, keep: int = KEEP_EVENTS) -> None:
         self._keeper = keeper
         self._keep = keep
-        self._stories: dict[int, Story] = {}
+        self._stories: dict[int, JobStream] = {}
         self._awake = False
         self._wake = asyncio.Event()
         self._enough = asyncio.Event()
         self._turn = asyncio.Lock()
 
-    def tell(self, job: Job, token: int, kind: Kind, data: bytes) -> Awaitable[None]:
+    def tell(self, job: Job, token: int, kind: StreamKind, data: bytes) -> Awaitable[None]:
         """Put down what a job tells, as JSON; awaited, it waits while too much is unwritten."""
         story = self._stories.get(token)
         if story is None:
             # By one at a time: a job may tell from several threads.
-            story = self._stories.setdefault(token, Story(job, token))
+            story = self._stories.setdefault(token, JobStream(job, token))
         if story.lost or story.closed or self._keeper.closed:
             # Whatever this code does counts for nothing.
             return TOLD
@@ -110,14 +110,14 @@ class Chronicle:
             self._keeper.post(self._hear, enough)
         return TOLD if story.size <= TOO_MUCH else self._room(story)
 
-    def _room(self, story: Story) -> Awaitable[None]:
+    def _room(self, story: JobStream) -> Awaitable[None]:
         """Wait for the store: here and now in a thread, else when this is awaited."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             self._keeper.ask_sync(lambda: _written(story))
             return TOLD
-        return Room(self._keeper, story)
+        return StreamRoom(self._keeper, story)
 
     def _hear(self, enough: bool) -> None:
         self._wake.set()
@@ -151,7 +151,7 @@ class Chronicle:
             else:
                 self._keeper.well("events")
 
-    async def _write(self, stories: Sequence[Story]) -> None:
+    async def _write(self, stories: Sequence[JobStream]) -> None:
         store = self._keeper.store
         for story in stories:
             if not story.sure:
@@ -165,7 +165,7 @@ class Chronicle:
             await self._trim(story)
         store.publish(TOLD_TOPIC)
 
-    async def _trim(self, story: Story) -> None:
+    async def _trim(self, story: JobStream) -> None:
         """Let go of the oldest of very many events."""
         before = story.last - self._keep + 1
         if before - story.trimmed > max(1, self._keep * TRIM_EVERY):
@@ -188,7 +188,7 @@ class Chronicle:
             await story.look(self._keeper.store)
         lines = list(story.lines)
         if not change.job.status.terminal:
-            lines.append(story.line(Kind.STATE, b'"%s"' % change.job.status.encode()))
+            lines.append(story.line(StreamKind.STATE, b'"%s"' % change.job.status.encode()))
         return replace(change, log=(*change.log, *lines))
 
     def over(self, tokens: Iterable[int]) -> None:
@@ -201,10 +201,10 @@ class Chronicle:
             self._keeper.store.publish(TOLD_TOPIC)
 
 
-class Room:
+class StreamRoom:
     """Waits until there is room to tell more, if somebody waits for that."""
 
-    def __init__(self, keeper: Keeper, story: Story) -> None:
+    def __init__(self, keeper: StoreThread, story: JobStream) -> None:
         self._keeper = keeper
         self._story = story
 
@@ -212,7 +212,7 @@ class Room:
         return self._keeper.ask(lambda: _written(self._story)).__await__()
 
 
-async def _written(story: Story) -> None:
+async def _written(story: JobStream) -> None:
     """Wait until not too much of a story is left to be written."""
     while story.size > TOO_MUCH and not story.lost:
         story.shrunk.clear()

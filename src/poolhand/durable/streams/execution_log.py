@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Line
+from poolhand.contract import Change, LogLine
 from poolhand.rules.streams import executions_of
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 EXECUTION = "execution"
 LONGEST_TEXT = 2_000
 
 
-class Execution(View, frozen=True):
+class Execution(PlainView, frozen=True):
     """One attempt at one turn. Texts are cut; model, tokens and cost are those of its LLM calls."""
 
     session: str
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 read_execution = msgspec.json.Decoder(Execution).decode
 
 
-class Tried(Struct, frozen=True):
+class AttemptLine(Struct, frozen=True):
     """An attempt as its worker knows it: where it ran, and what was called."""
 
     attempt: int
@@ -49,7 +49,7 @@ class Tried(Struct, frozen=True):
     call: Callable[[], Any] | None = None
 
 
-def logged(change: Change, tried: Tried, at: datetime, value: Any = None) -> Change:
+def logged(change: Change, tried: AttemptLine, at: datetime, value: Any = None) -> Change:
     """Return a change with the line of its attempt, if its job is a turn of a session."""
     job = change.job
     if job.session is None:
@@ -68,7 +68,7 @@ def logged(change: Change, tried: Tried, at: datetime, value: Any = None) -> Cha
         "" if job.error is None else f"{job.error.type}: {job.error.message}"[:LONGEST_TEXT],
     )
     stream = executions_of(job.tenant, job.session)
-    return replace(change, log=(*change.log, Line(stream, EXECUTION, _encode(line))))
+    return replace(change, log=(*change.log, LogLine(stream, EXECUTION, _encode(line))))
 
 
 def _text(value: Any) -> str:

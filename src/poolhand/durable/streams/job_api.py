@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Change, Line, Put
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.contract import Change, LogLine, Put
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.streams.numbers import bodies_of, last_number
 from poolhand.errors import Conflict, SessionErased
 from poolhand.rules.job import Job, Status
@@ -18,10 +18,10 @@ from poolhand.rules.streams import erasure_of, inbox_of, journal_of
 RECORD, REVISION = "record", "revision"
 
 
-class Ledger:
+class JobStoreApi:
     """Answers on the keeper; asked from any loop or thread."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: StoreThread) -> None:
         self._keeper = keeper
         self._verbs: dict[str, Callable[..., Awaitable[Any]]] = {
             "journal": self._journal,
@@ -36,7 +36,7 @@ class Ledger:
             "save": self._save,
             "hold": self._hold,
         }
-        self._held: dict[int, tuple[Put, Line]] = {}
+        self._held: dict[int, tuple[Put, LogLine]] = {}
 
     def ask(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
         """Have something done for a job."""
@@ -51,7 +51,7 @@ class Ledger:
 
     async def _record(self, job: Job, token: int, body: bytes) -> None:
         """Record something for a job, for all its attempts to come."""
-        if await self._keeper.store.append([Line(journal_of(job.run), RECORD, body, token)]):
+        if await self._keeper.store.append([LogLine(journal_of(job.run), RECORD, body, token)]):
             raise Conflict(
                 f"job {job.id} is not this attempt's any more; what it did is not recorded"
             )
@@ -92,7 +92,7 @@ class Ledger:
         """Write the state of a session now, and that it was so; return the version."""
         store = self._keeper.store
         put = Put(key, value, None, ttl, seen)
-        versions = await store.put([put], token, [Line(key, REVISION, value)])
+        versions = await store.put([put], token, [LogLine(key, REVISION, value)])
         if versions is None:
             erased = await store.get_document(erasure_of(key))
             if erased is not None and seen <= int(erased[0]):
@@ -107,7 +107,7 @@ class Ledger:
         self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
     ) -> None:
         """Have the state of a session written when its turn ends well."""
-        self._held[token] = Put(key, value, None, ttl, seen), Line(key, REVISION, value)
+        self._held[token] = Put(key, value, None, ttl, seen), LogLine(key, REVISION, value)
 
     def closing(self, changes: Sequence[Change]) -> list[Change]:
         """Return changes with what is to be written with them."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from poolhand.contract import Written
+from poolhand.contract import LogEntry
 
 
-class Lines(Protocol):
+class LineReader(Protocol):
     """The verb of a store that reads a stream."""
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> Sequence[Written]: ...
+    ) -> Sequence[LogEntry]: ...
 
 
-async def last_number(store: Lines, stream: str, least: int = 0) -> int:
+async def last_number(store: LineReader, stream: str, least: int = 0) -> int:
     """Return the number of the last line, `least` or above.
 
     Numbers have no gaps, so it can be narrowed down.
@@ -36,7 +36,7 @@ async def last_number(store: Lines, stream: str, least: int = 0) -> int:
     return low
 
 
-async def bodies_of(store: Lines, stream: str) -> list[bytes]:
+async def bodies_of(store: LineReader, stream: str) -> list[bytes]:
     """Return what all lines of a stream say."""
     last, bodies = 0, list[bytes]()
     while lines := await store.read(stream, last):

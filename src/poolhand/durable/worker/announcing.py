@@ -5,18 +5,18 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 
-from poolhand.durable.worker.hand import Done
-from poolhand.durable.worker.on_dead import Callbacks
+from poolhand.durable.worker.hand import SettledClaim
+from poolhand.durable.worker.on_dead import OnDeadCallbacks
 from poolhand.durable.worker.set_aside import SetAsideReports, TaskLookup
 from poolhand.observe import events
 from poolhand.observe.failures import FailureLog
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
 
 
-class Announcing:
+class Announcer:
     """Tells of each job once, when it is written; `heard` hears of those that are over.
 
     `completed` and `failed` count attempts by what was written of them.
@@ -29,18 +29,18 @@ class Announcing:
         configs: Mapping[str, PoolConfig],
         tell: Callable[[events.Event], None],
         lookup: TaskLookup,
-        clock: Clock,
+        clock: PoolClock,
     ) -> None:
         self.heard: Callable[[Job], None] | None = None
         self.completed = self.failed = 0
         self.failures = FailureLog(loop, clock.now, all_events)
         self._clock = clock
-        self.callbacks = Callbacks(loop, all_events)
+        self.callbacks = OnDeadCallbacks(loop, all_events)
         self._configs = configs
         self._tell = tell
         self.aside = SetAsideReports(loop, self.failures, all_events, lookup)
 
-    def written(self, one: Done) -> None:
+    def written(self, one: SettledClaim) -> None:
         """Tell what became of a job."""
         job = one.change.job
         self.completed += job.status is Status.COMPLETED
@@ -62,7 +62,7 @@ class Announcing:
         self.failures.lease_lost(job)
         self._tell(events.LeaseLost(job.pool, job))
 
-    def _waits_again(self, job: Job, one: Done) -> None:
+    def _waits_again(self, job: Job, one: SettledClaim) -> None:
         cause = job.waits_for
         if one.failed:
             at = job.run_at

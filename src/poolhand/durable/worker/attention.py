@@ -6,13 +6,13 @@ from asyncio import AbstractEventLoop, TimerHandle
 from threading import get_ident
 
 from poolhand.pool.monitor.watchdog import Watchdog
-from poolhand.pool.slots.attempt import Watched
+from poolhand.pool.slots.attempt import AttemptWatch
 from poolhand.runtime import Runtime
 
 REST_AFTER = 1.0  # seconds without a job
 
 
-class Attention:
+class LoopWatch:
     """Has the loop watched from the start on, or, where it `rests`, only while there are jobs.
 
     A watch costs some forty wake-ups a second. Where nothing but jobs could block a loop, and there
@@ -20,7 +20,7 @@ class Attention:
     """
 
     def __init__(
-        self, worker: Watched, loop: AbstractEventLoop, runtime: Runtime, rests: bool
+        self, worker: AttemptWatch, loop: AbstractEventLoop, runtime: Runtime, rests: bool
     ) -> None:
         self.thread = get_ident()
         self._worker = worker

@@ -18,7 +18,7 @@ from poolhand.contract import Change, Claim
 from poolhand.durable.calls.call_record import (
     CALL,
     CONTEXT,
-    Brief,
+    CallRecord,
     bound,
     bound_result,
     bound_to,
@@ -26,7 +26,7 @@ from poolhand.durable.calls.call_record import (
     read_brief,
 )
 from poolhand.durable.calls.returned import Returned, pack_returned
-from poolhand.durable.calls.task_registry import Code, Codes
+from poolhand.durable.calls.task_registry import TaskCode, TaskRegistry
 from poolhand.errors import BadSignature, JobLost, PoolhandError, UsageError, WireError
 from poolhand.rules import lifecycle
 from poolhand.rules.causes import call_cause, home_cause, key_cause, task_cause
@@ -42,15 +42,15 @@ MOST_REFUSED = 1000  # a claim names them all
 NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
 
-class Errand(Struct, frozen=True):
+class StoredAttempt(Struct, frozen=True):
     """A claim that can run: its code, the call to make, and what it was told.
 
     A closure has the whole `context` of its submitter, a task what it `brought` along of that.
     """
 
     claim: Claim
-    brief: Brief
-    code: Code | None
+    brief: CallRecord
+    code: TaskCode | None
     call: Callable[[], Any]
     alone: bool = False
     context: Context | None = None
@@ -65,25 +65,27 @@ class Errand(Struct, frozen=True):
         return Returned(value) if self.code is None else None
 
 
-class Hopeless(Struct, frozen=True):
+class Unrunnable(Struct, frozen=True):
     """A claim that cannot run, and what that means for its job."""
 
     claim: Claim
     outcome: Failed
 
 
-class Closure(Struct, frozen=True):
+class ClosureCall(Struct, frozen=True):
     """A call that lives in this process alone, in the context of its submitter."""
 
     call: Callable[[], Any]
     context: Context
 
     @classmethod
-    def of(cls, call: Callable[[], Any]) -> Closure:
+    def of(cls, call: Callable[[], Any]) -> ClosureCall:
         return cls(call, copy_context())
 
 
-def call_of(code: Code, brief: Brief, job: Job) -> tuple[Callable[[], Any], dict[str, Any]]:
+def call_of(
+    code: TaskCode, brief: CallRecord, job: Job
+) -> tuple[Callable[[], Any], dict[str, Any]]:
     """Return the call of a job, if it is its own, and what came along with it."""
     of_call = of_context = b""
     if code.signs:
@@ -103,7 +105,7 @@ class Executor:
 
     def __init__(
         self,
-        codes: Codes,
+        codes: TaskRegistry,
         pools: Callable[[], tuple[str, ...] | None] = lambda: None,
         *,
         is_home: bool = False,
@@ -111,11 +113,11 @@ class Executor:
         self.codes = codes
         self.pools = pools
         self.is_home = is_home
-        self.closures: dict[str, Closure] = {}
+        self.closures: dict[str, ClosureCall] = {}
         # Replaced, not changed: the thread of the store reads it.
         self._refused: tuple[object, frozenset[str]] = None, frozenset()
 
-    def prepare(self, claim: Claim, held: Held) -> Errand | Hopeless | Change:
+    def prepare(self, claim: Claim, held: Held) -> StoredAttempt | Unrunnable | Change:
         """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
         job_id = claim.job.id
         try:
@@ -128,7 +130,7 @@ class Executor:
             if not code.is_meant(brief.task, brief.source):
                 return self._refuse(claim, task_cause(brief.task))
         except Exception as error:
-            return Hopeless(claim, Failed(error, permanent=True))
+            return Unrunnable(claim, Failed(error, permanent=True))
         try:
             call, brought = call_of(code, brief, claim.job)
         except BadSignature as error:
@@ -137,12 +139,12 @@ class Executor:
             return self._misfit(claim, brief, code, error)
         except Exception as error:
             # Whatever the types of the user do when they are made.
-            return Hopeless(claim, Failed(error, permanent=True))
+            return Unrunnable(claim, Failed(error, permanent=True))
         # Nearly no job has crashed, and reading a retry rule costs as much as all the rest.
         alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
         if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
-            return Hopeless(claim, Failed(_never_alone(claim.job, code), permanent=True))
-        return Errand(claim, brief, code, call, alone, brought=brought)
+            return Unrunnable(claim, Failed(_never_alone(claim.job, code), permanent=True))
+        return StoredAttempt(claim, brief, code, call, alone, brought=brought)
 
     @property
     def refused(self) -> frozenset[str]:
@@ -154,7 +156,9 @@ class Executor:
         """Return the causes of jobs that wait for what is here."""
         return self.codes.causes()
 
-    def complete(self, errand: Errand, claim: Claim, value: Any, end: End) -> Change | Failed:
+    def complete(
+        self, errand: StoredAttempt, claim: Claim, value: Any, end: AttemptEnd
+    ) -> Change | Failed:
         """Say how a job that returned is kept; a value that cannot be kept is a failure."""
         code = errand.code
         try:
@@ -171,14 +175,16 @@ class Executor:
             return Failed(UsageError(text), permanent=True)
         return Change(lifecycle.complete(claim.job, data, end.at, end.ran), claim.token)
 
-    def settle(self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End) -> Change:
+    def settle(
+        self, claim: Claim, outcome: Outcome, policy: Retry | None, end: AttemptEnd
+    ) -> Change:
         """Say what became of a job that did not return a value."""
         assert not isinstance(outcome, Completed)
         job = lifecycle.settle(claim.job, outcome, policy, end.at, end.ran, end.roll)
         return _change(job, claim, _wait(job, outcome, end.at), end)
 
     def settle_surely(
-        self, claim: Claim, outcome: Outcome, policy: Retry | None, end: End
+        self, claim: Claim, outcome: Outcome, policy: Retry | None, end: AttemptEnd
     ) -> tuple[Change, Outcome]:
         """Settle also what breaks whoever looks at it; return the outcome that it counts as."""
         try:
@@ -187,7 +193,7 @@ class Executor:
             outcome = unreadable(claim.job.id)
             return self.settle(claim, outcome, policy, end), outcome
 
-    def lost(self, claim: Claim, brief: Brief, end: End) -> Change:
+    def lost(self, claim: Claim, brief: CallRecord, end: AttemptEnd) -> Change:
         """Say what becomes of a job whose own process died under it."""
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
@@ -201,17 +207,19 @@ class Executor:
         return set_aside(claim, cause)
 
     def _misfit(
-        self, claim: Claim, brief: Brief, code: Code, error: WireError
-    ) -> Hopeless | Change:
+        self, claim: Claim, brief: CallRecord, code: TaskCode, error: WireError
+    ) -> Unrunnable | Change:
         """Set aside a call that the version of the task that it was submitted to may accept."""
         if brief.version is None or brief.version == code.version:
-            return Hopeless(claim, Failed(error, permanent=True))
+            return Unrunnable(claim, Failed(error, permanent=True))
         cause = call_cause(brief.version, claim.job.name)
         change = self._refuse(claim, cause)
         fault = Fault(f"poolhand.errors.{type(error).__name__}", error.message)
         return replace(change, job=lifecycle.with_fault(change.job, writable(fault)))
 
-    def _closure(self, claim: Claim, brief: Brief, held: Held) -> Errand | Hopeless | Change:
+    def _closure(
+        self, claim: Claim, brief: CallRecord, held: Held
+    ) -> StoredAttempt | Unrunnable | Change:
         closure = self.closures.get(claim.job.id)
         if closure is None:
             if brief.home is not None and held(brief.home, claim.job.id):
@@ -221,11 +229,11 @@ class Executor:
                 "process that submitted it, and that is gone; register it as a task, or submit it "
                 "again"
             )
-            return Hopeless(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
-        return Errand(claim, brief, None, closure.call, context=closure.context)
+            return Unrunnable(claim, Failed(JobLost(text, job_id=claim.job.id), permanent=True))
+        return StoredAttempt(claim, brief, None, closure.call, context=closure.context)
 
 
-class End(Struct, frozen=True):
+class AttemptEnd(Struct, frozen=True):
     """How an attempt ended: when, after how long, with a number for the jitter of a retry."""
 
     at: datetime
@@ -245,9 +253,9 @@ def set_aside(claim: Claim, cause: str) -> Change:
     return Change(lifecycle.set_aside(claim.job, cause), claim.token)
 
 
-def _unverified(claim: Claim, error: BadSignature) -> Hopeless | Change:
+def _unverified(claim: Claim, error: BadSignature) -> Unrunnable | Change:
     if error.missing_key is None:
-        return Hopeless(claim, Failed(error, permanent=True))
+        return Unrunnable(claim, Failed(error, permanent=True))
     # Another worker may have it: a new key does not reach all of them at once.
     return set_aside(claim, key_cause(error.missing_key, claim.job.name))
 
@@ -289,7 +297,7 @@ def loss_of(job: Job) -> JobLost:
     return JobLost(f"job {job.id} was lost: {text}", job_id=job.id)
 
 
-def _told(claim: Claim) -> Brief | None:
+def _told(claim: Claim) -> CallRecord | None:
     try:
         return read_brief(claim.brief, claim.job.id)
     except PoolhandError:
@@ -300,12 +308,12 @@ def _lost(text: str) -> Fault:
     return Fault("poolhand.errors.JobLost", text)
 
 
-def _is_proven_enough(job: Job, brief: Brief) -> bool:
+def _is_proven_enough(job: Job, brief: CallRecord) -> bool:
     """Tell whether a job that should run alone, and cannot, has had its last chance in company."""
     return (brief.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
 
 
-def _never_alone(job: Job, code: Code) -> JobLost:
+def _never_alone(job: Job, code: TaskCode) -> JobLost:
     return JobLost(
         f"job {job.id} was lost: {job.crashes} processes that ran it died, and "
         f"{code.unfindable().message}",
@@ -320,7 +328,7 @@ def is_own_loss(outcome: Outcome, job: Job) -> bool:
     return type(error) is JobLost and error.job_id == job.id
 
 
-def _change(job: Job, claim: Claim, wait: float | None, end: End) -> Change:
+def _change(job: Job, claim: Claim, wait: float | None, end: AttemptEnd) -> Change:
     if end.fault is not None:
         job = lifecycle.with_fault(job, writable(end.fault))
     return Change(job, claim.token, wait=wait, stuck=end.stuck)

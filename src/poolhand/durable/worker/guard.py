@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from poolhand.context import running
-from poolhand.durable.worker.running_claim import StoredWork
+from poolhand.durable.worker.running_claim import RunningClaim
 from poolhand.pool.slots.runner import own_task
 
 
-class Guarded(Protocol):
+class GuardedWorker(Protocol):
     """A worker, as its guard sees it."""
 
     @property
@@ -27,7 +27,7 @@ class Guarded(Protocol):
     def stopped(self) -> bool: ...
 
     @property
-    def running(self) -> Mapping[int, StoredWork]: ...
+    def running(self) -> Mapping[int, RunningClaim]: ...
 
     def reclaim(self) -> None:
         """See to what was ended before it could begin."""
@@ -36,10 +36,10 @@ class Guarded(Protocol):
         """Give back what runs: the loop is about to end."""
 
 
-class Guard:
+class LoopGuard:
     """A task that stands among all others of a loop, and falls with them."""
 
-    def __init__(self, worker: Guarded) -> None:
+    def __init__(self, worker: GuardedWorker) -> None:
         self._worker = worker
         self._by_job = False
         self._task = self._standing()

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from poolhand.contract import Change, Claim, Replaced, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, ReplacedJob
 from poolhand.durable.client.outcomes import Outcomes
-from poolhand.durable.connection.store_thread import Keeper
+from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.durable.leases.heartbeat import Heartbeat
-from poolhand.durable.streams.event_writer import Chronicle
-from poolhand.durable.streams.job_api import Ledger
+from poolhand.durable.streams.event_writer import EventWriter
+from poolhand.durable.streams.job_api import JobStoreApi
 from poolhand.durable.worker.executor import hand_back, unwritable
 from poolhand.errors import StoreError
 
@@ -27,7 +27,7 @@ STEP_ASIDE = 0.05  # for those who can run what was passed on
 Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]]
 
 
-class Done(Struct, frozen=True):
+class SettledClaim(Struct, frozen=True):
     """What became of a claimed job, and what it raised, for those who wait in this process.
 
     `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
@@ -47,11 +47,11 @@ class Delivery(Struct, frozen=True):
     """What the hand brings: new claims, and which of the things done were written."""
 
     claims: tuple[Claim, ...]
-    written: tuple[Done, ...] = ()
-    refused: tuple[Done, ...] = ()
+    written: tuple[SettledClaim, ...] = ()
+    refused: tuple[SettledClaim, ...] = ()
 
 
-class Served(Protocol):
+class ServedPools(Protocol):
     """Whom a hand works for, on another loop."""
 
     @property
@@ -64,11 +64,11 @@ class Served(Protocol):
 
     def deliver(self, delivery: Delivery) -> None: ...
 
-    def left_behind(self) -> list[Done]:
+    def left_behind(self) -> list[SettledClaim]:
         """Return what is to be written for a crew that is gone."""
 
 
-class Hand:
+class Dispatcher:
     """Settles what is done and claims for the slots that are free, both in one write.
 
     While a write is on its way, what comes gathers for the next. What could not be written is kept
@@ -77,12 +77,12 @@ class Hand:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: StoreThread,
         heart: Heartbeat,
         outcomes: Outcomes,
-        telling: tuple[Chronicle, Ledger],
+        telling: tuple[EventWriter, JobStoreApi],
         choose: Choose,
-        served: Served,
+        served: ServedPools,
     ) -> None:
         self._keeper = keeper
         self._heart = heart
@@ -90,8 +90,8 @@ class Hand:
         self._chronicle, self._ledger = telling
         self._choose = choose
         self._served = served
-        self._mail: deque[tuple[Sequence[Done], Sequence[int], Sequence[int]]] = deque()
-        self._done: list[Done] = []
+        self._mail: deque[tuple[Sequence[SettledClaim], Sequence[int], Sequence[int]]] = deque()
+        self._done: list[SettledClaim] = []
         self._free: list[int] = []
         self._released: list[int] = []
         self._wake = asyncio.Event()
@@ -103,7 +103,9 @@ class Hand:
         self._closing = self._deserted = False
         self._writing = False
 
-    def put(self, done: Sequence[Done], free: Sequence[int], released: Sequence[int]) -> None:
+    def put(
+        self, done: Sequence[SettledClaim], free: Sequence[int], released: Sequence[int]
+    ) -> None:
         """Take over what is done, which slots are free, which tokens have left theirs.
 
         From any thread. What was put is written even if the order of calls is lost on the way.
@@ -233,7 +235,7 @@ class Hand:
             raise error
         self._keeper.trouble("worker", error)
 
-    def _kept(self, done: list[Done], error: BaseException) -> list[Done]:
+    def _kept(self, done: list[SettledClaim], error: BaseException) -> list[SettledClaim]:
         """Return what is tried again after a failure.
 
         A store that is away comes back. Anything else is the fault of one thing that cannot be
@@ -243,13 +245,15 @@ class Hand:
             return done
         if len(done) == 1:
             (one,) = done
-            return [] if one.poor else [Done(unwritable(one.change, error), error, poor=True)]
+            return (
+                [] if one.poor else [SettledClaim(unwritable(one.change, error), error, poor=True)]
+            )
         self._one_by_one = True
         return done
 
-    async def _exchange(self, done: list[Done], free: list[int]) -> Replaced:
+    async def _exchange(self, done: list[SettledClaim], free: list[int]) -> ReplacedJob:
         store = self._keeper.store
-        wanted = Wanted(self._heart.owner.id, tuple(free), *self._choose()) if free else None
+        wanted = ClaimRequest(self._heart.owner.id, tuple(free), *self._choose()) if free else None
         for one in done:
             if one.value is not None or one.error is not None:
                 self._outcomes.expect(one.change.job, one.value, one.error)
@@ -262,13 +266,13 @@ class Hand:
             self._ledger.over(tokens)
             return replaced
         claims = () if wanted is None else tuple(await store.claim(wanted))
-        return Replaced((), claims)
+        return ReplacedJob((), claims)
 
-    def _tell(self, done: list[Done], replaced: Replaced) -> None:
+    def _tell(self, done: list[SettledClaim], replaced: ReplacedJob) -> None:
         claims = replaced.claims
         if claims and not self._claiming:
             # They were on their way when their worker took no more.
-            self._done += [Done(hand_back(claim), begun=False) for claim in claims]
+            self._done += [SettledClaim(hand_back(claim), begun=False) for claim in claims]
             self._wake.set()
             claims = ()
         if not done and not claims:
@@ -276,8 +280,8 @@ class Hand:
         at = self._keeper.runtime.monotonic()
         for claim in claims:
             self._outcomes.meet(claim.job, at)
-        written: list[Done] = []
-        refused: list[Done] = []
+        written: list[SettledClaim] = []
+        refused: list[SettledClaim] = []
         for one, made in zip(done, replaced.made, strict=True):
             job = one.change.job
             (written if made else refused).append(one)

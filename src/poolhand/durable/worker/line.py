@@ -10,25 +10,25 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from poolhand.contract import Claim
-from poolhand.durable.catalogue import Published
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.catalogue import PublishedTasks
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.worker.executor import hand_back, stopped
-from poolhand.durable.worker.hand import Choose, Delivery, Done, Hand
-from poolhand.durable.worker.running_claim import StoredWork
-from poolhand.durable.worker.tray import Tray
+from poolhand.durable.worker.hand import Choose, Delivery, Dispatcher, SettledClaim
+from poolhand.durable.worker.running_claim import RunningClaim
+from poolhand.durable.worker.tray import SettleQueue
 from poolhand.pool.engine.drain import STOP_GRACE
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules.waits.nested_waits import WorkerSlots
 
 
-class Crew(Protocol):
+class WorkerSide(Protocol):
     """What a worker does when it is told; on its own loop."""
 
     @property
     def loop(self) -> AbstractEventLoop: ...
 
     @property
-    def running(self) -> Mapping[int, StoredWork]:
+    def running(self) -> Mapping[int, RunningClaim]:
         """What runs, by its token."""
 
     @property
@@ -36,7 +36,7 @@ class Crew(Protocol):
         """The tokens of jobs that are over while their code still runs."""
 
     @property
-    def slots(self) -> Slots[StoredWork]: ...
+    def slots(self) -> Slots[RunningClaim]: ...
 
     def receive(self) -> None: ...
 
@@ -49,22 +49,22 @@ class Crew(Protocol):
     def stop_now(self, grace: float) -> None: ...
 
 
-class Line:
+class DispatcherLine:
     """A worker as the keeper knows it: one that holds leases, and one that claims.
 
     All but `begin` happens on the keeper's loop. The worker puts things on the `tray`; what is
     brought to it waits as `claims` and `news`.
     """
 
-    def __init__(self, station: Station, choose: Choose, crew: Crew) -> None:
+    def __init__(self, station: StoreConnection, choose: Choose, crew: WorkerSide) -> None:
         self.task: Task[None] | None = None
         self.claims: deque[Claim] = deque()
         self.news: deque[Delivery] = deque()
-        self.catalogue: Published | None = None
+        self.catalogue: PublishedTasks | None = None
         self._station = station
         self._choose = choose
         self._crew = crew
-        self.hand = Hand(
+        self.hand = Dispatcher(
             station.keeper,
             station.heart,
             station.outcomes,
@@ -72,7 +72,7 @@ class Line:
             choose,
             self,
         )
-        self.tray = Tray(crew.loop, self.hand)
+        self.tray = SettleQueue(crew.loop, self.hand)
 
     def begin(self) -> None:
         """Let the keeper know the worker; on the worker's loop."""
@@ -150,7 +150,7 @@ class Line:
         self.hand.close()
         self._tell(self._crew.stop_now, STOP_GRACE)
 
-    def left_behind(self) -> list[Done]:
+    def left_behind(self) -> list[SettledClaim]:
         """Return what a loop that was closed in the middle of everything did not send."""
         self.tray.send()
         self.hand.put((), (), tuple(self._crew.stuck))
@@ -158,7 +158,7 @@ class Line:
         begun = [work.claim for work in self._crew.running.values() if not work.lost]
         changes = [stopped(claim, at) for claim in begun]
         changes += [hand_back(claim) for claim in self.claims]
-        return [Done(change) for change in changes]
+        return [SettledClaim(change) for change in changes]
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):

@@ -17,7 +17,7 @@ from poolhand.pool.slots.runner import start_task
 from poolhand.rules.job import Job
 
 
-class Callbacks:
+class OnDeadCallbacks:
     """Calls `on_dead`, each time in a task of its own, not in the middle of what is settled."""
 
     def __init__(self, loop: AbstractEventLoop, events: Events) -> None:

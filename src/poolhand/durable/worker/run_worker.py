@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from poolhand.durable.client.sync_ticket import has_loop
-from poolhand.durable.connection.opening import Opening
+from poolhand.durable.connection.opening import ConnectionSlot
 from poolhand.durable.worker.unfinished import stopped_text, stopping_text
-from poolhand.durable.worker.worker import Shift, ShiftReport
+from poolhand.durable.worker.worker import Worker, WorkerReport
 from poolhand.errors import UsageError
 from poolhand.rules.values.escape import safe
 
@@ -50,7 +50,7 @@ class SignalStop:
     KeyboardInterrupt would make it fail.
     """
 
-    def __init__(self, shift: Shift, drain_timeout: float, loop: AbstractEventLoop) -> None:
+    def __init__(self, shift: Worker, drain_timeout: float, loop: AbstractEventLoop) -> None:
         self._shift = shift
         self._drain_timeout = drain_timeout
         self._loop = loop
@@ -75,7 +75,7 @@ class SignalStop:
             if before is not None:
                 signal.signal(number, before)
 
-    async def run(self) -> ShiftReport:
+    async def run(self) -> WorkerReport:
         """Start the worker, wait for the first signal, drain."""
         self._task = asyncio.current_task()
         try:
@@ -83,7 +83,7 @@ class SignalStop:
         except asyncio.CancelledError:
             if not self._count:
                 raise
-            return ShiftReport(0, 0, 0, 0, 0.0)
+            return WorkerReport(0, 0, 0, 0, 0.0)
         self._started = True
         if not self._count:
             await self._asked.wait()
@@ -129,11 +129,11 @@ class SignalStop:
 
 
 def run_until_signal(
-    shift: Shift,
+    shift: Worker,
     drain_timeout: float,
-    opening: Opening,
+    opening: ConnectionSlot,
     close: Callable[[], Awaitable[None]],
-) -> ShiftReport:
+) -> WorkerReport:
     """Run a worker until a signal has stopped it, then close its store."""
     with asyncio.Runner() as runner:
         stop = SignalStop(shift, drain_timeout, runner.get_loop())
@@ -146,8 +146,8 @@ def run_until_signal(
 
 
 async def _run_and_close(
-    stop: SignalStop, opening: Opening, close: Callable[[], Awaitable[None]]
-) -> ShiftReport:
+    stop: SignalStop, opening: ConnectionSlot, close: Callable[[], Awaitable[None]]
+) -> WorkerReport:
     try:
         report = await stop.run()
         if report.stuck and opening.current is not None:

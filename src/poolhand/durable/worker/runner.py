@@ -11,27 +11,27 @@ from typing import Any
 
 from poolhand.contract import Change, Claim
 from poolhand.durable.calls.capture import close_output
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.leases.stuck_slots import StuckSlots
-from poolhand.durable.streams.execution_log import Tried, logged
-from poolhand.durable.worker.announcing import Announcing
-from poolhand.durable.worker.attention import Attention
+from poolhand.durable.streams.execution_log import AttemptLine, logged
+from poolhand.durable.worker.announcing import Announcer
+from poolhand.durable.worker.attention import LoopWatch
 from poolhand.durable.worker.executor import (
-    End,
-    Errand,
+    AttemptEnd,
     Executor,
-    Hopeless,
+    StoredAttempt,
+    Unrunnable,
     hand_back,
     is_own_loss,
     loss_of,
     stopped,
 )
-from poolhand.durable.worker.guard import Guard
-from poolhand.durable.worker.hand import Done
-from poolhand.durable.worker.line import Line
-from poolhand.durable.worker.running_claim import StoredWork
+from poolhand.durable.worker.guard import LoopGuard
+from poolhand.durable.worker.hand import SettledClaim
+from poolhand.durable.worker.line import DispatcherLine
+from poolhand.durable.worker.running_claim import RunningClaim
 from poolhand.durable.worker.set_aside import StoreLookup
-from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.settings import WorkerSettings
 from poolhand.errors import PoolhandError
 from poolhand.observe import events
 from poolhand.observe.stalls import warn_stuck
@@ -39,7 +39,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.drain import STOP_GRACE
 from poolhand.pool.engine.outbox import Outbox
 from poolhand.pool.slots.attempt import Attempt
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 from poolhand.pool.slots.fault import error_of, fault_of
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules import lifecycle
@@ -51,7 +51,7 @@ CANCEL_GRACE = 5.0
 LAST_WORDS = 2.0
 
 
-class Worker:
+class ClaimRunner:
     """Runs claims in its slots, on one event loop; its hand on the keeper claims and writes.
 
     Every claim ends in exactly one change, unless its lease is lost: then whatever becomes of it
@@ -60,16 +60,16 @@ class Worker:
 
     def __init__(
         self,
-        station: Station,
+        station: StoreConnection,
         executor: Executor,
         configs: Mapping[str, PoolConfig],
-        terms: WorkTerms,
+        terms: WorkerSettings,
     ) -> None:
         self.label = "worker"
         self.events = station.events
         self.stopped = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
-        self.running: dict[int, StoredWork] = {}
+        self.running: dict[int, RunningClaim] = {}
         self.stuck = StuckSlots(station.keeper, station.heart, lambda: len(self.slots.all))
         self.handed_back = 0
         self.wedged = False
@@ -82,22 +82,22 @@ class Worker:
         self._configs = configs
         runtime = station.keeper.runtime
         self._random = runtime.random
-        self._clock = Clock(runtime)
+        self._clock = PoolClock(runtime)
         lookup = StoreLookup(station, executor.codes.candidates, lambda: self.line.catalogue)
         told = self.loop, self.events, configs, self._tell
-        self.announcing = Announcing(*told, lookup, self._clock)
+        self.announcing = Announcer(*told, lookup, self._clock)
         self._context = copy_context()
         self._outbox = Outbox(self.events)
-        self.attention = Attention(self, self.loop, runtime, terms.rests)
-        self.slots: Slots[StoredWork] = Slots(
+        self.attention = LoopWatch(self, self.loop, runtime, terms.rests)
+        self.slots: Slots[RunningClaim] = Slots(
             "worker", self, self.loop, runtime, self._clock, self.events
         )
         self.slots.prepare_children(terms.before)
         self.slots.resize(terms.slots)
-        self.line = Line(station, self._choose, self)
+        self.line = DispatcherLine(station, self._choose, self)
         self.tray = self.line.tray
         self._refusing = False
-        self._guard = Guard(self)
+        self._guard = LoopGuard(self)
 
     def begin(self) -> None:
         """Start to claim."""
@@ -177,18 +177,18 @@ class Worker:
                 self._stop(work, CANCEL_GRACE if config is None else config.cancel_grace)
         self.done()
 
-    def _stop(self, work: StoredWork, grace: float) -> None:
+    def _stop(self, work: RunningClaim, grace: float) -> None:
         self.slots.cancel(work.place, grace, self._clock.now())
 
     # What the slots tell.
 
-    def marked(self, attempt: Attempt[StoredWork], mark: str) -> None:
+    def marked(self, attempt: Attempt[RunningClaim], mark: str) -> None:
         work = attempt.work
         if mark != "cancel":
             work.job = lifecycle.mark(work.job, mark)
         self._tell(events.JobMarked(work.job.pool, work.job, mark))
 
-    def completed(self, attempt: Attempt[StoredWork], value: Any, now: float) -> None:
+    def completed(self, attempt: Attempt[RunningClaim], value: Any, now: float) -> None:
         work = attempt.work
         end = self._end(attempt, None, now)
         change = self._executor.complete(work.errand, work.claim, value, end)
@@ -197,14 +197,14 @@ class Worker:
             self.failed(attempt, change, now)
         else:
             change = self._logged(change, work, value)
-            self._finish(work, Done(change, None, work.errand.own(value)))
+            self._finish(work, SettledClaim(change, None, work.errand.own(value)))
             self._vacate(attempt)
 
-    def failed(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
+    def failed(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         self._vacate(attempt)
 
-    def gave_up(self, attempt: Attempt[StoredWork], outcome: Outcome, now: float) -> None:
+    def gave_up(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
         work = attempt.work
         is_late = isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT
         # A child that was killed only takes a moment to be gone.
@@ -219,7 +219,7 @@ class Worker:
             self._settle(attempt, outcome, now, stuck=True)
         self.done()
 
-    def recovered(self, attempt: Attempt[StoredWork], now: float) -> None:
+    def recovered(self, attempt: Attempt[RunningClaim], now: float) -> None:
         work = attempt.work
         self._tell(events.SlotFreed(work.job.pool, attempt.slot.id))
         if work.token in self.running:
@@ -229,7 +229,7 @@ class Worker:
             self.stuck.discard(work.token)
         self._vacate(attempt)
 
-    def vanished(self, attempt: Attempt[StoredWork], why: str) -> None:
+    def vanished(self, attempt: Attempt[RunningClaim], why: str) -> None:
         job = attempt.work.job
         self._tell(events.WorkerVanished(job.pool, job, attempt.slot.id, why))
 
@@ -260,10 +260,10 @@ class Worker:
         errand = hand_back(claim) if self._refusing else self._executor.prepare(claim, held)
         if isinstance(errand, Change):
             self.tray.free(claim.slot)
-            self.tray.put(Done(errand, begun=False))
+            self.tray.put(SettledClaim(errand, begun=False))
             return
-        work = errand if isinstance(errand, Hopeless) else self._work(errand)
-        if isinstance(work, Hopeless):
+        work = errand if isinstance(errand, Unrunnable) else self._work(errand)
+        if isinstance(work, Unrunnable):
             self.tray.free(claim.slot)
             self._despair(work)
             return
@@ -273,23 +273,23 @@ class Worker:
         attempt = self.slots.start(work, now, claim.slot)
         self._tell(events.JobStarted(work.job.pool, work.job, attempt.slot.id))
 
-    def _work(self, errand: Errand) -> StoredWork | Hopeless:
+    def _work(self, errand: StoredAttempt) -> RunningClaim | Unrunnable:
         try:
             errand = self._terms.timed(errand)
-            return StoredWork(errand, self, self._context, self.station)
+            return RunningClaim(errand, self, self._context, self.station)
         except Exception as error:
-            return Hopeless(errand.claim, Failed(error, permanent=True))
+            return Unrunnable(errand.claim, Failed(error, permanent=True))
 
-    def _despair(self, hopeless: Hopeless) -> None:
+    def _despair(self, hopeless: Unrunnable) -> None:
         outcome = hopeless.outcome
-        end = End(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
+        end = AttemptEnd(self._clock.wall(), 0.0, self._random.random(), fault_of(outcome.error))
         change = self._executor.settle(hopeless.claim, outcome, None, end)
-        self.tray.put(Done(change, error_of(change.job, outcome)))
+        self.tray.put(SettledClaim(change, error_of(change.job, outcome)))
 
     # Steps.
 
     def _settle(
-        self, attempt: Attempt[StoredWork], outcome: Outcome, now: float, stuck: bool = False
+        self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float, stuck: bool = False
     ) -> None:
         work = attempt.work
         if self._gives_back(attempt, outcome):
@@ -304,15 +304,15 @@ class Worker:
             change, outcome = self._executor.settle_surely(work.claim, outcome, policy, end)
         change = self._logged(change, work)
         failed = isinstance(outcome, Failed)
-        self._finish(work, Done(change, error_of(change.job, outcome), failed=failed))
+        self._finish(work, SettledClaim(change, error_of(change.job, outcome), failed=failed))
 
-    def _logged(self, change: Change, work: StoredWork, value: Any = None) -> Change:
+    def _logged(self, change: Change, work: RunningClaim, value: Any = None) -> Change:
         if work.job.session is None:
             return change
-        tried = Tried(work.job.attempts, self.station.heart.owner.id, work.errand.call)
+        tried = AttemptLine(work.job.attempts, self.station.heart.owner.id, work.errand.call)
         return logged(change, tried, self._clock.wall(), value)
 
-    def _gives_back(self, attempt: Attempt[StoredWork], outcome: Outcome) -> bool:
+    def _gives_back(self, attempt: Attempt[RunningClaim], outcome: Outcome) -> bool:
         """Tell whether an attempt ended because this process wanted it to, and nobody else did."""
         work = attempt.work
         if work.wished:
@@ -325,27 +325,27 @@ class Worker:
 
     def _end(
         self,
-        attempt: Attempt[StoredWork],
+        attempt: Attempt[RunningClaim],
         error: BaseException | None,
         now: float,
         stuck: bool = False,
-    ) -> End:
+    ) -> AttemptEnd:
         fault = None if error is None else fault_of(error)
         ran = now - attempt.began
-        return End(self._clock.wall(), ran, self._random.random(), fault, stuck)
+        return AttemptEnd(self._clock.wall(), ran, self._random.random(), fault, stuck)
 
-    def _return(self, attempt: Attempt[StoredWork]) -> None:
+    def _return(self, attempt: Attempt[RunningClaim]) -> None:
         """Give a claim back as if it had not begun, unless what was begun must not begin again."""
         work = attempt.work
         work.given_back = True
         change = stopped(work.claim, self._clock.wall(), attempt.entered)
         if change.job.status is Status.FAILED:
-            self._finish(work, Done(self._logged(change, work), loss_of(change.job)))
+            self._finish(work, SettledClaim(self._logged(change, work), loss_of(change.job)))
         else:
             self.handed_back += not work.lost
-            self._finish(work, Done(change))
+            self._finish(work, SettledClaim(change))
 
-    def _finish(self, work: StoredWork, done: Done) -> None:
+    def _finish(self, work: RunningClaim, done: SettledClaim) -> None:
         """Hand a claim back to the keeper, unless it is not ours any more."""
         close_output(work.shelf)
         # First: the hand may look at this moment whether there is anything left to come.
@@ -356,7 +356,7 @@ class Worker:
         del self.running[work.token]
         work.call = None
 
-    def _vacate(self, attempt: Attempt[StoredWork]) -> None:
+    def _vacate(self, attempt: Attempt[RunningClaim]) -> None:
         if not self.running:
             self.attention.relax()
         self._offer(attempt.slot.index)

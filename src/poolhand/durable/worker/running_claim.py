@@ -14,30 +14,30 @@ from poolhand.contract import Claim
 from poolhand.durable.calls.attribution import attributed_level
 from poolhand.durable.calls.capture import is_capturing
 from poolhand.durable.calls.task_registry import PARCELS, run_apart
-from poolhand.durable.streams.event_writer import Chronicle
-from poolhand.durable.streams.job_api import Ledger
-from poolhand.durable.worker.executor import Errand
+from poolhand.durable.streams.event_writer import EventWriter
+from poolhand.durable.streams.job_api import JobStoreApi
+from poolhand.durable.worker.executor import StoredAttempt
 from poolhand.pool.engine.work import where_to_run
-from poolhand.pool.options import Options, Terms, deadlines
-from poolhand.pool.slots.attempt import Watched
+from poolhand.pool.options import Options, SubmitTerms, deadlines
+from poolhand.pool.slots.attempt import AttemptWatch
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.job import Job
-from poolhand.rules.streams import Kind
+from poolhand.rules.streams import StreamKind
 
 _OPTIONS = Options()
 
 
-class Hearing(Protocol):
+class AttemptListener(Protocol):
     """Where running jobs are heard."""
 
     @property
-    def chronicle(self) -> Chronicle: ...
+    def chronicle(self) -> EventWriter: ...
 
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> JobStoreApi: ...
 
 
-class StoredWork:
+class RunningClaim:
     """What a slot runs for a claim.
 
     `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
@@ -63,14 +63,16 @@ class StoredWork:
         "wished",
     )
 
-    def __init__(self, errand: Errand, host: Watched, context: Context, hearing: Hearing) -> None:
+    def __init__(
+        self, errand: StoredAttempt, host: AttemptWatch, context: Context, hearing: AttemptListener
+    ) -> None:
         brief = errand.brief
         self._hearing = hearing
         self.shelf: dict[str, Any] = {} if errand.code is None else {PARCELS: errand.code.parcels}
         self.errand = errand
         self.host = host
         self.job: Job = errand.job
-        self.terms = Terms(
+        self.terms = SubmitTerms(
             _OPTIONS, errand.job, False, *deadlines(brief.soft_timeout, brief.timeout)
         )
         self.call: Callable[[], Any] | bytes | None
@@ -102,7 +104,7 @@ class StoredWork:
         return self.context
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        return self._hearing.chronicle.tell(self.job, self.token, Kind(kind), data)
+        return self._hearing.chronicle.tell(self.job, self.token, StreamKind(kind), data)
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
         return self._hearing.ledger.ask(self.job, self.token, verb, details)
@@ -111,7 +113,7 @@ class StoredWork:
         return self._hearing.ledger.ask_sync(self.job, self.token, verb, details)
 
 
-def _where(errand: Errand) -> tuple[str, Callable[[], Any] | bytes]:
+def _where(errand: StoredAttempt) -> tuple[str, Callable[[], Any] | bytes]:
     """Return where a call is made, and the call as it is made there."""
     code, call = errand.code, errand.call
     if code is None:

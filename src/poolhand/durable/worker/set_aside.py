@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from poolhand.durable.catalogue import Published
+from poolhand.durable.catalogue import PublishedTasks
 from poolhand.durable.client.explain import known_task
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import StoreError
 from poolhand.observe.events import Events, JobSetAside
 from poolhand.observe.failures import FailureLog
@@ -44,9 +44,9 @@ class StoreLookup:
 
     def __init__(
         self,
-        station: Station,
+        station: StoreConnection,
         candidates: Callable[[str], list[str]],
-        catalogue: Callable[[], Published | None],
+        catalogue: Callable[[], PublishedTasks | None],
     ) -> None:
         self._station = station
         self.candidates = candidates

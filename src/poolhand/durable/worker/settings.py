@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from poolhand.durable.worker.executor import Errand
+from poolhand.durable.worker.executor import StoredAttempt
 from poolhand.errors import UsageError
 from poolhand.pool.engine.drain import STOP_GRACE
 from poolhand.rules.scaling.pool_size import SLOTS_ALLOWED, are_slots
@@ -24,7 +24,7 @@ from poolhand.rules.validation import (
 DRAIN_TIMEOUT = 30.0
 
 
-class WorkTerms(Struct, frozen=True):
+class WorkerSettings(Struct, frozen=True):
     """What a worker goes by.
 
     After `quota` attempts it takes no more. `soft_timeout` and `hard_timeout` hold for jobs that
@@ -45,7 +45,7 @@ class WorkTerms(Struct, frozen=True):
     rests: bool = False
     before: bytes | None = None
 
-    def timed(self, errand: Errand) -> Errand:
+    def timed(self, errand: StoredAttempt) -> StoredAttempt:
         """Give a job without timeouts those that are usual here."""
         brief, soft, hard = errand.brief, self.soft_timeout, self.hard_timeout
         has_own = brief.timeout is not None or brief.soft_timeout is not None
@@ -56,7 +56,7 @@ class WorkTerms(Struct, frozen=True):
 
 def checked_terms(
     slots: int, pools: Iterable[str] | None, drain_timeout: Seconds, captures: bool
-) -> WorkTerms:
+) -> WorkerSettings:
     """Return the terms that somebody asked for, or raise everything that is wrong with them."""
     faults, within = [], to_seconds(drain_timeout)
     if not are_slots(slots):
@@ -70,7 +70,7 @@ def checked_terms(
         faults.append(_not_names(pools))
     if faults:
         raise UsageError("worker: " + "; ".join(faults))
-    return WorkTerms(slots, names, within, captures)
+    return WorkerSettings(slots, names, within, captures)
 
 
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:

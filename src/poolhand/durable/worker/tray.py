@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 
-from poolhand.durable.worker.hand import Done, Hand
+from poolhand.durable.worker.hand import Dispatcher, SettledClaim
 
 
-class Tray:
+class SettleQueue:
     """Gathers what is done, which slots are free and which tokens have left theirs."""
 
-    def __init__(self, loop: AbstractEventLoop, hand: Hand) -> None:
+    def __init__(self, loop: AbstractEventLoop, hand: Dispatcher) -> None:
         self._loop = loop
         self._hand = hand
-        self._done: list[Done] = []
+        self._done: list[SettledClaim] = []
         self._free: list[int] = []
         self._released: list[int] = []
         self._sends_soon = False
@@ -23,7 +23,7 @@ class Tray:
         """Whether something lies here that is to be written."""
         return bool(self._done or self._released)
 
-    def put(self, done: Done) -> None:
+    def put(self, done: SettledClaim) -> None:
         self._done.append(done)
         self._send_soon()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from poolhand.durable.leases.heartbeat import LEASE
-from poolhand.durable.worker.running_claim import StoredWork
+from poolhand.durable.worker.running_claim import RunningClaim
 from poolhand.rules.values.escape import safe
 
 MOST_NAMED = 5
@@ -30,7 +30,7 @@ class Unfinished(Struct, frozen=True):
         return f"job {self.id} of task {safe(self.name[:LONGEST_NAME])!r}"
 
 
-def unfinished(work: StoredWork, stuck: bool = False) -> Unfinished:
+def unfinished(work: RunningClaim, stuck: bool = False) -> Unfinished:
     """Return what is to be said of a job that runs."""
     job, brief = work.job, work.errand.brief
     return Unfinished(job.id, job.name, work.run_in == "thread", not brief.rerun, stuck)

@@ -20,7 +20,7 @@ MAIN = ("__main__", "__mp_main__")  # the second is what a child calls the scrip
 Call = Callable[[], Any]
 
 
-class Name(NamedTuple):
+class WarmUpName(NamedTuple):
     """How a child finds a warm-up: as the one of that number under its name, or just by its name.
 
     The first is what importing its module registers there; lambdas and methods are found so too.
@@ -59,7 +59,7 @@ class WarmUps:
     """The warm-ups of an app, in the order in which they were registered."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Name, Call]] = []
+        self._calls: list[tuple[WarmUpName, Call]] = []
         self._begun: dict[tuple[int, int], Future[bool]] = {}
 
     def add(self, call: Call) -> None:
@@ -70,7 +70,7 @@ class WarmUps:
         module = MAIN[0] if module in MAIN else module
         path = getattr(call, "__qualname__", None) or type(call).__qualname__
         known = _registered.setdefault((module, path), [])
-        self._calls.append((Name(module, path, len(known), "<" not in path), call))
+        self._calls.append((WarmUpName(module, path, len(known), "<" not in path), call))
         known.append(call)
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class WarmUps:
 
 def run_apart(names: tuple[tuple[str, str, int, bool], ...]) -> None:
     """Do the warm-ups of these names in a child, which has to find them first."""
-    told = [Name(*name) for name in names]
+    told = [WarmUpName(*name) for name in names]
     for name in told:
         if name.module:
             import_module(name.module)
@@ -115,7 +115,7 @@ def run_apart(names: tuple[tuple[str, str, int, bool], ...]) -> None:
             asyncio.run(_await(made))
 
 
-def _found(name: Name) -> Call:
+def _found(name: WarmUpName) -> Call:
     known = _registered.get((name.module, name.path), [])
     if name.number < len(known):
         return known[name.number]

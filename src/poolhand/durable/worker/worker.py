@@ -13,12 +13,12 @@ from typing import Self
 from msgspec import Struct
 
 from poolhand.durable.calls.capture import begin_capture, end_capture
-from poolhand.durable.catalogue import Published
-from poolhand.durable.client.ticket import Opened
-from poolhand.durable.connection.connection import Station
+from poolhand.durable.catalogue import PublishedTasks
+from poolhand.durable.client.ticket import OpenStore
+from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.worker.executor import Executor
-from poolhand.durable.worker.runner import Worker
-from poolhand.durable.worker.settings import WorkTerms
+from poolhand.durable.worker.runner import ClaimRunner
+from poolhand.durable.worker.settings import WorkerSettings
 from poolhand.durable.worker.unfinished import Unfinished, unfinished
 from poolhand.errors import StoreError, UsageError
 from poolhand.misuse import explain_misuse
@@ -29,14 +29,14 @@ from poolhand.pool.slots.runner import own_task
 from poolhand.rules.job import Job
 from poolhand.rules.scaling.farm_settings import drain_within
 from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, shown, to_seconds
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 _log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
 
 
-class ShiftReport(View, frozen=True):
+class WorkerReport(PlainView, frozen=True):
     """What a worker did: attempts that ended, jobs given back, code that would not stop.
 
     `completed` and `failed` count what was written: a result that cannot be stored is a failure.
@@ -49,20 +49,20 @@ class ShiftReport(View, frozen=True):
     seconds: float
 
 
-class Hooks(Struct, frozen=True):
+class WorkerHooks(Struct, frozen=True):
     """Who is told what of a worker: `heard` what ends in it, `begun` that it works.
 
     `before` is awaited before it claims anything; `catalogue` lists the tasks to publish.
     """
 
     heard: Callable[[Job], None] | None = None
-    begun: Callable[[Station], None] | None = None
+    begun: Callable[[StoreConnection], None] | None = None
     before: Callable[[], Awaitable[None]] | None = None
-    catalogue: Callable[[], Published] | None = None
+    catalogue: Callable[[], PublishedTasks] | None = None
 
 
 @explain_misuse
-class Shift:
+class Worker:
     """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
 
     Jobs that only wait stay where they are: in the store.
@@ -70,23 +70,23 @@ class Shift:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenStore,
         executor: Executor,
         configs: Mapping[str, PoolConfig],
-        terms: WorkTerms,
-        hooks: Hooks | None = None,
+        terms: WorkerSettings,
+        hooks: WorkerHooks | None = None,
     ) -> None:
         self._opened = opened
         self._executor = executor
         self._configs = configs
         self._terms = terms
-        self._hooks = Hooks() if hooks is None else hooks
-        self._worker: Worker | None = None
+        self._hooks = WorkerHooks() if hooks is None else hooks
+        self._worker: ClaimRunner | None = None
         # Called with what still runs at the end of a drain, before it is stopped.
         self.on_overrun: Callable[[Sequence[Unfinished]], None] | None = None
         self.cut_short: tuple[Unfinished, ...] = ()
         self._deadline = 0.0
-        self._drained: Task[ShiftReport] | None = None
+        self._drained: Task[WorkerReport] | None = None
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -120,7 +120,7 @@ class Shift:
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
         # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
-        worker = Worker(station, self._executor, self._configs, self._terms)
+        worker = ClaimRunner(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
         worker.line.catalogue = catalogue
         self._worker = worker
@@ -136,7 +136,7 @@ class Shift:
             self._hooks.begun(station)
         return self
 
-    async def _published(self, station: Station) -> Published | None:
+    async def _published(self, station: StoreConnection) -> PublishedTasks | None:
         """Publish the tasks, so that they can be submitted by name as soon as the worker runs."""
         if self._hooks.catalogue is None:
             return None
@@ -147,7 +147,7 @@ class Shift:
             await station.keeper.ask(lambda: station.store.put([document]))
         return catalogue
 
-    async def drain(self, timeout: Seconds | None = None) -> ShiftReport:
+    async def drain(self, timeout: Seconds | None = None) -> WorkerReport:
         """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
         seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
@@ -171,7 +171,7 @@ class Shift:
             self._drained = self._begin_to_stop(worker)
             return await asyncio.shield(self._drained)
 
-    def _begin_to_stop(self, worker: Worker) -> Task[ShiftReport]:
+    def _begin_to_stop(self, worker: ClaimRunner) -> Task[WorkerReport]:
         return own_task(worker.loop, self._stop(worker), "worker-drain")
 
     @property
@@ -229,7 +229,7 @@ class Shift:
         """Have at least so many slots."""
         self._at_work().grow(slots)
 
-    def _at_work(self) -> Worker:
+    def _at_work(self) -> ClaimRunner:
         if self._worker is None:
             raise UsageError("this worker is not started; use `async with app.worker(…)`")
         return self._worker
@@ -240,7 +240,7 @@ class Shift:
         self._deadline = min(self._deadline, worker.now() + timeout)
         worker.changed.set()
 
-    async def _stop(self, worker: Worker) -> ShiftReport:
+    async def _stop(self, worker: ClaimRunner) -> WorkerReport:
         began = worker.now()
         keeper = worker.station.keeper
         worker.refuse()
@@ -260,9 +260,9 @@ class Shift:
         worker.close()
         if self._terms.captures:
             end_capture()
-        return ShiftReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
+        return WorkerReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
 
-    async def _cut_short(self, worker: Worker) -> None:
+    async def _cut_short(self, worker: ClaimRunner) -> None:
         """Stop what still runs, and note which jobs that were and which did not stop."""
         cut = {token: work for token, work in worker.running.items() if not work.lost}
         self.cut_short = tuple(map(unfinished, cut.values()))
@@ -280,7 +280,7 @@ class Shift:
             if work.returned and (work.given_back or token in stuck)
         )
 
-    async def _idle(self, worker: Worker, grace: float) -> bool:
+    async def _idle(self, worker: ClaimRunner, grace: float) -> bool:
         """Wait until nothing runs, or the deadline, which may move, is past by `grace`."""
         worker.slots.reclaim()
         while worker.running:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
 class Level(StrEnum):
@@ -15,7 +15,7 @@ class Level(StrEnum):
     WRONG = "WRONG"
 
 
-class Finding(View, frozen=True):
+class Finding(PlainView, frozen=True):
     """What one look found; `fix` says what to do about it."""
 
     check: str

@@ -14,7 +14,7 @@ MUCH_DEAD = 100_000  # rows
 CLOCK_SLACK = 5.0
 
 
-class Held(Protocol):
+class HeldView(Protocol):
     """A transaction that has been open for some seconds."""
 
     @property
@@ -24,7 +24,7 @@ class Held(Protocol):
     def seconds(self) -> float: ...
 
 
-class Table(Protocol):
+class TableView(Protocol):
     """A table: rows, rows that died and were not yet cleaned up, bytes with its indexes."""
 
     @property
@@ -40,7 +40,7 @@ class Table(Protocol):
     def bytes(self) -> int: ...
 
 
-class Survey(Protocol):
+class ServerView(Protocol):
     """What a server tells of itself, and of what of ours is on it."""
 
     @property
@@ -75,18 +75,18 @@ class Survey(Protocol):
         """Tables and sequences that this user may not use as a worker does."""
 
     @property
-    def tables(self) -> Sequence[Table]: ...
+    def tables(self) -> Sequence[TableView]: ...
 
     @property
     def since(self) -> int:
         """The oldest schema whose code can go on with the one that is there."""
 
     @property
-    def snapshot(self) -> Held | None:
+    def snapshot(self) -> HeldView | None:
         """The oldest one in this database."""
 
     @property
-    def writer(self) -> Held | None:
+    def writer(self) -> HeldView | None:
         """The oldest transaction of the whole server that has written."""
 
 
@@ -101,11 +101,11 @@ class OnServer(Protocol):
     async def schema(self) -> tuple[int, int]:
         """Return the number of its schema, 0 for none, and the newest that is known here."""
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> ServerView:
         """Look at the server."""
 
 
-def usable(place: str, survey: Survey) -> Iterator[Finding]:
+def usable(place: str, survey: ServerView) -> Iterator[Finding]:
     """Tell whether this user could keep jobs there at all."""
     text = f"{place} answers, version {survey.version.split()[0]}"
     if survey.read_only:
@@ -123,7 +123,7 @@ def usable(place: str, survey: Survey) -> Iterator[Finding]:
         yield Finding("rights", Level.OK, text)
 
 
-def shape(survey: Survey) -> Iterator[Finding]:
+def shape(survey: ServerView) -> Iterator[Finding]:
     """Tell how the server and our tables are doing."""
     yield _safety(survey.unsafe)
     yield _connections(survey.connections, survey.most)
@@ -151,7 +151,7 @@ def _connections(used: int, most: int) -> Finding:
     return Finding("connections", Level.WARN, text, fix)
 
 
-def _bloat(tables: Sequence[Table], autovacuum: bool) -> Finding:
+def _bloat(tables: Sequence[TableView], autovacuum: bool) -> Finding:
     size = sum(table.bytes for table in tables) / (1 << 20)
     text = f"the tables have {size:,.0f} MiB"
     if not autovacuum:
@@ -166,7 +166,7 @@ def _bloat(tables: Sequence[Table], autovacuum: bool) -> Finding:
     return Finding("tables", Level.WARN, text, fix)
 
 
-def _snapshot(held: Held | None) -> Finding:
+def _snapshot(held: HeldView | None) -> Finding:
     if held is None or held.seconds < OLD:
         return Finding("snapshots", Level.OK, "no old transaction keeps dead rows")
     text = f"{held.who} has been in a transaction for {held.seconds:,.0f} s: no row that died since"
@@ -174,7 +174,7 @@ def _snapshot(held: Held | None) -> Finding:
     return Finding("snapshots", Level.WARN, text, _END)
 
 
-def _audit(held: Held | None) -> Finding:
+def _audit(held: HeldView | None) -> Finding:
     if held is None or held.seconds < LATE:
         return Finding("audit", Level.OK, "the audit can be read to its end")
     text = f"the audit can be read up to {held.seconds:,.0f} s ago: {held.who} has written, and"

@@ -14,7 +14,7 @@ from poolhand.context import running
 from poolhand.errors import Draining, NoFreeSlot, PoolFull, Refused
 from poolhand.observe import events
 from poolhand.pool.engine.work import Work, name_of, where_to_run
-from poolhand.pool.options import Terms
+from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.explain import next_free
 from poolhand.rules.ids import Ids
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from poolhand.pool.engine.engine import Engine
 
 
-class Intake:
+class PoolAdmission:
     """Makes work out of calls, brings it to the desk and carries out the verdict."""
 
     def __init__(self, engine: Engine, ids: Ids) -> None:
@@ -50,7 +50,7 @@ class Intake:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        terms: Terms,
+        terms: SubmitTerms,
         may_wait: bool,
     ) -> Work:
         """Take a call in; return its work, which may be somebody's with the same key.
@@ -146,7 +146,12 @@ class Intake:
         self._engine.done()
 
     def _work(
-        self, call: Callable[[], Any] | bytes, run_in: str, terms: Terms, name: str, now: float
+        self,
+        call: Callable[[], Any] | bytes,
+        run_in: str,
+        terms: SubmitTerms,
+        name: str,
+        now: float,
     ) -> Work:
         work = Work(call, run_in, terms, self._engine, name, now)
         work.number = self._ids.next(now)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from poolhand.pool.engine.tally import Tally
 from poolhand.pool.engine.work import Work
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.audit import Audit, AuditLine
 from poolhand.rules.ids import full_id
@@ -26,7 +26,7 @@ Key = tuple[str, int]  # the head and the number of a job's id
 FIRST, LAST = ("", 0), ("~", 0)  # before and behind all of them
 
 
-class Ran(Struct, frozen=True, gc=False):
+class AuditRun(Struct, frozen=True, gc=False):
     """What is needed to write the records of an attempt that went well, as nearly all do.
 
     Only values and the record, which is the shared draft of its terms, never the work: that would
@@ -42,7 +42,7 @@ class Ran(Struct, frozen=True, gc=False):
     slot: int
 
 
-class Happened(Struct, frozen=True, gc=False):
+class AuditFact(Struct, frozen=True, gc=False):
     """A record that was written at once; of a start, `key` says of which job and `began` when."""
 
     moment: float
@@ -85,17 +85,17 @@ class AuditLog:
         "note",
     )
 
-    def __init__(self, pool: tuple[str, str], clock: Clock) -> None:
+    def __init__(self, pool: tuple[str, str], clock: PoolClock) -> None:
         self._pool = pool
         self._clock = clock
-        self._notes: deque[Ran | Happened] = deque(maxlen=MOST_RECORDS)
+        self._notes: deque[AuditRun | AuditFact] = deque(maxlen=MOST_RECORDS)
         self._lines: list[AuditLine] = []
         self._until = FIRST
         self._parked: frozenset[Key] = frozenset()
         self._running: dict[Key, float] = {}
         self._written = 0
         self._origin = clock.wall(), clock.now()
-        self.note: Callable[[Ran | Happened], None] = self._notes.append
+        self.note: Callable[[AuditRun | AuditFact], None] = self._notes.append
 
     def act(self, kind: str, by: str, detail: str = "") -> None:
         """Write what somebody did to the pool."""
@@ -115,7 +115,7 @@ class AuditLog:
             self.note(_submit(work))
         record, key = audit.dequeued(job, slot), (work.head, work.number)
         self._written += 1
-        self.note(Happened(work.began, job.started_at, record, key, work.began))
+        self.note(AuditFact(work.began, job.started_at, record, key, work.began))
 
     def retried(self, job: Job, at: datetime, now: float) -> None:
         """Write that a job waits for its next attempt."""
@@ -135,7 +135,7 @@ class AuditLog:
 
     def _write(self, record: Audit, at: datetime, now: float) -> None:
         self._written += 1
-        self.note(Happened(now, at, record))
+        self.note(AuditFact(now, at, record))
 
     def read(
         self, tally: Tally, desk: Desk[Work], running: Iterable[tuple[Work, int]], until: Key
@@ -163,7 +163,7 @@ class AuditLog:
             if work.job.ran is None and not self._is_known((work.head, work.number)):
                 yield work
 
-    def _add(self, news: list[Happened], last: int) -> None:
+    def _add(self, news: list[AuditFact], last: int) -> None:
         """Number what is new; who asks again gets the same lines, as far as they are kept."""
         news = news[-MOST_RECORDS:]
         first = last - len(news) + 1
@@ -173,7 +173,7 @@ class AuditLog:
         ]
         self._lines = (self._lines + lines)[-MOST_RECORDS:]
 
-    def _is_told(self, one: Happened) -> bool:
+    def _is_told(self, one: AuditFact) -> bool:
         if one.key is None:
             return False
         if one.began is None:
@@ -183,42 +183,42 @@ class AuditLog:
     def _is_known(self, key: Key) -> bool:
         return key <= self._until and key not in self._parked
 
-    def _expanded(self, note: Ran | Happened) -> Iterator[Happened]:
-        if isinstance(note, Happened):
+    def _expanded(self, note: AuditRun | AuditFact) -> Iterator[AuditFact]:
+        if isinstance(note, AuditFact):
             yield note
             return
         job, key = self._named(note), (note.head, note.number)
         if job.ran is None:
-            yield Happened(note.since, job.submitted_at, audit.submitted(job), key)
+            yield AuditFact(note.since, job.submitted_at, audit.submitted(job), key)
         if job.status is not Status.RUNNING:
             job = lifecycle.start(job, self._wall_at(note.began), note.began - note.since)
         assert job.started_at is not None
         start = audit.dequeued(job, note.slot)
-        yield Happened(note.began, job.started_at, start, key, note.began)
+        yield AuditFact(note.began, job.started_at, start, key, note.began)
         at = self._wall_at(note.ended)
         end = audit.ended(lifecycle.complete(job, None, at, note.ended - note.began))
-        yield Happened(note.ended, at, end)
+        yield AuditFact(note.ended, at, end)
 
-    def _waiting(self, work: Work) -> Happened:
+    def _waiting(self, work: Work) -> AuditFact:
         # Its own record is not written for this: many may wait.
         job = self._named(work)
         record = audit.submitted(job)
-        return Happened(work.since, job.submitted_at, record, (work.head, work.number))
+        return AuditFact(work.since, job.submitted_at, record, (work.head, work.number))
 
-    def _named(self, of: Ran | Work) -> Job:
+    def _named(self, of: AuditRun | Work) -> Job:
         """Return the record with its id, and the moment of its submit."""
         if of.job.id:
             return of.job
         id, at = full_id(of.head, of.number), self._wall_at(of.since)
         return replace(of.job, id=id, submitted_at=at)
 
-    def _begun(self, work: Work, slot: int) -> Iterator[Happened]:
+    def _begun(self, work: Work, slot: int) -> Iterator[AuditFact]:
         job = work.snapshot()
         assert job.started_at is not None
         if job.ran is None:
             yield _submit(work)
         key, start = (work.head, work.number), audit.dequeued(job, slot)
-        yield Happened(work.began, job.started_at, start, key, work.began)
+        yield AuditFact(work.began, job.started_at, start, key, work.began)
 
     def _wall_at(self, moment: float) -> datetime:
         wall, now = self._origin
@@ -235,6 +235,6 @@ def _arrival(work: Work) -> tuple[float, Key]:
     return work.since, (work.head, work.number)
 
 
-def _submit(work: Work) -> Happened:
+def _submit(work: Work) -> AuditFact:
     job = work.snapshot()
-    return Happened(work.since, job.submitted_at, audit.submitted(job), (work.head, work.number))
+    return AuditFact(work.since, job.submitted_at, audit.submitted(job), (work.head, work.number))

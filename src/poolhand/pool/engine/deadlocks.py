@@ -13,10 +13,10 @@ from poolhand.pool.engine.outbox import Outbox
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.attempt import Attempt
 from poolhand.rules.queue.desk import Desk
-from poolhand.rules.waits.deadlock import Floor, hopeless
+from poolhand.rules.waits.deadlock import PoolFloor, hopeless
 
 
-class Awaits:
+class PoolWaits:
     """Knows which running job awaits which, and breaks what could never end.
 
     A job counts as waiting while any of its tasks awaits a ticket of the same pool without a time
@@ -91,7 +91,7 @@ class Awaits:
             # Nobody stands at a gate or waits for one that waits: a slot is all they need.
             return None
         # Records are written late; a rule must see them as they are.
-        floor = Floor(self._desk, list(self._running()), awaited, self._stuck_keys())
+        floor = PoolFloor(self._desk, list(self._running()), awaited, self._stuck_keys())
         lost = hopeless((item[1] for item in open_items), floor)
         return next((item for item in reversed(open_items) if item[1] in lost), None)
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from poolhand.observe import events
 from poolhand.pool.engine.engine import Engine
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 SLOW_AFTER = 0.8
 SMALLEST_WAIT = 1e-6  # less than that would be lost in the rounding of a clock
 STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind as stuck
 
 
-class DrainReport(View, frozen=True):
+class DrainReport(PlainView, frozen=True):
     """What became of everything that was ever submitted, and how long the drain took."""
 
     submitted: int

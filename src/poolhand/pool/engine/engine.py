@@ -15,10 +15,10 @@ from poolhand.observe.events import Events
 from poolhand.observe.failures import FailureLog
 from poolhand.observe.stalls import warn_stuck
 from poolhand.pool.config import PoolConfig
-from poolhand.pool.engine.admission import Intake
-from poolhand.pool.engine.audit_log import AuditLog, Ran
+from poolhand.pool.engine.admission import PoolAdmission
+from poolhand.pool.engine.audit_log import AuditLog, AuditRun
 from poolhand.pool.engine.dead_letters import DeadLetters
-from poolhand.pool.engine.deadlocks import Awaits
+from poolhand.pool.engine.deadlocks import PoolWaits
 from poolhand.pool.engine.outbox import Outbox
 from poolhand.pool.engine.standing import explain_work
 from poolhand.pool.engine.tally import Tally
@@ -27,7 +27,7 @@ from poolhand.pool.engine.work import COMPLETED, STARTED, Work
 from poolhand.pool.monitor.watchdog import Watchdog
 from poolhand.pool.slots.alarm import Alarm
 from poolhand.pool.slots.attempt import STUCK, Attempt
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 from poolhand.pool.slots.fault import error_of, fault_of
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules import audit, lifecycle
@@ -38,14 +38,14 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.outcome import Failed, Outcome, unreadable
 from poolhand.rules.queue.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.queue.desk import Desk
-from poolhand.rules.queue.idempotency import Keys
+from poolhand.rules.queue.idempotency import IdempotencyKeys
 from poolhand.rules.retry import NO_RETRY
 from poolhand.runtime import Runtime
 
 ASKED = "asked"
 
 
-def _desk(config: PoolConfig, keys: Keys[Work]) -> Desk[Work]:
+def _desk(config: PoolConfig, keys: IdempotencyKeys[Work]) -> Desk[Work]:
     slots, most = config.max_concurrent, config.max_per_key
     return Desk(config.queue, config.backpressure, slots, keys, most)
 
@@ -75,10 +75,10 @@ class Engine:
         self.tally = Tally()
         self.history: deque[Work] = deque(maxlen=config.history)
         self.on_idle: Callable[[], None] | None = None
-        self._keys: Keys[Work] = Keys(config.key_ttl, config.max_keys)
+        self._keys: IdempotencyKeys[Work] = IdempotencyKeys(config.key_ttl, config.max_keys)
         self.desk = _desk(config, self._keys)
         self.runtime = runtime
-        self.clock = Clock(runtime)
+        self.clock = PoolClock(runtime)
         unheard = Unheard(FailureLog(None, self.clock.now, events), loop, self.thread)
         self.dead = DeadLetters(config, loop, events, self.done, unheard)
         self.stopped = self._stopping = False
@@ -87,10 +87,12 @@ class Engine:
         self.alarm = Alarm(loop, self.clock, self._ring)
         self.wall_at = self.clock.wall_at
         offset = runtime.wall().timestamp() - runtime.monotonic()
-        self.intake = Intake(self, Ids(runtime.salt(), offset))
+        self.intake = PoolAdmission(self, Ids(runtime.salt(), offset))
         self.slots = Slots(config.name, self, loop, runtime, self.clock, events)
         self.slots.resize(config.max_concurrent)
-        self.awaits = Awaits(pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop)
+        self.awaits = PoolWaits(
+            pool_id, self.desk, self.running, self.stuck_keys, self.outbox, loop
+        )
         self.awaiting = self.awaits.awaiting
         self._random = runtime.random
 
@@ -145,7 +147,9 @@ class Engine:
         work.place = work.call = work.context = None
         self.tally.completed += 1
         slot = attempt.slot.index
-        self.audit.note(Ran(work.job, work.head, work.number, work.since, work.began, now, slot))
+        self.audit.note(
+            AuditRun(work.job, work.head, work.number, work.since, work.began, now, slot)
+        )
         self._publish(work, now)
         self._vacate(attempt, now)
 

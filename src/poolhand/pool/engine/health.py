@@ -11,10 +11,10 @@ from poolhand.pool.engine.engine import Engine
 from poolhand.pool.engine.vitals import Examined, is_stale, look_for_life, silent_for, slots_of
 from poolhand.pool.slots.attempt import IDLE, STUCK, Runnable, Slot
 from poolhand.rules.queue.backpressure import capacity
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 
-class WorkerHealth(View, frozen=True):
+class WorkerHealth(PlainView, frozen=True):
     """One slot: what it does and has done.
 
     `state` is idle, busy, draining (it goes when its job is over) or stopped. A `stuck` one runs
@@ -30,7 +30,7 @@ class WorkerHealth(View, frozen=True):
     stuck: bool = False
 
 
-class PoolHealth(View, frozen=True):
+class PoolHealth(PlainView, frozen=True):
     """How a pool is; `queue_capacity` is None where the queue has no bound.
 
     `pool_size` is the number of workers, those that go when their job is over included. Of a pool

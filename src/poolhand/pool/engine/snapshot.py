@@ -12,12 +12,12 @@ from poolhand.pool.engine.engine import Engine
 from poolhand.pool.engine.health import WorkerHealth, workers
 from poolhand.pool.engine.vitals import slots_of
 from poolhand.rules.job import Job
-from poolhand.rules.values.plain import View
+from poolhand.rules.values.plain import PlainView
 
 MOST_JOBS = 100
 
 
-class PoolStats(View, frozen=True):
+class PoolStats(PlainView, frozen=True):
     """The few figures that are worth plotting.
 
     Those of a pool that a store keeps are what the store held at `as_of`, over all processes;
@@ -32,7 +32,7 @@ class PoolStats(View, frozen=True):
     as_of: datetime | None = None
 
 
-class PoolSnapshot(View, frozen=True, kw_only=True):
+class PoolSnapshot(PlainView, frozen=True, kw_only=True):
     """A pool at one instant: active + stuck ≤ max_concurrent, total = the sum of all states.
 
     While a pool shrinks, `max_concurrent` counts the slots that are still busy; `resizing_to` is

@@ -8,7 +8,7 @@ from threading import get_ident
 from msgspec import Struct
 
 from poolhand.pool.engine.engine import Engine
-from poolhand.pool.slots.attempt import STUCK, Attempt, Outside, Runnable, Slot
+from poolhand.pool.slots.attempt import STUCK, Attempt, OffLoop, Runnable, Slot
 from poolhand.runtime import Runtime
 
 
@@ -72,14 +72,14 @@ def _is_on_loop(attempt: Attempt[Runnable]) -> bool:
     return outside is None or (outside.thread is None and attempt.task is not None)
 
 
-def _feel_pulse(outside: Outside, runtime: Runtime, now: float) -> None:
+def _feel_pulse(outside: OffLoop, runtime: Runtime, now: float) -> None:
     used, sign = _processor_time(outside, runtime), outside.sign
     if used is None or sign is None or sign[0] != used:
         # Where nothing can be known, nothing is held against it.
         outside.sign = (used, now)
 
 
-def _processor_time(outside: Outside, runtime: Runtime) -> float | None:
+def _processor_time(outside: OffLoop, runtime: Runtime) -> float | None:
     thread, order = outside.thread, outside.order
     if order is not None:
         return runtime.cpu_of_process(order[0].pid)

@@ -20,7 +20,7 @@ from poolhand.context import TOLD, running
 from poolhand.errors import UsageError
 from poolhand.observe.events import Events
 from poolhand.pool.engine.unheard import Failure
-from poolhand.pool.options import Options, Terms
+from poolhand.pool.options import Options, SubmitTerms
 from poolhand.pool.ticket import Ticket
 from poolhand.rules import lifecycle
 from poolhand.rules.explain import Explanation
@@ -29,7 +29,7 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.entry import Entry, Window
 
 
-class Host(Protocol):
+class WorkHost(Protocol):
     """What work needs of the pool it is in."""
 
     @property
@@ -58,7 +58,7 @@ class Host(Protocol):
     def awaiting(self, work: Work, future: Future[None]) -> AbstractContextManager[None]: ...
 
 
-class Stage(IntEnum):
+class WorkStage(IntEnum):
     """What has happened to some work since its record was written."""
 
     WRITTEN = 0
@@ -67,7 +67,7 @@ class Stage(IntEnum):
 
 
 # Names of the module: looking a member up in its enum costs as much as a call, for every job.
-WRITTEN, STARTED, COMPLETED = Stage
+WRITTEN, STARTED, COMPLETED = WorkStage
 
 
 class Work(Entry, Ticket[Any]):
@@ -111,8 +111,8 @@ class Work(Entry, Ticket[Any]):
         self,
         call: Callable[[], Any] | bytes,
         run_in: str,
-        terms: Terms,
-        host: Host,
+        terms: SubmitTerms,
+        host: WorkHost,
         name: str,
         now: float,
     ) -> None:
@@ -129,7 +129,7 @@ class Work(Entry, Ticket[Any]):
         self.accepted = False
         self.shared = False
         self.name = name
-        self.stage: Stage = WRITTEN
+        self.stage: WorkStage = WRITTEN
         self.context: Context | None = copy_context()
         self.failure: Failure | None = None
         self.waiters: list[Future[None]] | None = None
@@ -158,7 +158,7 @@ class Work(Entry, Ticket[Any]):
             self.job, self.stage = job, WRITTEN
         return job
 
-    def _written(self, job: Job, stage: Stage) -> Job:
+    def _written(self, job: Job, stage: WorkStage) -> Job:
         """Return the record brought up to date."""
         if not job.id:
             at = self.host.wall_at(self.since)

@@ -19,7 +19,7 @@ from poolhand.pool.engine.drain import DrainReport
 from poolhand.pool.engine.health import HealthCheck
 from poolhand.pool.engine.snapshot import PoolSnapshot
 from poolhand.pool.engine.work import Work
-from poolhand.pool.faces.agent_run import Turn, is_factory, steps
+from poolhand.pool.faces.agent_run import AgentRun, is_factory, steps
 from poolhand.pool.faces.fanout import label_of
 from poolhand.pool.pool import Pool
 from poolhand.pool.registry import get_pool
@@ -234,7 +234,7 @@ class AgentPool:
 
     def _make_job(self, factory: Callable[[], Any]) -> Callable[[str, Any], Awaitable[Any]]:
         async def job(session_id: str, payload: Any) -> Any:
-            return await Turn(steps(factory, session_id, payload), self._pool.runtime).run()
+            return await AgentRun(steps(factory, session_id, payload), self._pool.runtime).run()
 
         # By this name the jobs are known in logs, traces and snapshots.
         job.__qualname__ = label_of(factory)

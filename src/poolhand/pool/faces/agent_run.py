@@ -17,7 +17,7 @@ from poolhand.context import running, stop_requested
 from poolhand.errors import UsageError
 from poolhand.pool.engine.work import where_to_run
 from poolhand.pool.slots.alarm import NEVER
-from poolhand.pool.slots.attempt import Attempt, Outside, Runnable
+from poolhand.pool.slots.attempt import Attempt, OffLoop, Runnable
 from poolhand.pool.slots.runner import discard
 from poolhand.runtime import Runtime
 
@@ -25,7 +25,7 @@ LOG = logging.getLogger("poolhand")
 CLOSE_SECONDS = 10.0  # how long the close of an agent may take on the loop
 
 
-class Call(NamedTuple):
+class AgentCall(NamedTuple):
     """A step: what to call, and where. One that `closes` is taken whatever has happened.
 
     What is done when the run has `succeeded` cannot make it fail any more.
@@ -37,26 +37,26 @@ class Call(NamedTuple):
     succeeded: bool = False
 
 
-class Over(NamedTuple):
+class AgentRunOver(NamedTuple):
     """No step is left."""
 
     value: Any
 
 
-Steps = Generator[Call, Any, Any]
+Steps = Generator[AgentCall, Any, Any]
 
 
 def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
     """Make an agent, run it, close it; what a step returns or raises comes back in here."""
     in_thread = _is_made_in_thread(factory)
-    agent = yield Call(factory, in_thread)
+    agent = yield AgentCall(factory, in_thread)
     try:
         if stop_requested():
             # Told while the agent was made in a thread, which could not be interrupted.
             raise CancelledError
         run = _run_of(agent)
         in_thread = _is_plain(run)
-        result = yield Call(partial(run, session_id=session_id, payload=payload), in_thread)
+        result = yield AgentCall(partial(run, session_id=session_id, payload=payload), in_thread)
     except GeneratorExit:
         raise
     except BaseException:
@@ -66,7 +66,7 @@ def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
     return result
 
 
-class Turn:
+class AgentRun:
     """Takes steps: on the loop, or in a thread, and there as many as possible one after the other.
 
     A thread cannot be interrupted. The turn waits for it even when told to stop, so that its slot
@@ -82,20 +82,22 @@ class Turn:
         inside = running.get()
         assert isinstance(inside, Attempt)
         step = self._next()
-        while isinstance(step, Call):
+        while isinstance(step, AgentCall):
             if step.succeeded:
                 # The work is done: no timeout makes it undone.
                 inside.due_at = NEVER
             step = await (self._in_thread(step, inside) if step.in_thread else self._on_loop(step))
         return step.value
 
-    def _next(self, value: Any = None, error: BaseException | None = None) -> Call | Over:
+    def _next(
+        self, value: Any = None, error: BaseException | None = None
+    ) -> AgentCall | AgentRunOver:
         try:
             return self._steps.send(value) if error is None else self._steps.throw(error)
         except StopIteration as end:
-            return Over(end.value)
+            return AgentRunOver(end.value)
 
-    async def _on_loop(self, step: Call) -> Call | Over:
+    async def _on_loop(self, step: AgentCall) -> AgentCall | AgentRunOver:
         try:
             value = step.fn()
             if isawaitable(value):
@@ -108,8 +110,12 @@ class Turn:
             return self._next(error=error)
         return self._next(value)
 
-    async def _in_thread(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
-        ended: Future[Callable[[], Call | Over]] = asyncio.get_running_loop().create_future()
+    async def _in_thread(
+        self, step: AgentCall, inside: Attempt[Runnable]
+    ) -> AgentCall | AgentRunOver:
+        ended: Future[Callable[[], AgentCall | AgentRunOver]] = (
+            asyncio.get_running_loop().create_future()
+        )
         work = partial(copy_context().run, self._plainly, step, inside)
         try:
             self._runtime.in_thread(partial(_carry_out, work, ended), inside.slot.name)
@@ -118,7 +124,7 @@ class Turn:
             return self._next(error=error)
         await self._end_of(ended, inside)
         following = ended.result()()
-        if self._told is None or isinstance(following, Over) or following.closes:
+        if self._told is None or isinstance(following, AgentRunOver) or following.closes:
             return following
         # What a plain call returned is still to be awaited, and nobody wants it any more.
         discard(following.fn())
@@ -135,18 +141,18 @@ class Turn:
                     raise
                 heard, self._told = inside.asked, told
 
-    def _plainly(self, step: Call, inside: Attempt[Runnable]) -> Call | Over:
+    def _plainly(self, step: AgentCall, inside: Attempt[Runnable]) -> AgentCall | AgentRunOver:
         """Take steps in this thread until one belongs on the loop or none is left."""
-        outside = inside.outside = Outside()
+        outside = inside.outside = OffLoop()
         outside.entered, outside.thread = True, current_thread()
         try:
             return self._taken(step)
         finally:
             inside.outside = None
 
-    def _taken(self, step: Call) -> Call | Over:
-        following: Call | Over = step
-        while isinstance(following, Call) and following.in_thread:
+    def _taken(self, step: AgentCall) -> AgentCall | AgentRunOver:
+        following: AgentCall | AgentRunOver = step
+        while isinstance(following, AgentCall) and following.in_thread:
             try:
                 value = following.fn()
                 if isawaitable(value):
@@ -196,7 +202,7 @@ def _closing(agent: Any, in_thread: bool, succeeded: bool) -> Steps:
     try:
         close = getattr(agent, "aclose", None) or getattr(agent, "close", None)
         if callable(close):
-            yield Call(close, in_thread and _is_plain(close), True, succeeded)
+            yield AgentCall(close, in_thread and _is_plain(close), True, succeeded)
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -214,7 +220,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _carry_out(work: Callable[[], Call | Over], ended: Future[Callable[[], Call | Over]]) -> None:
+def _carry_out(
+    work: Callable[[], AgentCall | AgentRunOver],
+    ended: Future[Callable[[], AgentCall | AgentRunOver]],
+) -> None:
     """Do the work of a thread and report to the loop how it ended."""
     try:
         outcome = partial(_given, work())

@@ -7,16 +7,16 @@ from msgspec.structs import replace
 from poolhand.pool.engine.engine import Engine
 from poolhand.pool.slots.ticker import Ticker
 from poolhand.rules.queue.backpressure import capacity
-from poolhand.rules.scaling.pool_size import Autoscale, Load, Trend, decide
+from poolhand.rules.scaling.pool_size import Autoscale, PoolLoad, PoolTrend, decide
 
 
-class Scaler:
+class Autoscaler:
     """Samples the load of a pool and resizes it as `decide` says; runs until stopped."""
 
     def __init__(self, engine: Engine, settings: Autoscale) -> None:
         self.settings = settings
         self._engine = engine
-        self._trend = Trend()
+        self._trend = PoolTrend()
         self._ticker = Ticker(engine.loop, settings.interval, self.look)
 
     def look(self) -> None:
@@ -38,6 +38,6 @@ class Scaler:
     def stop(self) -> None:
         self._ticker.stop()
 
-    def _load(self) -> Load:
+    def _load(self) -> PoolLoad:
         desk = self._engine.desk
-        return Load(desk.slots or 0, desk.running, desk.backlog, capacity(desk.policy))
+        return PoolLoad(desk.slots or 0, desk.running, desk.backlog, capacity(desk.policy))

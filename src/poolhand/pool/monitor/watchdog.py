@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from poolhand.observe.events import LoopBlocked
 from poolhand.observe.stalls import LOGGED_AFTER, logs_blocks, warn_blocked
-from poolhand.pool.slots.attempt import Attempt, Runnable, Watched
+from poolhand.pool.slots.attempt import Attempt, AttemptWatch, Runnable
 from poolhand.pool.slots.runner import FRAMES_OF_JOBS
 from poolhand.pool.slots.ticker import Ticker
 from poolhand.runtime import Runtime
@@ -42,7 +42,7 @@ class Watchdog:
         self._now = runtime.monotonic
         self._runtime = runtime
         self._thread = current_thread()
-        self._pools: list[Watched] = []
+        self._pools: list[AttemptWatch] = []
         self._pulse_at = self._looked_at = self._stood_at = self._now()
         self._worked = self._processor_time()
         self._told: list[Attempt[Runnable] | None] = []
@@ -58,14 +58,14 @@ class Watchdog:
         """Return the watchdog of a loop."""
         return _watchdogs.setdefault((id(loop), id(runtime)), cls(loop, runtime))
 
-    def join(self, pool: Watched) -> Watchdog:
+    def join(self, pool: AttemptWatch) -> Watchdog:
         """Watch for a pool, until it leaves."""
         self._pools.append(pool)
         if self._ticker is None and self._listen():
             self._ticker = Ticker(self._loop, PULSE, self._pulse)
         return self
 
-    def leave(self, pool: Watched) -> None:
+    def leave(self, pool: AttemptWatch) -> None:
         """Watch no longer for a pool; with the last one the watch is over."""
         if pool not in self._pools:
             return
@@ -155,7 +155,7 @@ class Watchdog:
             for pool, event in zip(pools, found, strict=True):
                 pool.events.emit(event)
 
-    def _concerned(self, attempt: Attempt[Runnable] | None) -> list[Watched]:
+    def _concerned(self, attempt: Attempt[Runnable] | None) -> list[AttemptWatch]:
         """Return whose listeners are told: those of the job's pool, else everybody's once."""
         host = None if attempt is None else attempt.work.host
         if host is not None and not host.stopped:

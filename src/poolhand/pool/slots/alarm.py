@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 
-from poolhand.pool.slots.clock import Clock
+from poolhand.pool.slots.clock import PoolClock
 
 NEVER = float("inf")
 
@@ -16,7 +16,7 @@ class Alarm:
     __slots__ = ("_clock", "_loop", "_ring", "_timer", "at")
 
     def __init__(
-        self, loop: AbstractEventLoop, clock: Clock, ring: Callable[[float], None]
+        self, loop: AbstractEventLoop, clock: PoolClock, ring: Callable[[float], None]
     ) -> None:
         self.at = NEVER
         self._loop = loop

@@ -11,14 +11,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from poolhand.context import running
 from poolhand.observe.events import Events
-from poolhand.pool.options import Terms
+from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.alarm import NEVER
 from poolhand.pool.slots.process_parent import Child
 from poolhand.rules.job import Job
-from poolhand.rules.outcome import Asked
+from poolhand.rules.outcome import StopRequest
 
 
-class Watched(Protocol):
+class AttemptWatch(Protocol):
     """Whose jobs run on a loop, and who is told when one of them blocks it."""
 
     @property
@@ -38,7 +38,7 @@ class Runnable(Protocol):
     """
 
     job: Job
-    terms: Terms
+    terms: SubmitTerms
     run_in: str
     call: Callable[[], Any] | bytes | None
     place: Any
@@ -50,7 +50,7 @@ class Runnable(Protocol):
     def token(self) -> int | None: ...
 
     @property
-    def host(self) -> Watched: ...
+    def host(self) -> AttemptWatch: ...
 
     def snapshot(self) -> Job: ...
 
@@ -79,7 +79,7 @@ class SlotState(StrEnum):
 
 # Names of the module: looking a member up in its enum costs as much as a call, for every job.
 IDLE, BUSY, STUCK = SlotState
-NOTHING = Asked.NOTHING
+NOTHING = StopRequest.NOTHING
 
 
 class Slot(Generic[W_co]):
@@ -109,7 +109,7 @@ class Slot(Generic[W_co]):
         self.busy_for = 0.0
 
 
-class Outside:
+class OffLoop:
     """The part of an attempt that runs beside the loop.
 
     Its code runs in `thread`, or that waits for a child which carries out `order` unless it was
@@ -155,7 +155,7 @@ class Attempt(Generic[W_co]):
         self.due_at = NEVER
         self.unwanted = False
         self.task: Task[None] | None = None
-        self.outside: Outside | None = None
+        self.outside: OffLoop | None = None
 
     @property
     def live(self) -> bool:

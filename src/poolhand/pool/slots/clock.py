@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from poolhand.runtime import Runtime
 
 
-class Clock:
+class PoolClock:
     """Reads both clocks; what is due is decided by the monotonic one alone."""
 
     __slots__ = ("_runtime", "now")

@@ -39,14 +39,14 @@ Luggage = Callable[[], object]
 Answer = tuple[bool, bytes, Fault | None]
 
 
-class Telling(NamedTuple):
+class EmitLine(NamedTuple):
     """What the job tells: the kind and the data of an event."""
 
     kind: str
     data: bytes
 
 
-class Asking(NamedTuple):
+class ChildRequest(NamedTuple):
     """What the job asks of the store; the answer bears the same number."""
 
     number: int
@@ -54,7 +54,7 @@ class Asking(NamedTuple):
     details: tuple[Any, ...]
 
 
-class Reply(NamedTuple):
+class ChildReply(NamedTuple):
     """What the store answered, or raised."""
 
     number: int
@@ -63,7 +63,7 @@ class Reply(NamedTuple):
 
 
 # The number of the order, and its answer; none while it is only begun.
-Word = tuple[int, Answer | Telling | Asking | None]
+Word = tuple[int, Answer | EmitLine | ChildRequest | None]
 
 
 def unpack(data: bytes) -> Any:
@@ -77,7 +77,7 @@ class ChildRun:
 
     def __init__(
         self,
-        speaking: Speaking,
+        speaking: ChildChannel,
         number: int,
         told: bool,
         job: Job,
@@ -101,14 +101,14 @@ class ChildRun:
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
         # Where the parent cannot follow, the pipe is full, and this waits.
-        self._speaking.say((self.number, Telling(str(kind), data)))
+        self._speaking.say((self.number, EmitLine(str(kind), data)))
         return TOLD
 
     async def ask(self, verb: str, *details: Any) -> Any:
         return await self._speaking.ask(self.number, verb, details)
 
 
-class Speaking:
+class ChildChannel:
     """Says one thing after the other, whichever thread of the job says it, and hears replies."""
 
     def __init__(self, orders: Connection) -> None:
@@ -125,12 +125,12 @@ class Speaking:
         number = next(self._asked)
         future = self._waiting[number] = get_running_loop().create_future()
         try:
-            self.say((order, Asking(number, verb, details)))
+            self.say((order, ChildRequest(number, verb, details)))
             return await future
         finally:
             del self._waiting[number]
 
-    def hear(self, reply: Reply) -> None:
+    def hear(self, reply: ChildReply) -> None:
         """Hand a reply to the loop that waits for it; from any thread."""
         future = self._waiting.get(reply.number)
         if future is not None:
@@ -139,7 +139,7 @@ class Speaking:
                 future.get_loop().call_soon_threadsafe(_give, future, reply)
 
 
-def _give(future: Future[Any], reply: Reply) -> None:
+def _give(future: Future[Any], reply: ChildReply) -> None:
     if future.done():
         return
     if reply.error is None:
@@ -162,7 +162,7 @@ def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
     parent = parent_process()
     assert parent is not None
     _die_with(parent.sentinel)
-    speaking = Speaking(orders)
+    speaking = ChildChannel(orders)
     obeying = (wishes, speaking, parent.pid)
     Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
     # Only now: code of the user may stay there for ever.
@@ -217,12 +217,12 @@ def _die_with(parent: int) -> None:
         _vanish()
 
 
-def _obey(wishes: Connection, speaking: Speaking, parent: int) -> None:
+def _obey(wishes: Connection, speaking: ChildChannel, parent: int) -> None:
     try:
         while True:
             if wishes.poll(LOOK_SECONDS):
                 heard = wishes.recv()
-                if isinstance(heard, Reply):
+                if isinstance(heard, ChildReply):
                     speaking.hear(heard)
                 else:
                     ChildRun.stop_wished = heard
@@ -240,7 +240,7 @@ def _vanish() -> None:
     os._exit(1)
 
 
-def _serve_next(orders: Connection, speaking: Speaking) -> bool:
+def _serve_next(orders: Connection, speaking: ChildChannel) -> bool:
     header = orders.recv_bytes()
     if header == BYE:
         return False

@@ -24,10 +24,10 @@ from poolhand.pool.slots.process_child import (
     LOOK_SECONDS,
     READY,
     Answer,
-    Asking,
+    ChildReply,
+    ChildRequest,
+    EmitLine,
     Luggage,
-    Reply,
-    Telling,
     serve,
     unpack,
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BYE_SECONDS = 2.0
 
 
-class Host(Protocol):
+class ChildHost(Protocol):
     """Who speaks to the store for a job in a child."""
 
     def tell(self, kind: str, data: bytes) -> object: ...
@@ -50,7 +50,7 @@ class Host(Protocol):
     def ask_sync(self, verb: str, *details: Any) -> Any: ...
 
 
-class Phase(StrEnum):
+class ChildPhase(StrEnum):
     """What a child does; a busy one has said that it begins an order."""
 
     STARTING = "starting"
@@ -58,17 +58,17 @@ class Phase(StrEnum):
     BUSY = "busy"
 
 
-class Lost(Exception):
+class ChildLost(Exception):
     """A child died, with this exit code, in this phase; only a busy one had begun its order."""
 
-    def __init__(self, pid: int, code: int | None, phase: Phase) -> None:
+    def __init__(self, pid: int, code: int | None, phase: ChildPhase) -> None:
         super().__init__(pid, code, phase)
         self.pid = pid
         self.code = code
         self.phase = phase
 
 
-class Errand(Struct, frozen=True):
+class ProcessCall(Struct, frozen=True):
     """A packed call, with what its code may see of itself."""
 
     job: Job
@@ -88,7 +88,7 @@ class Child:
         context = get_context("spawn")
         self._orders, theirs = context.Pipe()
         heard, self._wishes = context.Pipe(duplex=False)
-        self._phase = Phase.STARTING
+        self._phase = ChildPhase.STARTING
         self._serves: int | None = None
         self._served = 0
         self._dead = False
@@ -119,21 +119,21 @@ class Child:
     @property
     def is_fit(self) -> bool:
         """Tell whether this child can be given another order."""
-        return self._phase is not Phase.BUSY and not self._dead
+        return self._phase is not ChildPhase.BUSY and not self._dead
 
     def come_up(self) -> None:
         """Wait until the process has started and done what comes before its first job.
 
         Raises what was raised there, and Lost when it dies.
         """
-        if self._phase is Phase.STARTING:
+        if self._phase is ChildPhase.STARTING:
             said = self._receive()
             if said != READY:
                 self._dead = True
                 raise unprepared(unpack(said))
-            self._phase = Phase.IDLE
+            self._phase = ChildPhase.IDLE
 
-    def run(self, errand: Errand, told: bool, host: Host) -> Answer:
+    def run(self, errand: ProcessCall, told: bool, host: ChildHost) -> Answer:
         """Have a call made and return what came of it; raises Lost when the child dies.
 
         `told` says that the job was asked to stop before it could begin; `host` hears what it
@@ -146,36 +146,36 @@ class Child:
             self._orders.send_bytes(header)
             self._orders.send_bytes(errand.call)
         self._next_word()
-        self._phase = Phase.BUSY
+        self._phase = ChildPhase.BUSY
         while True:
             word = self._next_word()
             assert word is not None
-            if isinstance(word, Telling):
+            if isinstance(word, EmitLine):
                 host.tell(*word)
-            elif isinstance(word, Asking):
+            elif isinstance(word, ChildRequest):
                 self._reply(word, host)
             else:
-                self._phase = Phase.IDLE
+                self._phase = ChildPhase.IDLE
                 return word
 
-    def _reply(self, asking: Asking, host: Host) -> None:
+    def _reply(self, asking: ChildRequest, host: ChildHost) -> None:
         try:
-            reply = Reply(asking.number, host.ask_sync(asking.verb, *asking.details), None)
+            reply = ChildReply(asking.number, host.ask_sync(asking.verb, *asking.details), None)
         except Exception as error:
-            reply = Reply(asking.number, None, error)
+            reply = ChildReply(asking.number, None, error)
         with self._lock, suppress(OSError):
             self._wishes.send(reply)
 
-    def _next_word(self) -> Answer | Telling | Asking | None:
+    def _next_word(self) -> Answer | EmitLine | ChildRequest | None:
         """Return what the child says of its order; one that speaks of another cannot be trusted."""
         said = self._receive()
         with suppress(Exception):
             number, answer = unpack(said)
-            if number == self._serves and (answer is None) is (self._phase is Phase.IDLE):
-                found: Answer | Telling | Asking | None = answer
+            if number == self._serves and (answer is None) is (self._phase is ChildPhase.IDLE):
+                found: Answer | EmitLine | ChildRequest | None = answer
                 return found
         self._dead = True
-        raise Lost(self.pid, None, self._phase)
+        raise ChildLost(self.pid, None, self._phase)
 
     def take(self) -> int:
         """Begin an order; until `leave` it can be asked to stop, and killed, by this number."""
@@ -234,7 +234,7 @@ class Child:
             pass
         self._dead = True
         self._process.join(LOOK_SECONDS)
-        raise Lost(self.pid, self._process.exitcode, self._phase)
+        raise ChildLost(self.pid, self._process.exitcode, self._phase)
 
     def _has_word(self) -> bool:
         """Wait until the child has said something, or is gone; tell whether there is a word."""
@@ -346,10 +346,10 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
         ) from error
 
 
-def lost(job_id: str, loss: Lost) -> JobLost:
+def lost(job_id: str, loss: ChildLost) -> JobLost:
     """Return what the callers of a job get whose child died."""
     text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
-    if loss.phase is Phase.STARTING:
+    if loss.phase is ChildPhase.STARTING:
         text += " before it was up"
         if loss.code is not None and loss.code >= 0:
             text += _HINT

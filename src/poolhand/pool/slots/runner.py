@@ -14,11 +14,18 @@ from typing import Any, Generic, TypeVar, cast
 
 from poolhand.context import running
 from poolhand.observe.events import Events
-from poolhand.pool.slots.attempt import NOTHING, Attempt, Outside, Runnable
+from poolhand.pool.slots.attempt import NOTHING, Attempt, OffLoop, Runnable
 from poolhand.pool.slots.process_answer import contents_of
 from poolhand.pool.slots.process_child import Answer
-from poolhand.pool.slots.process_parent import Child, Children, Errand, Lost, Phase, lost
-from poolhand.rules.outcome import Asked
+from poolhand.pool.slots.process_parent import (
+    Child,
+    ChildLost,
+    ChildPhase,
+    Children,
+    ProcessCall,
+    lost,
+)
+from poolhand.rules.outcome import StopRequest
 from poolhand.runtime import Runtime
 
 T = TypeVar("T")
@@ -26,7 +33,7 @@ W = TypeVar("W", bound=Runnable)
 Ended = Callable[[Attempt[W], Any, BaseException | None], None]
 
 
-class Substrate(Generic[W]):
+class JobRunner(Generic[W]):
     """Runs attempts, in the context they are given, and says when their code is really gone."""
 
     def __init__(
@@ -54,10 +61,10 @@ class Substrate(Generic[W]):
         """Begin to run an attempt; its end is told later, never from within this call."""
         run_in = attempt.work.run_in
         if run_in == "thread":
-            outside = attempt.outside = Outside()
+            outside = attempt.outside = OffLoop()
             self._start_thread(attempt, partial(self._in_thread, attempt, outside, context))
         elif run_in == "process":
-            outside = attempt.outside = Outside()
+            outside = attempt.outside = OffLoop()
             errand = self._errand(attempt, context)
             self._start_thread(attempt, partial(self._in_process, attempt, outside, errand))
         elif self.eager:
@@ -71,7 +78,7 @@ class Substrate(Generic[W]):
         """Pass on to the code of an attempt that it should stop."""
         if attempt.begun and attempt.task is not None:
             attempt.task.cancel(message)
-        elif attempt.asked is Asked.HARD_STOP:
+        elif attempt.asked is StopRequest.HARD_STOP:
             self.kill(attempt)
         elif attempt.outside is not None and (order := attempt.outside.order) is not None:
             # Read once: its thread may take it away meanwhile.
@@ -120,7 +127,7 @@ class Substrate(Generic[W]):
         else:
             self._ended(attempt, value, None)
 
-    def _in_thread(self, attempt: Attempt[W], outside: Outside, context: Context) -> None:
+    def _in_thread(self, attempt: Attempt[W], outside: OffLoop, context: Context) -> None:
         call: Any = attempt.work.call
         attempt.begun = True
         outside.thread = current_thread()
@@ -139,13 +146,13 @@ class Substrate(Generic[W]):
         # The traceback may hold this frame, and must not hold the job.
         del attempt, context
 
-    def _errand(self, attempt: Attempt[W], context: Context) -> Errand:
+    def _errand(self, attempt: Attempt[W], context: Context) -> ProcessCall:
         work, tracer = attempt.work, self._events.tracer
         assert isinstance(work.call, bytes)
         luggage = None if tracer is None else tracer.luggage(context)
-        return Errand(work.snapshot(), attempt.submitter, attempt.token, work.call, luggage)
+        return ProcessCall(work.snapshot(), attempt.submitter, attempt.token, work.call, luggage)
 
-    def _in_process(self, attempt: Attempt[W], outside: Outside, errand: Errand) -> None:
+    def _in_process(self, attempt: Attempt[W], outside: OffLoop, errand: ProcessCall) -> None:
         attempt.begun = True
         value: Any = None
         failure: BaseException | None = None
@@ -153,7 +160,7 @@ class Substrate(Generic[W]):
             if attempt.asked is not NOTHING:
                 raise CancelledError
             value, failure = self._in_child(attempt, outside, errand)
-        except Lost as loss:
+        except ChildLost as loss:
             failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             # Without this frame, which would hold the error that holds it.
@@ -161,7 +168,7 @@ class Substrate(Generic[W]):
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(
-        self, attempt: Attempt[W], outside: Outside, errand: Errand
+        self, attempt: Attempt[W], outside: OffLoop, errand: ProcessCall
     ) -> tuple[Any, BaseException | None]:
         """Have the call made by a child; by another one if that has died since its last job."""
         answer: Answer | None = None
@@ -170,8 +177,8 @@ class Substrate(Generic[W]):
             outside.order = child, child.take()
             try:
                 answer = self._by_child(attempt, outside, child, errand)
-            except Lost as loss:
-                if loss.phase is Phase.BUSY or child.is_new:
+            except ChildLost as loss:
+                if loss.phase is ChildPhase.BUSY or child.is_new:
                     raise
             finally:
                 outside.order = None
@@ -179,7 +186,7 @@ class Substrate(Generic[W]):
         return contents_of(answer, attempt.work.id)
 
     def _by_child(
-        self, attempt: Attempt[W], outside: Outside, child: Child, errand: Errand
+        self, attempt: Attempt[W], outside: OffLoop, child: Child, errand: ProcessCall
     ) -> Answer:
         # Before as well: a kill that found no order has ended nothing.
         _check_wanted(attempt)
@@ -291,11 +298,11 @@ def leave_behind(task: asyncio.Future[Any]) -> None:
 
 
 # The frames that call the code of a job: a look at the stack finds the job by them.
-FRAMES_OF_JOBS = frozenset({Substrate.on_loop.__code__, Substrate._await.__code__})
+FRAMES_OF_JOBS = frozenset({JobRunner.on_loop.__code__, JobRunner._await.__code__})
 
 
 def _check_wanted(attempt: Attempt[Runnable]) -> None:
-    if attempt.asked >= Asked.CANCEL:
+    if attempt.asked >= StopRequest.CANCEL:
         raise CancelledError
 
 

@@ -10,14 +10,14 @@ from poolhand.errors import JobLost
 from poolhand.observe.events import Events
 from poolhand.pool.slots.alarm import NEVER, Alarm
 from poolhand.pool.slots.attempt import BUSY, IDLE, STUCK, Attempt, Runnable, Slot
-from poolhand.pool.slots.clock import Clock
-from poolhand.pool.slots.runner import Substrate, leave_behind
+from poolhand.pool.slots.clock import PoolClock
+from poolhand.pool.slots.runner import JobRunner, leave_behind
 from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
 from poolhand.rules.outcome import (
-    Asked,
     Cancelled,
     Failed,
     Outcome,
+    StopRequest,
     judge_cancelled,
     judge_error,
     timed_out,
@@ -25,7 +25,7 @@ from poolhand.rules.outcome import (
 )
 from poolhand.runtime import Runtime
 
-HARD_STOP = Asked.HARD_STOP
+HARD_STOP = StopRequest.HARD_STOP
 LATE = 0.02  # deadlines may be noticed this much late, so that one look serves many
 HARD_STOP_GRACE = 0.03  # a timed-out job that stops at once frees its slot before its caller hears
 
@@ -70,7 +70,7 @@ class Slots(Generic[W]):
         owner: SlotOwner[W],
         loop: AbstractEventLoop,
         runtime: Runtime,
-        clock: Clock,
+        clock: PoolClock,
         events: Events,
     ) -> None:
         self.stuck = 0
@@ -86,7 +86,7 @@ class Slots(Generic[W]):
         self._busy_for = 0.0
         self._runs = 0
         self._alarm = Alarm(loop, clock, self._look_for_late)
-        self._substrate = Substrate(pool, loop, runtime, events, self._ended, self._came_up)
+        self._substrate = JobRunner(pool, loop, runtime, events, self._ended, self._came_up)
 
     def resize(self, size: int) -> None:
         """Have `size` slots; idle ones go first, busy ones too many go when they are idle."""
@@ -144,7 +144,7 @@ class Slots(Generic[W]):
 
     def _came_up(self, attempt: Attempt[W]) -> None:
         """Start the clock of an attempt whose child has done what comes before its first job."""
-        if attempt.live and attempt.asked is Asked.NOTHING:
+        if attempt.live and attempt.asked is StopRequest.NOTHING:
             attempt.began = self._now()
             self._arm(attempt, attempt.began)
 
@@ -157,9 +157,9 @@ class Slots(Generic[W]):
         if not attempt.live:
             return
         attempt.unwanted = True
-        if attempt.asked < Asked.CANCEL:
+        if attempt.asked < StopRequest.CANCEL:
             self._owner.marked(attempt, "cancel")
-            self._ask(attempt, Asked.CANCEL, "cancelled")
+            self._ask(attempt, StopRequest.CANCEL, "cancelled")
             hard = attempt.work.terms.hard
             attempt.due_at = NEVER if hard is None else attempt.began + hard
         attempt.due_at = min(attempt.due_at, now + grace)
@@ -227,13 +227,13 @@ class Slots(Generic[W]):
         """Settle a job that does not stop; its slot is lost until its code ends."""
         attempt.slot.state = STUCK
         self.stuck += 1
-        hard = attempt.asked is Asked.HARD_STOP
+        hard = attempt.asked is StopRequest.HARD_STOP
         outcome = timed_out(attempt.work.id, HARD_TIMEOUT) if hard else Cancelled()
         attempt.slot.failed += hard
         self.failed_attempts += hard
         self._owner.gave_up(attempt, outcome, now)
 
-    def _ask(self, attempt: Attempt[W], asked: Asked, message: str) -> None:
+    def _ask(self, attempt: Attempt[W], asked: StopRequest, message: str) -> None:
         attempt.asked = asked
         self._substrate.ask(attempt, message)
 
@@ -254,20 +254,20 @@ class Slots(Generic[W]):
     def _pass_deadline(self, attempt: Attempt[W], now: float) -> None:
         attempt.due_at = NEVER
         terms = attempt.work.terms
-        if attempt.asked >= Asked.CANCEL:
+        if attempt.asked >= StopRequest.CANCEL:
             if self._substrate.kill(attempt):
                 attempt.due_at = now + HARD_STOP_GRACE
             else:
                 self._give_up(attempt, now)
-        elif terms.soft is None or attempt.asked is Asked.SOFT_STOP:
+        elif terms.soft is None or attempt.asked is StopRequest.SOFT_STOP:
             attempt.due_at = now + HARD_STOP_GRACE
             self._owner.marked(attempt, HARD_TIMEOUT)
-            self._ask(attempt, Asked.HARD_STOP, HARD_TIMEOUT)
+            self._ask(attempt, StopRequest.HARD_STOP, HARD_TIMEOUT)
         else:
             if terms.hard is not None:
                 attempt.due_at = attempt.began + terms.hard
             self._owner.marked(attempt, SOFT_TIMEOUT)
-            self._ask(attempt, Asked.SOFT_STOP, SOFT_TIMEOUT)
+            self._ask(attempt, StopRequest.SOFT_STOP, SOFT_TIMEOUT)
 
 
 def _judge(attempt: Attempt[Runnable], error: BaseException) -> Outcome:

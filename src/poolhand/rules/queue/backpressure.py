@@ -75,7 +75,7 @@ class Ruling(Enum):
     REFUSE = auto()
 
 
-class Facts(Struct, frozen=True):
+class QueueFacts(Struct, frozen=True):
     """All a ruling depends on. `slots` is None without a cap; `at_once`: it could start now.
 
     `scheduled` are those of the waiting whose time has not come.
@@ -88,7 +88,7 @@ class Facts(Struct, frozen=True):
     scheduled: int = 0
 
 
-def rule(policy: Policy, facts: Facts) -> Ruling:
+def rule(policy: Policy, facts: QueueFacts) -> Ruling:
     """Decide about a newcomer; every store and every pool asks this one function."""
     match policy:
         case Unbounded():
@@ -111,7 +111,7 @@ _WHEN_FULL = {
 }
 
 
-def _has_place(depth: int, facts: Facts) -> bool:
+def _has_place(depth: int, facts: QueueFacts) -> bool:
     # Retries return without admission and may fill the queue beyond its depth; the sum of both
     # bounds keeps newcomers that could start at once from growing the pool past them.
     # A pool that shrinks may run more than it has slots: those are places too.

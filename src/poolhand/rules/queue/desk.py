@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from poolhand.rules import lifecycle
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.backpressure import Facts, Policy, Ruling, Unbounded, evicts, rule
+from poolhand.rules.queue.backpressure import Policy, QueueFacts, Ruling, Unbounded, evicts, rule
 from poolhand.rules.queue.entry import E
-from poolhand.rules.queue.eviction import Crowd
+from poolhand.rules.queue.eviction import EvictionIndex
 from poolhand.rules.queue.gates import KeyGates, Sessions
-from poolhand.rules.queue.idempotency import Keys
-from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.lane import WaitingLine
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import FairRoundRobin, Lifo, Strategy
-from poolhand.rules.queue.timers import Agenda
+from poolhand.rules.queue.timers import Timers
 
 RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
@@ -70,7 +70,7 @@ class Desk(Generic[E]):
         strategy: Strategy,
         policy: Policy,
         slots: int | None,
-        keys: Keys[E],
+        keys: IdempotencyKeys[E],
         max_per_key: int | None = None,
     ) -> None:
         self.policy = policy
@@ -78,7 +78,7 @@ class Desk(Generic[E]):
         self.paused = False
         self.running = 0
         self.waiting = 0
-        self.parked: Line[E] = Line()
+        self.parked: WaitingLine[E] = WaitingLine()
         self.admitted: list[E] = []
         self.late: list[E] = []
         self.sessions: Sessions[E] = Sessions()
@@ -87,10 +87,10 @@ class Desk(Generic[E]):
         )
         self._keys = keys
         self._ready: Ready[E] = Ready(strategy)
-        self._due: Agenda[E] = Agenda()
-        self._expiries: Agenda[E] = Agenda()
-        self._openings: Agenda[E] = Agenda()
-        self._crowd: Crowd[E] | None = Crowd() if evicts(policy) else None
+        self._due: Timers[E] = Timers()
+        self._expiries: Timers[E] = Timers()
+        self._openings: Timers[E] = Timers()
+        self._crowd: EvictionIndex[E] | None = EvictionIndex() if evicts(policy) else None
         self._by_key = isinstance(strategy, FairRoundRobin)
         self._bounded = not isinstance(policy, Unbounded)
         # Lines keep their order by themselves; only these look at the order over all of them.
@@ -286,9 +286,9 @@ class Desk(Generic[E]):
     def due_of(self, entry: E) -> float | None:
         return self._due.at(entry)
 
-    def _facts(self, entry: E, now: float) -> Facts:
+    def _facts(self, entry: E, now: float) -> QueueFacts:
         at_once = self._starts_at_once(entry, now)
-        return Facts(self.running, self.waiting, self.slots, at_once, len(self._due))
+        return QueueFacts(self.running, self.waiting, self.slots, at_once, len(self._due))
 
     def _starts_at_once(self, entry: E, now: float) -> bool:
         first_in_line = not self.parked.size or self.parked.first is entry

@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from poolhand.rules.job import Job
-from poolhand.rules.queue.lane import Link
+from poolhand.rules.queue.lane import LaneLink
 
 
 class Window(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Window(Struct, frozen=True):
         return self.closes_at is not None and self.closes_at <= now
 
 
-class Entry(Link):
+class Entry(LaneLink):
     """A job and its place: the line it stands in or the slot it runs in, None when in neither.
 
     `seq` is its place in the order of arrival (0 where nobody asks), `ready_at` the moment it last

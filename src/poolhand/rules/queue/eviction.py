@@ -11,7 +11,7 @@ from msgspec import Struct
 from poolhand.rules.queue.entry import E
 
 
-class KeyCrowd(Struct, frozen=True):
+class KeyIndex(Struct, frozen=True):
     """How many jobs of a key wait, and the place of the oldest in the order of arrival."""
 
     key: str
@@ -19,13 +19,13 @@ class KeyCrowd(Struct, frozen=True):
     oldest: int
 
 
-def payer(newcomer: str, crowds: Iterable[KeyCrowd]) -> str:
+def payer(newcomer: str, crowds: Iterable[KeyIndex]) -> str:
     """Return the key whose oldest job makes way for a newcomer: the most crowded one.
 
     The newcomer counts for its key; of two equally crowded keys the one with the oldest job pays.
     """
 
-    def claim(crowd: KeyCrowd) -> tuple[int, int]:
+    def claim(crowd: KeyIndex) -> tuple[int, int]:
         return (-crowd.waiting - (crowd.key == newcomer), crowd.oldest)
 
     return min(crowds, key=claim).key
@@ -41,7 +41,7 @@ class _Queue(Generic[E]):
         self.waiting: dict[E, int] = {}
 
 
-class Crowd(Generic[E]):
+class EvictionIndex(Generic[E]):
     """Counts waiting entries per key and knows the oldest of the most crowded one."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class Crowd(Generic[E]):
         crowds = [self._crowd(key) for key in keys]
         return _oldest(self._queues[payer(newcomer, crowds)])
 
-    def _crowd(self, key: str) -> KeyCrowd:
+    def _crowd(self, key: str) -> KeyIndex:
         queue = self._queues[key]
-        return KeyCrowd(key, len(queue.waiting), _oldest(queue).seq)
+        return KeyIndex(key, len(queue.waiting), _oldest(queue).seq)
 
     def _note(self, key: str, queue: _Queue[E]) -> None:
         if len(queue.heap) > 2 * len(queue.waiting) + 32:

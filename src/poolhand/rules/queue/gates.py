@@ -8,12 +8,12 @@ from typing import Generic
 
 from poolhand.rules.job import Job
 from poolhand.rules.queue.entry import E
-from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.lane import WaitingLine
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.strategy import Lifo, Priority, Strategy, job_rank
 
 
-class _Session(Line[E]):
+class _Session(WaitingLine[E]):
     """The turns of one session that wait, in submit order, and the one that holds it."""
 
     __slots__ = ("holder",)

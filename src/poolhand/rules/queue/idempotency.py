@@ -11,7 +11,7 @@ from poolhand.rules.queue.entry import E
 Owner = tuple[str | None, str]
 
 
-class Keys(Generic[E]):
+class IdempotencyKeys(Generic[E]):
     """Remembers which job a key stands for, for `ttl` seconds after its outcome.
 
     Keys of living jobs are never forgotten; of the finished at most `most` are kept. Newcomers that

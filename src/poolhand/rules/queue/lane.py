@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 
-class Link:
+class LaneLink:
     """Something that can stand in a line; the links belong to the line.
 
     `place` is the line it stands in, or whatever else it is in now.
@@ -20,10 +20,10 @@ class Link:
     place: Any
 
 
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=LaneLink)
 
 
-class Line(Generic[L]):
+class WaitingLine(Generic[L]):
     """A linked line: both ends and anything inside it can leave in constant time."""
 
     __slots__ = ("first", "last", "size")
@@ -92,7 +92,7 @@ class Line(Generic[L]):
         self.size -= 1
 
 
-class Lane(Line[L]):
+class Lane(WaitingLine[L]):
     """A line that competes with others: the lowest `rank` is served next, ties by `order`.
 
     `heaped` is the rank under which the ready set's heap knows this lane, None when it does not;

@@ -29,7 +29,7 @@ class OnBusy(StrEnum):
     MERGE = "merge"
 
 
-class Way(StrEnum):
+class BusyAction(StrEnum):
     """How a newcomer goes on."""
 
     ENTER = "enter"
@@ -38,29 +38,31 @@ class Way(StrEnum):
     JOIN = "join"
 
 
-class Meeting(Struct, Generic[E], frozen=True):
+class BusyResult(Struct, Generic[E], frozen=True):
     """How a newcomer goes on, and the turn that this is about."""
 
-    way: Way
+    way: BusyAction
     turn: E | None = None
 
 
-def meet(job: Job, on_busy: OnBusy, holder: E | None, last: Callable[[], E | None]) -> Meeting[E]:
+def meet(
+    job: Job, on_busy: OnBusy, holder: E | None, last: Callable[[], E | None]
+) -> BusyResult[E]:
     """Say how a newcomer goes on whose session may be held; `last` waits behind all others."""
     if job.session is None or holder is None:
-        return Meeting(Way.ENTER)
+        return BusyResult(BusyAction.ENTER)
     match on_busy:
         case OnBusy.ENQUEUE:
-            return Meeting(Way.ENTER)
+            return BusyResult(BusyAction.ENTER)
         case OnBusy.REJECT:
-            return Meeting(Way.REFUSE, holder)
+            return BusyResult(BusyAction.REFUSE, holder)
         case OnBusy.INTERRUPT | OnBusy.ROLLBACK:
-            return Meeting(Way.REPLACE, holder)
+            return BusyResult(BusyAction.REPLACE, holder)
         case OnBusy.MERGE:
             for turn in (last(), holder):
                 if turn is not None and _may_be_joined(turn.job, job):
-                    return Meeting(Way.JOIN, turn)
-            return Meeting(Way.ENTER)
+                    return BusyResult(BusyAction.JOIN, turn)
+            return BusyResult(BusyAction.ENTER)
 
 
 def may_use(owner: str | None, user: str | None) -> bool:

@@ -6,17 +6,25 @@ from collections.abc import Iterable, Sequence
 from typing import Generic
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.backpressure import Bounded, Facts, FailFast, OnFull, Policy, Ruling, rule
+from poolhand.rules.queue.backpressure import (
+    Bounded,
+    FailFast,
+    OnFull,
+    Policy,
+    QueueFacts,
+    Ruling,
+    rule,
+)
 from poolhand.rules.queue.desk import RERUN, Desk
 from poolhand.rules.queue.entry import E
-from poolhand.rules.queue.idempotency import Keys
-from poolhand.rules.queue.on_busy import Meeting, OnBusy, meet
+from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.rules.queue.on_busy import BusyResult, OnBusy, meet
 from poolhand.rules.queue.strategy import Strategy
 
 NEVER = float("inf")
 
 
-class KeptDesk(Desk[E]):
+class StoredDesk(Desk[E]):
     """A desk as a store drives it: the store, not the desk, knows what is due at which moment.
 
     `news` gets the word "ready" whenever something is led through the gates into the queue.
@@ -27,7 +35,7 @@ class KeptDesk(Desk[E]):
         strategy: Strategy,
         policy: Policy,
         slots: int | None,
-        keys: Keys[E],
+        keys: IdempotencyKeys[E],
         max_per_key: int | None = None,
     ) -> None:
         super().__init__(strategy, policy, slots, keys, max_per_key)
@@ -84,15 +92,15 @@ class KeptDesk(Desk[E]):
         owner = self._keys.find(job, now)
         return None if owner is None or (rerun and owner.job.status in RERUN) else owner
 
-    def meet(self, job: Job, on_busy: OnBusy) -> Meeting[E]:
+    def meet(self, job: Job, on_busy: OnBusy) -> BusyResult[E]:
         """Say what it means for a newcomer that its session may be busy."""
         return meet(job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job))
 
-    def facts(self, entry: E, now: float) -> Facts:
+    def facts(self, entry: E, now: float) -> QueueFacts:
         """Return what the ruling on a newcomer depends on."""
         return self._facts(entry, now)
 
-    def succeed(self, old: KeptDesk[E], entries: Sequence[E], occupied: Iterable[str]) -> None:
+    def succeed(self, old: StoredDesk[E], entries: Sequence[E], occupied: Iterable[str]) -> None:
         """Take over everything that stands at another desk of the same pool.
 
         `entries` are those that wait, run or are parked, in the order they came; `occupied` are the
@@ -149,7 +157,7 @@ class Trial(Generic[E]):
     adds to those that wait. Once one could start at once, no later one can: it stands before them.
     """
 
-    def __init__(self, desk: KeptDesk[E], now: float) -> None:
+    def __init__(self, desk: StoredDesk[E], now: float) -> None:
         self.waiting = desk.waiting
         self._desk = desk
         self._now = now
@@ -166,7 +174,7 @@ class Trial(Generic[E]):
         facts = self._desk.facts(entry, self._now)
         at_once = facts.at_once and not self._queued
         scheduled = facts.scheduled + self._scheduled
-        facts = Facts(facts.running, self.waiting, facts.slots, at_once, scheduled)
+        facts = QueueFacts(facts.running, self.waiting, facts.slots, at_once, scheduled)
         if rule(self._desk.policy, facts) is not Ruling.TAKE:
             return True
         self._queued = self._queued or at_once

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Agenda(Generic[T]):
+class Timers(Generic[T]):
     """Holds each thing at most once, gives up the due ones in order.
 
     Removed things leave their heap item behind; the heap is swept when such items outnumber the

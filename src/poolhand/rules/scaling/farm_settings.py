@@ -73,7 +73,7 @@ class FarmSettings(OptionsStruct, frozen=True):
         convert_seconds(self, *(name for name in self.__struct_fields__ if name.endswith("_s")))
 
 
-class Speech(Struct, frozen=True):
+class Verbosity(Struct, frozen=True):
     """What is told while a farm runs: the least that is logged, whether of every job as well.
 
     Where it is `quiet`, nothing that workers write comes to the terminal.
@@ -85,7 +85,7 @@ class Speech(Struct, frozen=True):
 
 
 USUAL_FARM = FarmSettings()
-USUAL_SPEECH = Speech()
+USUAL_SPEECH = Verbosity()
 
 
 def drain_within(grace: float, soft_timeouts: Sequence[float | None]) -> float:

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     KILL = "kill"
 
 
-class Sight(Struct, frozen=True):
+class LivenessFacts(Struct, frozen=True):
     """A worker as it is seen: when it began, showed life, and was told that it is hung.
 
     `blocked` is how long its event loop, or its keeper, has not turned by its own account.
@@ -37,7 +37,7 @@ class Sight(Struct, frozen=True):
     blocked: float
 
 
-def judge(sight: Sight, settings: FarmSettings, now: float) -> tuple[Verdict, str]:
+def judge(sight: LivenessFacts, settings: FarmSettings, now: float) -> tuple[Verdict, str]:
     """Say whether a worker is hung, and why."""
     interval = settings.heartbeat_interval_s
     if sight.told_at is not None:

@@ -111,7 +111,7 @@ class Autoscale(OptionsStruct, frozen=True):
             raise UsageError("Autoscale: " + "; ".join(faults))
 
 
-class Load(Struct, frozen=True):
+class PoolLoad(Struct, frozen=True):
     """One sample of a pool.
 
     `busy` slots include stuck ones. `backlog` counts who only needs a slot, parked submitters
@@ -128,7 +128,7 @@ class Load(Struct, frozen=True):
         return _utilisation(self.busy, self.size)
 
 
-class Trend(Struct, frozen=True):
+class PoolTrend(Struct, frozen=True):
     """What was seen in a row up to now, and when the size changed last in which direction.
 
     A change starts the count of low samples anew: a shrink is judged at the size that is there.
@@ -144,11 +144,11 @@ class Decision(Struct, frozen=True):
     """The size a pool shall have now; `why` is empty when that is the size it has."""
 
     target: int
-    trend: Trend
+    trend: PoolTrend
     why: str
 
 
-def decide(settings: Autoscale, load: Load, trend: Trend, now: float) -> Decision:
+def decide(settings: Autoscale, load: PoolLoad, trend: PoolTrend, now: float) -> Decision:
     """Judge one sample: keep the size, or change it by a step."""
     pressure = _pressure(settings, load)
     idle = not pressure and load.utilisation < settings.down_at
@@ -200,7 +200,7 @@ def _utilisation(busy: int, size: int) -> float:
     return busy / size if size else 0.0
 
 
-def _pressure(settings: Autoscale, load: Load) -> str:
+def _pressure(settings: Autoscale, load: PoolLoad) -> str:
     """Say what makes this a high sample; nothing when it is none."""
     backlog, capacity, size = load.backlog, load.capacity, load.size
     if capacity is None:
@@ -213,7 +213,7 @@ def _pressure(settings: Autoscale, load: Load) -> str:
     return ""
 
 
-def _target(settings: Autoscale, load: Load, seen: Trend, now: float) -> int:
+def _target(settings: Autoscale, load: PoolLoad, seen: PoolTrend, now: float) -> int:
     size = load.size
     if not settings.min <= size <= settings.max:
         return min(settings.max, max(settings.min, size))
@@ -226,7 +226,7 @@ def _target(settings: Autoscale, load: Load, seen: Trend, now: float) -> int:
     return size
 
 
-def _fewest(settings: Autoscale, load: Load) -> int:
+def _fewest(settings: Autoscale, load: PoolLoad) -> int:
     """Return the smallest size at which this low sample would not be a high one.
 
     Shrinking no further is what keeps a steady load from being grown for again.

@@ -15,7 +15,7 @@ DEEPEST = 50
 LONGEST_TEXT = 2000
 
 
-class View(Struct, frozen=True):
+class PlainView(Struct, frozen=True):
     """A frozen record that can be shown."""
 
     def to_dict(self) -> dict[str, Any]:

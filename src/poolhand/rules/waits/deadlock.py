@@ -17,7 +17,7 @@ Needs = Sequence[Iterable[Hashable]]  # of each of these groups one must go on
 SLOT = "slot"  # stands for: some slot comes free
 
 
-class Floor(Struct, Generic[E], frozen=True):
+class PoolFloor(Struct, Generic[E], frozen=True):
     """Who runs, who of them waits for whom, and the keys of those whose code does not stop.
 
     Code that does not stop may do so yet: its slot and its key count as coming free.
@@ -29,7 +29,7 @@ class Floor(Struct, Generic[E], frozen=True):
     stuck_keys: Collection[str] = ()
 
 
-def hopeless(targets: Iterable[E], floor: Floor[E]) -> set[E]:
+def hopeless(targets: Iterable[E], floor: PoolFloor[E]) -> set[E]:
     """Return those of the targets that can never go on, as things stand.
 
     A running job goes on by itself unless it waits for jobs of its own pool. A waiting one goes on
@@ -78,7 +78,7 @@ def unable(targets: Iterable[T], needs: Callable[[Hashable], Needs | None]) -> s
     return {target for target in targets if target not in good}
 
 
-def _needs(one: Hashable, floor: Floor[Any]) -> Iterable[Hashable] | None:
+def _needs(one: Hashable, floor: PoolFloor[Any]) -> Iterable[Hashable] | None:
     """Return those of which one must go on before this one can; None when it needs nobody."""
     desk, running = floor.desk, floor.running
     if not isinstance(one, Entry):

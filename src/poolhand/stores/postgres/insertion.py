@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 from msgspec.structs import replace
 
-from poolhand.contract import Order
+from poolhand.contract import JobRequest
 from poolhand.errors import UsageError
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Policy
@@ -61,7 +61,7 @@ class Insertion:
         self._where = where
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, order: Order, pool: tuple[int, PoolSpec], now: float, at: datetime) -> None:
+    def add(self, order: JobRequest, pool: tuple[int, PoolSpec], now: float, at: datetime) -> None:
         """Make one order ready."""
         no, spec = pool
         _check_policy(spec.name, spec.backpressure)
@@ -108,7 +108,7 @@ def insertion(dialect: Dialect, store: str, channel: str, where: str) -> Inserti
     return Insertion(dialect.text(INSERT), (store, channel), where)
 
 
-def names_of(orders: Sequence[Order]) -> list[str]:
+def names_of(orders: Sequence[JobRequest]) -> list[str]:
     """Return the pools of orders, each once."""
     return list(dict.fromkeys(order.job.pool for order in orders))
 

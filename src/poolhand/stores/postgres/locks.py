@@ -25,7 +25,7 @@ FROM (
 """
 
 
-class Held(NamedTuple):
+class HeldLocks(NamedTuple):
     """What comes with pools that are held: numbers for jobs and their turns, and the time.
 
     That is what the server's clock says, and the `skew` by which it was set before.
@@ -52,11 +52,11 @@ class Locks:
         numbers = sorted({_number(name) for name in names})
         tables.execute(ALONE, (self.kind(kind), numbers))
 
-    def hold(self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0) -> Held:
+    def hold(self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0) -> HeldLocks:
         """Take pools, each alone or with others, and numbers for so many jobs."""
         numbers = sorted(pools)
         asked = (self.kind(POOLS), numbers, [pools[no] for no in numbers], jobs)
-        return Held(*tables.execute(HOLD, asked).fetchone()[1:])
+        return HeldLocks(*tables.execute(HOLD, asked).fetchone()[1:])
 
 
 def _number(name: str) -> int:

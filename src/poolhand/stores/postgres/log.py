@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from poolhand.rules.audit import STREAM
 from poolhand.stores.postgres.locks import STREAMS, Locks
-from poolhand.stores.sql.log import Lines, StreamLog
-from poolhand.stores.sql.tables import Insert, Tables, Written
+from poolhand.stores.sql.log import StreamLines, StreamLog
+from poolhand.stores.sql.tables import Insert, Tables, TableWrite
 
 AUDIT = Insert("poolhand_audit", {"at": "double precision", "count": "bigint", "lines": "bytea"})
 # What is not yet committed, and what was begun before it, has a number from xmin on. What we see
@@ -52,9 +52,11 @@ class PostgresLog(StreamLog):
         self._locks = locks
         self.mark: Mark | None = None
 
-    def gather(self, streams: Mapping[str, Lines], stamp: float, into: list[Written]) -> None:
+    def gather(
+        self, streams: Mapping[str, StreamLines], stamp: float, into: list[TableWrite]
+    ) -> None:
         others = {name: lines for name, lines in streams.items() if name != STREAM}
-        audit = [(stamp, *packed) for packed in streams.get(STREAM, Lines()).pack()]
+        audit = [(stamp, *packed) for packed in streams.get(STREAM, StreamLines()).pack()]
         if audit:
             into.append((AUDIT, audit))
             self.mark = Mark(stamp, audit[0][2])

@@ -8,10 +8,10 @@ from datetime import datetime
 from poolhand.stores.postgres.locks import SCHEMA, Locks
 from poolhand.stores.postgres.server import errors as faults
 from poolhand.stores.postgres.server.address import Address
-from poolhand.stores.postgres.server.connections import BEGIN, Link, Raw
+from poolhand.stores.postgres.server.connections import BEGIN, RawConnection, ServerConnection
 from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql import migrations
-from poolhand.stores.sql.migrations import Step, Taken, check, check_free
+from poolhand.stores.sql.migrations import Migration, Taken, check, check_free
 
 ANEW = 5  # times that it is begun, as others are in its way or the connection breaks
 THERE = "SELECT to_regclass($1) IS NOT NULL"
@@ -29,7 +29,7 @@ TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
 PATIENT = "SET LOCAL lock_timeout = '2s'"
 
 
-async def applied(connection: Raw, dialect: Dialect) -> dict[int, Taken]:
+async def applied(connection: RawConnection, dialect: Dialect) -> dict[int, Taken]:
     """Return the steps that a schema has behind it, by number."""
     there = await connection.fetch(THERE, f"{dialect.schema}.poolhand_schema")
     if not there[0][0]:
@@ -39,7 +39,7 @@ async def applied(connection: Raw, dialect: Dialect) -> dict[int, Taken]:
 
 
 async def migrate(
-    link: Link, address: Address, at: datetime, known: Sequence[Step] | None = None
+    link: ServerConnection, address: Address, at: datetime, known: Sequence[Migration] | None = None
 ) -> int:
     """Take the steps that are missing, all or none; return how many.
 
@@ -56,7 +56,9 @@ async def migrate(
     raise AssertionError("it was taken, or it raised")
 
 
-async def _migrate(link: Link, address: Address, at: datetime, steps: Sequence[Step]) -> int:
+async def _migrate(
+    link: ServerConnection, address: Address, at: datetime, steps: Sequence[Migration]
+) -> int:
     dialect = Dialect(address.schema)
     async with link.lend() as connection:
         taken = await applied(connection, dialect)
@@ -77,7 +79,11 @@ async def _migrate(link: Link, address: Address, at: datetime, steps: Sequence[S
 
 
 async def _take(
-    connection: Raw, dialect: Dialect, steps: Sequence[Step], address: Address, at: datetime
+    connection: RawConnection,
+    dialect: Dialect,
+    steps: Sequence[Migration],
+    address: Address,
+    at: datetime,
 ) -> int:
     # Asked for only where it is missing: not everybody who may make tables may make a schema.
     if not (await connection.fetch("SELECT to_regnamespace($1) IS NOT NULL", dialect.schema))[0][0]:

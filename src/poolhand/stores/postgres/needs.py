@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from poolhand.contract import Batch, Change, Wanted
+from poolhand.contract import Change, ClaimRequest, JobBatch
 from poolhand.rules.queue.pool_spec import PoolSpec
 from poolhand.rules.queue.timing import seconds
 from poolhand.stores.postgres.pools import is_free, is_plain
-from poolhand.stores.postgres.transaction import Clock, Need
+from poolhand.stores.postgres.transaction import Clock, Needs
 from poolhand.stores.sql.queue.pools import spec_of
 from poolhand.stores.sql.rows import sought
 from poolhand.stores.sql.tables import Tables
 
-Look = Callable[[Tables], Need]
+Look = Callable[[Tables], Needs]
 
 NAMED = "SELECT no, name, spec, resized FROM poolhand_pools WHERE name = ANY(?)"
 OF_JOBS = "SELECT DISTINCT pool FROM poolhand_jobs WHERE id = ANY(?)"
@@ -50,12 +50,12 @@ def named(tables: Tables, names: Sequence[str]) -> dict[str, tuple[int, PoolSpec
 
 def alone(names: Sequence[str]) -> Look:
     """Need pools for oneself."""
-    return lambda tables: Need(
+    return lambda tables: Needs(
         {no: True for no, *_ in tables.execute(NAMED, (list(map(sought, names)),))}
     )
 
 
-def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look:
+def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> Look:
     """Need the pools of orders; alone where an order has to do with other jobs.
 
     `known` are the numbers of pools, and whether they were free when they were last looked at.
@@ -65,7 +65,7 @@ def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look
     tied = {order.job.pool for order in orders if order.revives or not is_plain(order.job)}
     revived = [sought(order.revives) for order in orders if order.revives is not None]
 
-    def look(tables: Tables) -> Need:
+    def look(tables: Tables) -> Needs:
         if not names <= known.keys():
             for no, name, spec, resized in tables.execute(NAMED, (list(map(sought, names)),)):
                 known[name] = (no, is_free(spec_of(spec), resized))
@@ -73,7 +73,7 @@ def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look
         pools = {no: name in tied or not free for name, (no, free) in found.items()}
         if revived:
             pools |= dict.fromkeys(_numbers(tables, OF_JOBS, revived), True)
-        return Need(pools, len(orders), loads=True)
+        return Needs(pools, len(orders), loads=True)
 
     return look
 
@@ -81,22 +81,22 @@ def adding(batches: Sequence[Batch], known: dict[str, tuple[int, bool]]) -> Look
 def jobs(ids: Sequence[str]) -> Look:
     """Need the pools of jobs for oneself."""
     asked = [sought(id) for id in ids]
-    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
+    return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
 
 
 def claims(tokens: Sequence[int]) -> Look:
     """Need the pools of claims for oneself."""
-    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
+    return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
 
 
 def burying(owner: str) -> Look:
     """Need the pools of everything that an owner holds for oneself."""
-    return lambda tables: Need(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
+    return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
 
 
 def changing(
     changes: Sequence[Change],
-    wanted: Wanted | None,
+    wanted: ClaimRequest | None,
     known: Mapping[str, tuple[int, bool]],
     busy: Mapping[int, bool],
 ) -> Look:
@@ -106,25 +106,25 @@ def changing(
         no, free = known.get(change.job.pool, (None, False))
         if no is not None:
             pools[no] = pools.get(no, False) or not free or not is_plain(change.job)
-    return lambda tables: Need(pools, 0, True, wanted)
+    return lambda tables: Needs(pools, 0, True, wanted)
 
 
 def waking(cause: str) -> Look:
     """Need the pools whose jobs wait for a cause for oneself."""
-    return lambda tables: Need(dict.fromkeys(_numbers(tables, WAITING_FOR, sought(cause)), True))
+    return lambda tables: Needs(dict.fromkeys(_numbers(tables, WAITING_FOR, sought(cause)), True))
 
 
 def promoting(limit: int, clock: Clock | None) -> Look:
     """Need the pools where something is due, has waited too long, or is parked."""
 
-    def look(tables: Tables) -> Need:
+    def look(tables: Tables) -> Needs:
         if clock is None:
             now, stamp = tables.execute(NOW).fetchone()
         else:
             now, at = clock()
             stamp = seconds(at)
         found = tables.execute(PROMOTING, (now, stamp, limit))
-        return Need({no: True for (no,) in found})
+        return Needs({no: True for (no,) in found})
 
     return look
 

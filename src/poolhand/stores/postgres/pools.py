@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poolhand.contract import Wanted
+from poolhand.contract import ClaimRequest
 from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Unbounded
 from poolhand.rules.queue.desk import Verdict
@@ -26,9 +26,9 @@ from poolhand.stores.sql.queue.pools import (
     encode_spec,
     spec_of,
 )
-from poolhand.stores.sql.rows import ENDS, Row
+from poolhand.stores.sql.rows import ENDS, JobRow
 from poolhand.stores.sql.tables import Insert
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -110,7 +110,7 @@ class PostgresPool(StoredPool):
         keys="SELECT jsonb_array_elements_text(?::jsonb)", oldest=OLDEST
     )
 
-    def __init__(self, books: Books, columns: Columns) -> None:
+    def __init__(self, books: UnitOfWork, columns: Columns) -> None:
         self.alone = True
         self.heads = 0
         super().__init__(books, columns[:13])
@@ -124,32 +124,32 @@ class PostgresPool(StoredPool):
         if not self.alone:
             raise Unlocked({self.no: True})
 
-    def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
+    def admit(self, entry: JobRow, now: float, rerun: bool = False) -> Verdict[JobRow]:
         job = entry.job
         if job.session is not None or job.idempotency_key is not None:
             self.own()
         return super().admit(entry, now, rerun)
 
-    def finish(self, entry: Row, now: float) -> None:
+    def finish(self, entry: JobRow, now: float) -> None:
         self.own()
         super().finish(entry, now)
 
-    def remove(self, entry: Row, now: float) -> None:
+    def remove(self, entry: JobRow, now: float) -> None:
         self.own()
         super().remove(entry, now)
         if self.heads:
             ((self.queue.size,),) = self.books.query(HEADS, (self.no, self.heads))
 
-    def promote(self, entry: Row, now: float) -> None:
+    def promote(self, entry: JobRow, now: float) -> None:
         self.own()
         super().promote(entry, now)
 
-    def give_back(self, entry: Row, opens_at: float, now: float) -> None:
+    def give_back(self, entry: JobRow, opens_at: float, now: float) -> None:
         if entry.job.session is not None:
             self.own()
         super().give_back(entry, opens_at, now)
 
-    def set_aside(self, entry: Row, now: float) -> None:
+    def set_aside(self, entry: JobRow, now: float) -> None:
         if entry.job.session is not None:
             self.own()
         super().set_aside(entry, now)
@@ -187,7 +187,7 @@ class PostgresPools(Pools):
     BY_NO = f"{ALL} WHERE no = ?"
     KIND = PostgresPool
 
-    def __init__(self, books: Books, held: dict[int, bool]) -> None:
+    def __init__(self, books: UnitOfWork, held: dict[int, bool]) -> None:
         super().__init__(books)
         self._held = held
         self._served: list[int] = []
@@ -232,7 +232,7 @@ class PostgresPools(Pools):
         pools = (self._by_no[no] for no in self._served)
         return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.has_work}
 
-    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+    def busy(self, wanted: ClaimRequest) -> dict[int, StoredPool]:
         pools = (self._by_no[no] for no in self._served)
         return {pool.no: pool for pool in pools if pool.has_work}
 

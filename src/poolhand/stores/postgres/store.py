@@ -12,25 +12,25 @@ from msgspec import Struct
 
 from poolhand.contract import (
     Added,
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Extended,
     Filter,
     Hint,
+    JobBatch,
+    JobPage,
+    JobRequest,
     Lease,
-    Line,
-    Order,
+    LogEntry,
+    LogLine,
     Owner,
-    Page,
     PoolRow,
     Promoted,
     Put,
     Refusal,
-    Replaced,
+    ReplacedJob,
     Stored,
-    Wanted,
-    Written,
 )
 from poolhand.errors import ReadOnly
 from poolhand.rules import lifecycle
@@ -50,17 +50,17 @@ from poolhand.stores.postgres.migrations import migrate
 from poolhand.stores.postgres.server import errors as postgres_faults
 from poolhand.stores.postgres.server import inspect as postgres_survey
 from poolhand.stores.postgres.server.address import address_of
-from poolhand.stores.postgres.server.connections import Link
-from poolhand.stores.postgres.server.inspect import Survey
+from poolhand.stores.postgres.server.connections import ServerConnection
+from poolhand.stores.postgres.server.inspect import ServerSurvey
 from poolhand.stores.postgres.server.notify import PostgresSignals
-from poolhand.stores.postgres.together import Together
+from poolhand.stores.postgres.together import AddBatcher
 from poolhand.stores.postgres.transaction import (
     PATIENCE,
     Clock,
-    Done,
-    Need,
+    CommittedWork,
+    Needs,
     PostgresSteps,
-    Turns,
+    Transactions,
     Unsure,
 )
 from poolhand.stores.postgres.user_transaction import PostgresTransaction
@@ -69,7 +69,7 @@ from poolhand.stores.sql import find as sql_find
 from poolhand.stores.sql import upkeep as sql_upkeep
 from poolhand.stores.sql import users as sql_users
 from poolhand.stores.sql import verbs as sql_verbs
-from poolhand.stores.sql.claims import Leases, all_leases
+from poolhand.stores.sql.claims import StoredLeases, all_leases
 from poolhand.stores.sql.log import is_good
 from poolhand.stores.sql.tables import Tables
 
@@ -82,7 +82,7 @@ CANCELS_AT_ONCE = 500  # jobs: a transaction holds their pools alone
 class Exchange(Struct, frozen=True):
     """What was claimed, and the tokens of what was settled with it."""
 
-    replaced: Replaced
+    replaced: ReplacedJob
     tokens: frozenset[int]
 
 
@@ -92,11 +92,11 @@ class PostgresStore:
     def __init__(self, url: str, runtime: Runtime, clock: Clock | None = None) -> None:
         self._address = address_of(url)
         self._runtime = runtime
-        self._link = Link(self._address)
-        self._turns = Turns(self._link, runtime.since_boot, clock)
+        self._link = ServerConnection(self._address)
+        self._turns = Transactions(self._link, runtime.since_boot, clock)
         self._signals = PostgresSignals(self._address, runtime)
-        self._adds = Together(self._add)
-        self._cancels = Together(self._cancel, CANCELS_AT_ONCE)
+        self._adds = AddBatcher(self._add)
+        self._cancels = AddBatcher(self._cancel, CANCELS_AT_ONCE)
         self._last_pool = 0
         self._made: set[int] = set()
         self._known: dict[str, tuple[int, bool]] = {}
@@ -130,14 +130,14 @@ class PostgresStore:
         async with self._wall_between():
             return await postgres_survey.schema_of(self._address)
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> ServerSurvey:
         async with self._wall_between():
             return await postgres_survey.survey_of(self._address, self._runtime)
 
     # How it is done
 
     async def _steps(
-        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None = None
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Needs] | None = None
     ) -> T:
         """Take steps that are written together; tell of them when they are."""
         async with self._wall_between():
@@ -148,8 +148,8 @@ class PostgresStore:
         return done.value
 
     async def _certain(
-        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Need] | None
-    ) -> Done[T]:
+        self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Needs] | None
+    ) -> CommittedWork[T]:
         """Do it once: where the word about the commit was lost, find out before doing it again."""
         while True:
             try:
@@ -161,7 +161,7 @@ class PostgresStore:
                             return done
 
     @asynccontextmanager
-    async def _found_out(self, xid: str) -> AsyncIterator[tuple[Done[Any], bool]]:
+    async def _found_out(self, xid: str) -> AsyncIterator[tuple[CommittedWork[Any], bool]]:
         """Give a transaction and whether it was committed.
 
         Nobody else looks after it meanwhile; who is interrupted leaves it to others.
@@ -241,11 +241,11 @@ class PostgresStore:
 
     # Jobs
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         async with self._wall_between():
             return await self._adds.ask(batches)
 
-    async def _add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def _add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         def act(steps: PostgresSteps) -> list[tuple[Added, ...] | Refusal]:
             answers = sql_verbs.add(steps, batches)
             self._known.update(steps.pools.met())
@@ -259,7 +259,7 @@ class PostgresStore:
             await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+    async def insertion(self, orders: Sequence[JobRequest]) -> Insertion:
         for name in postgres_insertion.names_of(orders):
             if name not in self._known:
                 await self._know(name)
@@ -270,7 +270,7 @@ class PostgresStore:
         await self._steps(lambda steps: sql_verbs.know(steps, name), postgres_needs.alone([name]))
 
     def _insertion(
-        self, tables: Tables, orders: Sequence[Order], now: float, at: datetime
+        self, tables: Tables, orders: Sequence[JobRequest], now: float, at: datetime
     ) -> Insertion:
         (store,) = tables.execute(postgres_insertion.STORE).fetchone()
         dialect, channel = self._turns.dialect, self._signals.channel
@@ -285,20 +285,24 @@ class PostgresStore:
             lambda steps: sql_verbs.unpark(steps, ids), postgres_needs.jobs(ids)
         )
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
+    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
         return list((await self._replace((), wanted)).claims)
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+    async def replace(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+    ) -> ReplacedJob:
         return await self._replace(changes, wanted)
 
-    async def _replace(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+    async def _replace(self, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
         if not (self._turns.unsure or self._made):
             return await self._exchange(changes, wanted)
         async with self._wall_between():
             await self._look_back()
             return await self._replace_anew(changes, wanted)
 
-    async def _replace_anew(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+    async def _replace_anew(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None
+    ) -> ReplacedJob:
         """Make changes of which some may have been made before."""
         known = self._made.intersection(change.token for change in changes)
         if not known:
@@ -308,9 +312,11 @@ class PostgresStore:
         self._made -= known
         answers = iter(replaced.made)
         made = [change.token in known or next(answers) for change in changes]
-        return Replaced(tuple(made), replaced.claims)
+        return ReplacedJob(tuple(made), replaced.claims)
 
-    async def _exchange(self, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+    async def _exchange(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None
+    ) -> ReplacedJob:
         keys = [put.key for change in changes for put in change.documents]
         tokens = [change.token for change in changes]
 
@@ -337,7 +343,7 @@ class PostgresStore:
 
     async def release(self, tokens: Sequence[int]) -> None:
         await self._steps(
-            lambda steps: Leases(steps).release(tokens), postgres_needs.claims(tokens)
+            lambda steps: StoredLeases(steps).release(tokens), postgres_needs.claims(tokens)
         )
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
@@ -351,19 +357,19 @@ class PostgresStore:
     # Owners
 
     async def enroll(self, owner: Owner) -> None:
-        await self._steps(lambda steps: Leases(steps).enroll(owner))
+        await self._steps(lambda steps: StoredLeases(steps).enroll(owner))
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
         async with self._wall_between():
             await self._look_back()
-            return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
+            return await self._steps(lambda steps: StoredLeases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
         return await self._read(all_leases)
 
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
         return await self._steps(
-            lambda steps: Leases(steps).bury(owner, renewal), postgres_needs.burying(owner)
+            lambda steps: StoredLeases(steps).bury(owner, renewal), postgres_needs.burying(owner)
         )
 
     # What can be seen
@@ -374,7 +380,7 @@ class PostgresStore:
     async def brief(self, id: str) -> bytes | None:
         return await self._read(lambda tables: sql_find.brief(tables, id))
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         return await self._read(lambda tables: sql_find.find(tables, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
@@ -410,14 +416,14 @@ class PostgresStore:
 
     async def _sweep(self, no: int) -> None:
         await self._steps(
-            lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Need({no: True})
+            lambda steps: sql_upkeep.sweep(steps, no), lambda tables: Needs({no: True})
         )
 
     async def unheld(self, free: bool = False) -> list[tuple[str, str]]:
         found = await self._read(sql_upkeep.unheld)
         if found and free:
             return await self._steps(
-                sql_upkeep.free, lambda tables: Need({one.pool: True for one in found})
+                sql_upkeep.free, lambda tables: Needs({one.pool: True for one in found})
             )
         return sql_upkeep.named(found)
 
@@ -442,7 +448,7 @@ class PostgresStore:
         )
 
     async def put(
-        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
         def op(tables: Tables, now: float, at: datetime) -> tuple[int, ...] | None:
             if not is_good(tables, token):
@@ -470,14 +476,14 @@ class PostgresStore:
             lambda tables, now, at: sql_documents.scan(tables, prefix, after, limit, now), True
         )
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         return await self._change(
             lambda tables, now, at: PostgresLog(tables, self._turns.locks).append_good(lines, at)
         )
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]:
+    ) -> list[LogEntry]:
         async with self._wall_between():
             if stream == STREAM:
                 # Where nothing can be written, all that has its number can be read.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import asyncpg
 
 from poolhand.stores.postgres.bridge import wait
-from poolhand.stores.sql.tables import Delete, Insert, Values, Written
+from poolhand.stores.sql.tables import Delete, Insert, TableWrite, Values
 
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
 # Which transaction it was, and in which versions it has met the pools that it has to prove.
@@ -32,7 +32,7 @@ class Outdated(Exception):
     """Something was looked at before a lock was got, and changed until then: begin anew."""
 
 
-class Connection(Protocol):
+class TableConnection(Protocol):
     """What statements need of a connection of asyncpg."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
@@ -156,7 +156,7 @@ class PostgresTables:
     `xid` is known once it has written. What it `proves` with every write are versions of pools.
     """
 
-    def __init__(self, connection: Connection, dialect: Dialect) -> None:
+    def __init__(self, connection: TableConnection, dialect: Dialect) -> None:
         self.xid: str | None = None
         self.proves: dict[int, str] = {}
         self._fetch = connection.fetch
@@ -185,7 +185,7 @@ class PostgresTables:
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         self.write([(what, numbers)])
 
-    def write(self, changes: Sequence[Written]) -> None:
+    def write(self, changes: Sequence[TableWrite]) -> None:
         parts: list[Part] = []
         values: list[Any] = []
         for what, rows in changes:

@@ -14,7 +14,7 @@ B = TypeVar("B")
 MOST = 5_000  # things at once, or a little more: all of one caller go together
 
 
-class Together(Generic[A, B]):
+class AddBatcher(Generic[A, B]):
     """Passes the things of many callers on at once; each caller gets the answers to its own."""
 
     def __init__(

@@ -9,20 +9,20 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from poolhand.contract import Wanted
+from poolhand.contract import ClaimRequest
 from poolhand.errors import Unavailable
 from poolhand.stores.postgres.bridge import run
-from poolhand.stores.postgres.locks import POOLS, Held, Locks
+from poolhand.stores.postgres.locks import POOLS, HeldLocks, Locks
 from poolhand.stores.postgres.log import Mark, PostgresLog, is_marked
 from poolhand.stores.postgres.pools import LOAD, TAKE_AND_LOAD, PostgresPools, Unlocked
 from poolhand.stores.postgres.server import errors as faults
-from poolhand.stores.postgres.server.clock import AMEND, ServerClock, Stepped
-from poolhand.stores.postgres.server.connections import Link, Raw
+from poolhand.stores.postgres.server.clock import AMEND, ClockStepped, ServerClock
+from poolhand.stores.postgres.server.connections import RawConnection, ServerConnection
 from poolhand.stores.postgres.tables import Dialect, Outdated, PostgresTables
 from poolhand.stores.sql.rows import moment, sought
 from poolhand.stores.sql.steps import OVERDUE, Steps
 from poolhand.stores.sql.tables import Tables
-from poolhand.stores.sql.unit_of_work import JOBS, TOKENS, TURNS, Books
+from poolhand.stores.sql.unit_of_work import JOBS, TOKENS, TURNS, UnitOfWork
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ LOOK_AGAIN = 0.1
 Clock = Callable[[], tuple[float, datetime]]
 
 
-class Need(Struct, frozen=True):
+class Needs(Struct, frozen=True):
     """What a transaction is known to need: pools, whether alone, and numbers for so many jobs.
 
     Where `loads`, the pools are looked up, with those that have something of what is `wanted`.
@@ -49,10 +49,10 @@ class Need(Struct, frozen=True):
     pools: Mapping[int, bool] = {}
     numbers: int = 0
     loads: bool = False
-    wanted: Wanted | None = None
+    wanted: ClaimRequest | None = None
 
 
-NOTHING = Need()
+NOTHING = Needs()
 
 
 class Sequences:
@@ -61,7 +61,7 @@ class Sequences:
     `last_pool` is kept by the process: what takes turns are the pools as one worker sees them.
     """
 
-    def __init__(self, tables: Tables, held: Held, last_pool: int) -> None:
+    def __init__(self, tables: Tables, held: HeldLocks, last_pool: int) -> None:
         self.last_pool = last_pool
         self._tables = tables
         # The lowest last, where they are taken from.
@@ -93,7 +93,7 @@ class Sequences:
         self._drawn[kind][:0] = more[::-1]
 
 
-class Done(Struct, Generic[T], frozen=True):
+class CommittedWork(Struct, Generic[T], frozen=True):
     """What a transaction gave, what it has to tell, and how to ask later whether it was done."""
 
     value: T
@@ -139,30 +139,32 @@ class Unsure(Exception):
         self.xid = xid
 
 
-class Turns:
+class Transactions:
     """Carries transactions out, again when others were in the way.
 
     `unsure` are those, by their number, of which nobody knows whether they were committed.
     """
 
-    def __init__(self, link: Link, tick: Callable[[], float], clock: Clock | None) -> None:
+    def __init__(
+        self, link: ServerConnection, tick: Callable[[], float], clock: Clock | None
+    ) -> None:
         self._link = link
         self._server_clock = ServerClock(tick)
         self.clock = clock
         self.dialect = Dialect(link.address.schema, copies=not link.address.pooled)
         self.locks = Locks(link.address.schema)
-        self.unsure: dict[str, Done[Any]] = {}
+        self.unsure: dict[str, CommittedWork[Any]] = {}
 
     async def write(
         self,
         act: Callable[[PostgresSteps], T],
-        look: Callable[[Tables], Need] | None = None,
+        look: Callable[[Tables], Needs] | None = None,
         last_pool: int = 0,
-    ) -> Done[T]:
+    ) -> CommittedWork[T]:
         """Do something in one transaction; `look` says before what it will need."""
         pools: dict[int, bool] = {}
 
-        async def once() -> Done[T]:
+        async def once() -> CommittedWork[T]:
             try:
                 return await self._once(act, look, pools, last_pool)
             except Unlocked as unlocked:
@@ -192,7 +194,7 @@ class Turns:
                 return await once()
             except (Unlocked, Outdated):
                 continue
-            except Stepped as stepped:
+            except ClockStepped as stepped:
                 await self.amend(stepped)
             except Exception as error:
                 cuts += faults.is_cut(error)
@@ -228,7 +230,7 @@ class Turns:
 
         return await self._anew(once)
 
-    async def amend(self, stepped: Stepped) -> None:
+    async def amend(self, stepped: ClockStepped) -> None:
         """Write down that the clock of the server was set, unless somebody has."""
         async with self._link.lend() as connection:
             tables = PostgresTables(connection, self.dialect)
@@ -240,7 +242,7 @@ class Turns:
                 raise
             await connection.execute("COMMIT")
 
-    async def became(self, done: Done[Any]) -> bool:
+    async def became(self, done: CommittedWork[Any]) -> bool:
         """Tell whether a transaction was committed, as soon as it is decided.
 
         A server that crashed may give the same number to another one. So a number that was
@@ -264,10 +266,10 @@ class Turns:
     async def _once(
         self,
         act: Callable[[PostgresSteps], T],
-        look: Callable[[Tables], Need] | None,
+        look: Callable[[Tables], Needs] | None,
         pools: dict[int, bool],
         last_pool: int,
-    ) -> Done[T]:
+    ) -> CommittedWork[T]:
         async with self._link.lend() as connection:
             await connection.execute(self._link.begin)
             try:
@@ -279,7 +281,7 @@ class Turns:
             await self._commit(connection, done)
             return done
 
-    async def _commit(self, connection: Raw, done: Done[Any] | None) -> None:
+    async def _commit(self, connection: RawConnection, done: CommittedWork[Any] | None) -> None:
         try:
             await connection.execute("COMMIT")
         except BaseException as error:
@@ -300,10 +302,10 @@ class Turns:
         self,
         tables: PostgresTables,
         act: Callable[[PostgresSteps], T],
-        look: Callable[[Tables], Need] | None,
+        look: Callable[[Tables], Needs] | None,
         pools: Mapping[int, bool],
         last_pool: int = 0,
-    ) -> Done[T]:
+    ) -> CommittedWork[T]:
         """Take steps in a transaction that has been begun; below `run`."""
         need = NOTHING if look is None else look(tables)
         mine = {**need.pools, **pools}
@@ -311,7 +313,7 @@ class Turns:
         held, rows = self._held(tables, mine, need)
         numbers = Sequences(tables, held, last_pool)
         log = PostgresLog(tables, self.locks)
-        books = Books(tables, numbers, log, *self._clocks(held, asked))
+        books = UnitOfWork(tables, numbers, log, *self._clocks(held, asked))
         steps = PostgresSteps(books, PostgresPools(books, mine))
         if rows:
             steps.pools.load(rows, "" if need.wanted is None else need.wanted.owner)
@@ -319,11 +321,11 @@ class Turns:
                 tables.proves = steps.pools.versions
         value = act(steps)
         topics = steps.close()
-        return Done(value, topics, numbers.last_pool, tables.xid, log.mark)
+        return CommittedWork(value, topics, numbers.last_pool, tables.xid, log.mark)
 
     def _held(
-        self, tables: PostgresTables, pools: Mapping[int, bool], need: Need
-    ) -> tuple[Held, list[Any]]:
+        self, tables: PostgresTables, pools: Mapping[int, bool], need: Needs
+    ) -> tuple[HeldLocks, list[Any]]:
         """Take pools, and look them up if that is wanted."""
         if not need.loads:
             return self.locks.hold(tables, pools, need.numbers), []
@@ -340,15 +342,15 @@ class Turns:
         else:
             taken = tables.execute(TAKE_AND_LOAD, (*asked, self.locks.kind(POOLS)))
             rows = [row[1:] for row in taken]
-        return Held(*rows[0][:3]), [row[3:] for row in rows]
+        return HeldLocks(*rows[0][:3]), [row[3:] for row in rows]
 
-    def _clocks(self, held: Held, asked: float) -> tuple[float, datetime]:
+    def _clocks(self, held: HeldLocks, asked: float) -> tuple[float, datetime]:
         """Return the time of the store and that of the calendar."""
         if self.clock is not None:
             return self.clock()
         return self._server_clock.now(held.wall, held.skew, asked), moment(held.wall)
 
-    async def _roll_back(self, connection: Raw) -> None:
+    async def _roll_back(self, connection: RawConnection) -> None:
         if not connection.is_closed():
             await connection.execute("ROLLBACK")
 

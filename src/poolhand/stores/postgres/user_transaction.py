@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 import asyncpg
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Refusal
+from poolhand.contract import Added, JobBatch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.stores.postgres import needs as postgres_needs
 from poolhand.stores.postgres.bridge import run
 from poolhand.stores.postgres.pools import Unlocked
 from poolhand.stores.postgres.server import errors as faults
-from poolhand.stores.postgres.server.clock import Stepped
-from poolhand.stores.postgres.server.connections import Link, Raw, sever
+from poolhand.stores.postgres.server.clock import ClockStepped
+from poolhand.stores.postgres.server.connections import RawConnection, ServerConnection, sever
 from poolhand.stores.postgres.server.notify import PostgresSignals
 from poolhand.stores.postgres.tables import Outdated, PostgresTables
-from poolhand.stores.postgres.transaction import ANEW, Done, Turns
+from poolhand.stores.postgres.transaction import ANEW, CommittedWork, Transactions
 from poolhand.stores.sql import verbs as sql_verbs
 from poolhand.stores.sql.steps import Steps
 
@@ -35,12 +35,14 @@ class PostgresTransaction:
     One that takes too long is rolled back, and says so at the next step.
     """
 
-    def __init__(self, link: Link, turns: Turns, signals: PostgresSignals) -> None:
+    def __init__(
+        self, link: ServerConnection, turns: Transactions, signals: PostgresSignals
+    ) -> None:
         self._link = link
         self._turns = turns
         self._signals = signals
         self._lent = AsyncExitStack()
-        self._connection: Raw | None = None
+        self._connection: RawConnection | None = None
         self._topics: set[str] = set()
         self._pools: dict[int, bool] = {}
         self._late = False
@@ -60,14 +62,14 @@ class PostgresTransaction:
         async with self._step(lambda error: _users_fault(error, sql)) as connection:
             return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
-    async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+    async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         """Take a batch in, if the transaction commits; its verdict holds then."""
         for _ in range(ANEW):
             try:
                 done = await self._add(batch)
             except Outdated:
                 continue
-            except Stepped as stepped:
+            except ClockStepped as stepped:
                 await self._turns.amend(stepped)
             except Unlocked as unlocked:
                 self._pools.update(unlocked.pools)
@@ -76,7 +78,7 @@ class PostgresTransaction:
                 return done.value[0]
         raise Unavailable(f"{self._link.address.shown}: others are always in the way; try again")
 
-    async def _add(self, batch: Batch) -> Done[list[tuple[Added, ...] | Refusal]]:
+    async def _add(self, batch: JobBatch) -> CommittedWork[list[tuple[Added, ...] | Refusal]]:
         def act(steps: Steps) -> list[tuple[Added, ...] | Refusal]:
             return sql_verbs.add(steps, [replace(batch, owner=None)])
 
@@ -102,7 +104,9 @@ class PostgresTransaction:
         await self._end()
 
     @asynccontextmanager
-    async def _step(self, meaning: Callable[[Exception], Exception]) -> AsyncIterator[Raw]:
+    async def _step(
+        self, meaning: Callable[[Exception], Exception]
+    ) -> AsyncIterator[RawConnection]:
         """Give the connection for one step, which leaves no trace where it fails."""
         connection = self._usable()
         try:
@@ -115,7 +119,7 @@ class PostgresTransaction:
                     await self._bounded(connection.execute("ROLLBACK TO SAVEPOINT poolhand_step"))
                 raise
             await self._bounded(connection.execute("RELEASE SAVEPOINT poolhand_step"))
-        except (Unlocked, Outdated, Stepped):
+        except (Unlocked, Outdated, ClockStepped):
             raise
         except Exception as error:
             if connection.is_closed() or not connection.is_in_transaction():
@@ -129,7 +133,7 @@ class PostgresTransaction:
         async with asyncio.timeout(LONGEST):
             return await awaitable
 
-    def _usable(self) -> Raw:
+    def _usable(self) -> RawConnection:
         if self._connection is None or self._connection.is_closed():
             raise self._over()
         return self._connection

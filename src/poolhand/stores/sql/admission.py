@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Entry, Line, Order, Refusal
+from poolhand.contract import Added, Admission, JobBatch, JobRequest, LogLine, Refusal
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.backpressure import (
@@ -20,14 +20,14 @@ from poolhand.rules.queue.backpressure import (
 )
 from poolhand.rules.queue.desk import Admitted, Joined, Parked, RefusedEntry, Rejected, Verdict
 from poolhand.rules.queue.entry import Window
-from poolhand.rules.queue.on_busy import TURN, OnBusy, Way
+from poolhand.rules.queue.on_busy import TURN, BusyAction, OnBusy
 from poolhand.rules.queue.pool_spec import undeclared
 from poolhand.rules.queue.stored_desk import may_refuse
 from poolhand.rules.queue.timing import arrival
 from poolhand.rules.streams import inbox_of
 from poolhand.stores.sql.log import ROW_LINES
 from poolhand.stores.sql.queue.pools import StoredPool
-from poolhand.stores.sql.rows import QUEUED, Row, encode, terms_of
+from poolhand.stores.sql.rows import QUEUED, JobRow, encode, terms_of
 from poolhand.stores.sql.steps import Steps
 from poolhand.stores.sql.turns import ended_for
 from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
@@ -64,7 +64,7 @@ def _alike(job: Job, terms: tuple[Any, ...]) -> _Alike:
     return _Alike(terms, encode(terms), before + b'"task_id":', behind)
 
 
-class Intake:
+class StoredAdmission:
     """Brings orders to the desks of their pools and carries out the verdicts."""
 
     def __init__(self, steps: Steps) -> None:
@@ -78,7 +78,7 @@ class Intake:
         """Look up at once what is to be known about jobs that are about to come."""
         self._users.load(jobs)
 
-    def take(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+    def take(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
 
         One order alone is refused before anything is written for it.
@@ -110,7 +110,7 @@ class Intake:
             if undo:
                 execute("RELEASE batch")
 
-    def _stranger(self, orders: Sequence[Order]) -> Refusal | None:
+    def _stranger(self, orders: Sequence[JobRequest]) -> Refusal | None:
         """Return the refusal of a batch that has a turn of a session of another user."""
         jobs = [order.job for order in orders if order.job.session is not None]
         if not jobs:
@@ -119,7 +119,7 @@ class Intake:
         job = self._users.stranger(jobs)
         return None if job is None else self._refusal(_Refused(job.pool, NOT_USER))
 
-    def _parker(self, batch: Batch) -> int | None:
+    def _parker(self, batch: JobBatch) -> int | None:
         """Return the number of the owner of a batch, if it may come to wait under its lease."""
         for order in batch.orders:
             pool = self._steps.pools.named(order.job.pool)
@@ -128,7 +128,7 @@ class Intake:
                 return self._steps.owner(batch.owner)
         return None
 
-    def arrive(self, row: Row) -> None:
+    def arrive(self, row: JobRow) -> None:
         """Let a job come in that a transaction of the user's has written.
 
         Its submitter was told yes: it gets a place though there be none, if nobody else may go.
@@ -157,13 +157,13 @@ class Intake:
             case _:
                 self._carry_out(verdict, row, pool, None)
 
-    def _turn_away(self, row: Row, reason: str, policy: str) -> None:
+    def _turn_away(self, row: JobRow, reason: str, policy: str) -> None:
         """End a job that a transaction of the user's has written, and that cannot come in."""
         self._books.note(audit.submitted(row.job))
         job = lifecycle.reject(row.job, reason, policy, self._books.at)
         self._steps.end(row, job, audit.ended(job))
 
-    def _may_fail(self, orders: Sequence[Order], may_park: bool) -> bool:
+    def _may_fail(self, orders: Sequence[JobRequest], may_park: bool) -> bool:
         for order in orders:
             if order.revives is not None:
                 return True
@@ -183,7 +183,7 @@ class Intake:
             waiting = refused.waiting
         return Refusal(reason, spec.name, str(policy), running, waiting)
 
-    def _enter(self, order: Order, owner: int | None) -> Added:
+    def _enter(self, order: JobRequest, owner: int | None) -> Added:
         if order.revives is not None:
             self._expect_dead(order)
         pool = self._steps.pools.named(order.job.pool)
@@ -198,34 +198,34 @@ class Intake:
         verdict = pool.admit(row, self._books.now, order.rerun_failed)
         # Who revives a job has to come in now: should it give up, nobody would be left.
         added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
-        if order.revives is not None and added.entry in (Entry.TAKEN, Entry.JOINED):
+        if order.revives is not None and added.entry in (Admission.TAKEN, Admission.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
-        if order.triggers is not None and added.entry is not Entry.REJECTED:
+        if order.triggers is not None and added.entry is not Admission.REJECTED:
             by, id, at = order.job.submitted_by, order.triggers, self._books.at
             self._books.note(audit.acted_on(audit.SCHEDULE_TRIGGER, added.job, by, id, at))
-        if turn is not None and added.entry is Entry.TAKEN:
+        if turn is not None and added.entry is Admission.TAKEN:
             self._books.tell(ended_for(turn.job, order.on_busy))
             self._steps.cancel(turn.job.id, order.job.submitted_by)
         return added
 
-    def _turn_of(self, order: Order, pool: StoredPool) -> Row | Added | None:
+    def _turn_of(self, order: JobRequest, pool: StoredPool) -> JobRow | Added | None:
         """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
         job, now = order.job, self._books.now
         if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
             return None
         meeting = pool.meet(job, order.on_busy)
         match meeting.way:
-            case Way.REFUSE:
+            case BusyAction.REFUSE:
                 raise _Refused(pool.spec.name, "busy")
-            case Way.JOIN:
+            case BusyAction.JOIN:
                 assert meeting.turn is not None
                 id = meeting.turn.job.id
-                self._books.tell([Line(inbox_of(id), TURN, order.brief)])
-                return Added(meeting.turn.job, Entry.JOINED)
+                self._books.tell([LogLine(inbox_of(id), TURN, order.brief)])
+                return Added(meeting.turn.job, Admission.JOINED)
             case _:
                 return meeting.turn
 
-    def _taken_unasked(self, orders: Sequence[Order]) -> StoredPool | None:
+    def _taken_unasked(self, orders: Sequence[JobRequest]) -> StoredPool | None:
         """Return the pool that takes all of these, if there is nothing to decide about any."""
         name = orders[0].job.pool if orders else ""
         pool = self._steps.pools.named(name)
@@ -246,7 +246,7 @@ class Intake:
                 return None
         return pool
 
-    def _queue(self, orders: Sequence[Order], pool: StoredPool) -> tuple[Added, ...]:
+    def _queue(self, orders: Sequence[JobRequest], pool: StoredPool) -> tuple[Added, ...]:
         """Queue jobs about which there is nothing to decide."""
         books, count, added = self._books, len(orders), list[Added]()
         seqs, turns = books.numbers.take(JOBS, count), books.numbers.take(TURNS, count)
@@ -264,11 +264,11 @@ class Intake:
         return tuple(added)
 
     def _job_rows(
-        self, orders: Iterable[tuple[int, Order]], pool: StoredPool, added: list[Added]
+        self, orders: Iterable[tuple[int, JobRequest]], pool: StoredPool, added: list[Added]
     ) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of jobs; note what is to be said of each."""
         books, no, pool_id = self._books, pool.no, pool.spec.id
-        at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Entry.TAKEN
+        at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Admission.TAKEN
         stamp = books.stamp
         known, ordered, head, tail = self._alike
         for seq, order in orders:
@@ -293,7 +293,7 @@ class Intake:
             yield (seq, no, QUEUED, *rank, now)
 
     def _carry_out(
-        self, verdict: Verdict[Row], row: Row, pool: StoredPool, owner: int | None
+        self, verdict: Verdict[JobRow], row: JobRow, pool: StoredPool, owner: int | None
     ) -> Added:
         steps = self._steps
         match verdict:
@@ -302,18 +302,18 @@ class Intake:
                 self._users.begin(row.job)
                 if victim is not None:
                     self._reject(victim, pool, row.job.id)
-                return Added(row.job, Entry.TAKEN)
+                return Added(row.job, Admission.TAKEN)
             case Joined(entry=other):
                 del self._books.rows[row.seq]
-                return Added(other.job, Entry.PARKED if other.parked else Entry.JOINED)
+                return Added(other.job, Admission.PARKED if other.parked else Admission.JOINED)
             case Rejected():
                 self._books.note(audit.submitted(row.job))
                 self._reject(row, pool, None)
-                return Added(row.job, Entry.REJECTED)
+                return Added(row.job, Admission.REJECTED)
             case Parked() if owner is not None:
                 row.owner = owner
                 self._users.begin(row.job)
-                return Added(row.job, Entry.PARKED)
+                return Added(row.job, Admission.PARKED)
             case Parked():
                 pool.turn_away(row)
                 raise _Refused(pool.spec.name, "full", pool.waiting)
@@ -321,7 +321,7 @@ class Intake:
                 del self._books.rows[row.seq]
                 raise _Refused(pool.spec.name, "full", pool.waiting)
 
-    def _reject(self, row: Row, pool: StoredPool, replacement: str | None) -> None:
+    def _reject(self, row: JobRow, pool: StoredPool, replacement: str | None) -> None:
         """Record that the policy of its pool turned a job away."""
         policy = pool.spec.backpressure
         job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
@@ -329,7 +329,7 @@ class Intake:
         self._steps.end(row, job, record)
         self._steps.welcome(pool)
 
-    def _expect_dead(self, order: Order) -> None:
+    def _expect_dead(self, order: JobRequest) -> None:
         assert order.revives is not None
         dead = self._books.row_named(order.revives)
         if dead is None or not dead.dead or order.revives in self._revived:
@@ -345,11 +345,11 @@ class Intake:
         books.tables.execute(REVIVE, (dead.seq,))
         books.note(audit.acted_on(audit.RERUN, dead.job, by, heir, books.at))
 
-    def _row(self, order: Order, pool: StoredPool) -> Row:
+    def _row(self, order: JobRequest, pool: StoredPool) -> JobRow:
         books = self._books
         job = replace(order.job, pool_id=pool.spec.id, status=Status.QUEUED)
         job, window, by_wall = arrival(job, order.delay, order.expires, books.now, books.at)
-        row = Row(job, pool.no, books.now, window)
+        row = JobRow(job, pool.no, books.now, window)
         row.seq = books.numbers.next(JOBS)
         row.brief, row.by_wall, row.fresh = order.brief, by_wall, True
         return row

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from poolhand.contract import Change, Claim, Extended, Lease, Owner, Wanted
+from poolhand.contract import Change, Claim, ClaimRequest, Extended, Lease, Owner
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.causes import claimable
 from poolhand.rules.job import Job
@@ -22,7 +22,7 @@ from poolhand.stores.sql.queue.pools import StoredPool
 from poolhand.stores.sql.rows import (
     END_OF,
     RUNNING,
-    Row,
+    JobRow,
     decode_job,
     encode_course,
     moment,
@@ -76,7 +76,7 @@ _encode_owner = msgspec.msgpack.Encoder().encode
 _decode_owner = msgspec.msgpack.Decoder(Owner).decode
 
 
-class Leases:
+class StoredLeases:
     """Hands out jobs under tokens and takes them back."""
 
     def __init__(self, steps: Steps) -> None:
@@ -88,7 +88,7 @@ class Leases:
 
     # Claiming
 
-    def claim(self, wanted: Wanted) -> list[Claim]:
+    def claim(self, wanted: ClaimRequest) -> list[Claim]:
         if not wanted.slots:
             return []
         overdue = self._steps.overdue()
@@ -169,7 +169,7 @@ class Leases:
         pool.running -= 1
         return True
 
-    def _settle(self, pool: StoredPool, row: Row, change: Change) -> None:
+    def _settle(self, pool: StoredPool, row: JobRow, change: Change) -> None:
         steps, books, job = self._steps, self._books, change.job
         key, token = row.job.key, row.token
         if job.status.terminal:
@@ -187,7 +187,7 @@ class Leases:
             steps.vacate(pool, key)
             self._books.ended_claims.append(token)
 
-    def _give_back(self, pool: StoredPool, row: Row, change: Change) -> None:
+    def _give_back(self, pool: StoredPool, row: JobRow, change: Change) -> None:
         """Let a job wait for its next attempt."""
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
@@ -255,7 +255,7 @@ class _Starter:
         self._books = steps.books
         self._owner = owner
 
-    def take_aside(self, pools: Sequence[StoredPool], wanted: Wanted) -> list[Claim]:
+    def take_aside(self, pools: Sequence[StoredPool], wanted: ClaimRequest) -> list[Claim]:
         """Take jobs that were set aside under causes that are wanted."""
         claims: list[Claim] = []
         for pool in pools:
@@ -264,7 +264,9 @@ class _Starter:
                 claims += self._of_causes(pool, wanted, left)
         return claims
 
-    def _of_causes(self, pool: StoredPool, wanted: Wanted, slots: Sequence[int]) -> list[Claim]:
+    def _of_causes(
+        self, pool: StoredPool, wanted: ClaimRequest, slots: Sequence[int]
+    ) -> list[Claim]:
         """Take the oldest; those whose key has no permit left hold up nobody else."""
         claims, full = list[Claim](), set[str]()
         found = claimable(wanted.causes, pool.causes(), wanted.refused)
@@ -322,7 +324,7 @@ class _Starter:
             claims.append(self._start(pool, row, slot))
         return claims
 
-    def _start(self, pool: StoredPool, row: Row, slot: int) -> Claim:
+    def _start(self, pool: StoredPool, row: JobRow, slot: int) -> Claim:
         """Start one job that has left its place; those that it made room for get in."""
         books = self._books
         self.last = pool.no
@@ -333,7 +335,7 @@ class _Starter:
         self._steps.welcome(pool)
         return claim
 
-    def _next(self, pool: StoredPool) -> Row | None:
+    def _next(self, pool: StoredPool) -> JobRow | None:
         return None if pool.no in self._steps.overdue() else pool.next(self._books.now)
 
     def _claim(

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Filter, Page, Stored
+from poolhand.contract import Filter, JobPage, Stored
 from poolhand.rules.job import TERMINAL, WAITING, Status
 from poolhand.rules.queue.timing import seconds
 from poolhand.stores.sql.bounds import check_page
-from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, Facts, sought, submit_of
+from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, JobFacts, sought, submit_of
 from poolhand.stores.sql.tables import Tables
 
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
@@ -77,7 +77,7 @@ def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
     """Return jobs by their ids, None for those that are not kept."""
     found: dict[str, Stored] = {}
     for row in tables.among(BY_IDS, [sought(id) for id in ids]):
-        facts = Facts._make(row)
+        facts = JobFacts._make(row)
         found[facts.id] = facts.stored()
     return [found.get(id) for id in ids]
 
@@ -88,7 +88,7 @@ def brief(tables: Tables, id: str) -> bytes | None:
     return None if row is None else row[0]
 
 
-def find(tables: Tables, which: Filter, after: int | None, limit: int) -> Page:
+def find(tables: Tables, which: Filter, after: int | None, limit: int) -> JobPage:
     """Return a page of jobs, newest first."""
     check_page(after, limit)
     found = {row.seq: row for row in islice(_undated(tables, which, after), limit + 1)}
@@ -98,11 +98,11 @@ def find(tables: Tables, which: Filter, after: int | None, limit: int) -> Page:
         clauses, values = _clauses(which, order, bounds, after)
         where = " AND ".join(clauses)
         text = f"{FACTS} FROM {begin} WHERE {where} ORDER BY {order} DESC LIMIT ?"
-        rows = map(Facts._make, tables.execute(text, (*values, limit + 1)))
+        rows = map(JobFacts._make, tables.execute(text, (*values, limit + 1)))
         found.update({row.seq: row for row in rows})
     seqs = sorted(found, reverse=True)
     last = seqs[limit - 1] if len(seqs) > limit else None
-    return Page(tuple([found[seq].stored() for seq in seqs[:limit]]), last)
+    return JobPage(tuple([found[seq].stored() for seq in seqs[:limit]]), last)
 
 
 def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, int]:
@@ -128,7 +128,7 @@ def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, i
     return {status: number for status, number in counts.items() if number}
 
 
-def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[Facts]:
+def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[JobFacts]:
     """Yield the jobs meant that older code has written, newest first.
 
     When and for whom they were submitted stands in no column yet: each is looked at.
@@ -144,7 +144,7 @@ def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterato
         clauses, values = _clauses(others, "j.seq", bounds, after)
         where = " AND ".join(["j.submitted IS NULL", *clauses])
         text = f"{FACTS} FROM {FROM_JOBS} WHERE {where} ORDER BY j.seq DESC LIMIT ?"
-        rows = list(map(Facts._make, tables.execute(text, (*values, UNDATED_AT_ONCE))))
+        rows = list(map(JobFacts._make, tables.execute(text, (*values, UNDATED_AT_ONCE))))
         for row in rows:
             submitted, user = submit_of(row.ordered)
             if since <= submitted < until and which.user in (None, user):

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from poolhand.contract import Line
-from poolhand.contract import Written as Read
+from poolhand.contract import LogEntry as Read
+from poolhand.contract import LogLine
 from poolhand.rules.queue.timing import seconds
 from poolhand.stores.sql.bounds import MOST
 from poolhand.stores.sql.rows import moment, sought
-from poolhand.stores.sql.tables import Insert, Tables, Written
+from poolhand.stores.sql.tables import Insert, Tables, TableWrite
 
 Text = tuple[str, bytes]  # a kind and a body
 Packed = tuple[int, bytes]  # how many lines, and they
@@ -56,7 +56,7 @@ _decode = msgspec.msgpack.Decoder(list[Text]).decode
 _COMPRESSED = b"z"
 
 
-class Lines:
+class StreamLines:
     """Lines that are to be written to a stream."""
 
     def __init__(self) -> None:
@@ -80,23 +80,25 @@ class StreamLog:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def append(self, lines: Iterable[Line], at: datetime) -> None:
+    def append(self, lines: Iterable[LogLine], at: datetime) -> None:
         """Write lines, each to its stream."""
-        streams: dict[str, Lines] = {}
+        streams: dict[str, StreamLines] = {}
         for line in lines:
-            streams.setdefault(line.stream, Lines()).append((line.kind, line.body))
-        written: list[Written] = []
+            streams.setdefault(line.stream, StreamLines()).append((line.kind, line.body))
+        written: list[TableWrite] = []
         self.gather(streams, seconds(at), written)
         self._tables.write(written)
 
-    def append_good(self, lines: Sequence[Line], at: datetime) -> frozenset[int]:
+    def append_good(self, lines: Sequence[LogLine], at: datetime) -> frozenset[int]:
         """Write lines, all but those whose claim is not good; return the tokens of these."""
         asked = {line.token for line in lines if line.token is not None}
         lost = frozenset(asked - good(self._tables, asked))
         self.append([line for line in lines if line.token not in lost], at)
         return lost
 
-    def gather(self, streams: Mapping[str, Lines], stamp: float, into: list[Written]) -> None:
+    def gather(
+        self, streams: Mapping[str, StreamLines], stamp: float, into: list[TableWrite]
+    ) -> None:
         """Add to what is to be written what goes to streams."""
         rows: list[tuple[Any, ...]] = []
         for stream, lines in streams.items():

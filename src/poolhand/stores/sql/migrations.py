@@ -45,7 +45,7 @@ OLDEST_CODE = "SELECT max(coalesce(compatible, number)) FROM poolhand_schema"
 IN_FILE = "name another file for the store (sqlite:///jobs.db), or rename that table"
 
 
-class Step(Struct, frozen=True):
+class Migration(Struct, frozen=True):
     """One step: what brings the schema from the number before to this one."""
 
     number: int
@@ -77,20 +77,22 @@ class Taken(Struct, frozen=True):
 
 
 @cache
-def steps(kind: str = "sqlite", folder: Traversable | None = None) -> tuple[Step, ...]:
+def steps(kind: str = "sqlite", folder: Traversable | None = None) -> tuple[Migration, ...]:
     """Return the steps this poolhand knows for a kind of database, in their order."""
     found = []
     for file in (folder or files("poolhand.stores") / kind / "schema").iterdir():
         if match := STEP.fullmatch(file.name):
             # As text, so that a checkout with other line ends has the same checksum.
             text = "\n".join(file.read_text(encoding="utf-8").splitlines())
-            found.append(Step(int(match[1]), match[2], text))
+            found.append(Migration(int(match[1]), match[2], text))
     found.sort(key=lambda step: step.number)
     assert [step.number for step in found] == list(range(1, len(found) + 1))
     return tuple(found)
 
 
-def migrate(connection: sqlite3.Connection, known: Sequence[Step], path: str, at: datetime) -> int:
+def migrate(
+    connection: sqlite3.Connection, known: Sequence[Migration], path: str, at: datetime
+) -> int:
     """Take the steps that are missing, each whole or not at all; return how many.
 
     The caller holds the lock. Raises SchemaTooNew and Corrupt before anything is changed.
@@ -105,7 +107,7 @@ def migrate(connection: sqlite3.Connection, known: Sequence[Step], path: str, at
     return max(0, len(known) - len(taken))
 
 
-def inspect(connection: sqlite3.Connection, known: Sequence[Step], path: str) -> None:
+def inspect(connection: sqlite3.Connection, known: Sequence[Migration], path: str) -> None:
     """Refuse a file that this code cannot use; nothing is changed."""
     present = {name for (name,) in connection.execute(PRESENT)}
     if (columns := _columns(connection)) and not columns >= OF_STEPS:
@@ -129,7 +131,7 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute(COLUMNS)}
 
 
-def check(taken: Mapping[int, Taken], known: Sequence[Step], where: str) -> None:
+def check(taken: Mapping[int, Taken], known: Sequence[Migration], where: str) -> None:
     """Refuse a store that this code cannot use, or that was made by other steps."""
     newest = max(taken, default=0)
     if max((one.compatible for one in taken.values()), default=0) > len(known):
@@ -148,7 +150,9 @@ def check(taken: Mapping[int, Taken], known: Sequence[Step], where: str) -> None
             )
 
 
-def check_free(missing: Sequence[Step], present: Collection[str], where: str, cure: str) -> None:
+def check_free(
+    missing: Sequence[Migration], present: Collection[str], where: str, cure: str
+) -> None:
     """Refuse a database where a name that the missing steps use is taken by another program."""
     for step in missing:
         for name in step.creates:
@@ -174,7 +178,7 @@ def too_new(path: str, has: int, knows: int) -> SchemaTooNew:
     )
 
 
-def _take(connection: sqlite3.Connection, step: Step, at: datetime) -> None:
+def _take(connection: sqlite3.Connection, step: Migration, at: datetime) -> None:
     try:
         # Begun inside: a script commits what was begun outside before it runs.
         connection.executescript(f"BEGIN IMMEDIATE;{step.text}")

@@ -44,7 +44,7 @@ NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
 encode = msgspec.msgpack.Encoder().encode
 
 
-class Terms(Struct, frozen=True, array_like=True):
+class JobTerms(Struct, frozen=True, array_like=True):
     """How a job was ordered, all but its id: often the same for all that were ordered together."""
 
     pool: str
@@ -63,8 +63,8 @@ class Terms(Struct, frozen=True, array_like=True):
     continues: str | None
 
 
-terms_of = attrgetter(*Terms.__struct_fields__)
-_decode_terms = msgspec.msgpack.Decoder(Terms).decode
+terms_of = attrgetter(*JobTerms.__struct_fields__)
+_decode_terms = msgspec.msgpack.Decoder(JobTerms).decode
 
 
 class Course(Struct, frozen=True, array_like=True):
@@ -141,7 +141,7 @@ BY_ID = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id = ?"
 BY_IDS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
 
 
-class Facts(NamedTuple):
+class JobFacts(NamedTuple):
     """What the tables say of a job: as ordered, waiting (`place`), running (`token`), `over`."""
 
     seq: int
@@ -196,7 +196,7 @@ def sought(text: str) -> str:
     return text if is_writable(text) else NOWHERE
 
 
-class Row(Entry):
+class JobRow(Entry):
     """A job at the desk of its pool; `where` it is now is written when the books are.
 
     `seq` is its number in all tables. `rank` and `turn` say when it is served where it waits. What
@@ -261,9 +261,9 @@ class Row(Entry):
         return Stored(self.job, self.parked, self.wished, self.dead)
 
 
-def row_of(facts: Facts, now: float, at: datetime) -> Row:
+def row_of(facts: JobFacts, now: float, at: datetime) -> JobRow:
     """Return a job as its desk wants it."""
-    row = Row(facts.job(), facts.pool, facts.since)
+    row = JobRow(facts.job(), facts.pool, facts.since)
     row.seq = facts.seq
     opens_at = None
     if facts.over is not None:

@@ -16,11 +16,11 @@ from poolhand.stores.sql.rows import (
     OVER,
     PARKED,
     SESSION,
-    Row,
+    JobRow,
     encode_course,
     sought,
 )
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 EXPIRED = """
 SELECT seq FROM poolhand_waits WHERE closes_at IS NOT NULL AND closes_at <= ?
@@ -44,7 +44,7 @@ class Steps:
     The records of a step come before those of the parked that got a place through it.
     """
 
-    def __init__(self, books: Books, pools: Pools) -> None:
+    def __init__(self, books: UnitOfWork, pools: Pools) -> None:
         self.books = books
         self.pools = pools
         self.freed: set[int] = set()
@@ -86,13 +86,13 @@ class Steps:
 
     # Coming in
 
-    def accept(self, row: Row) -> None:
+    def accept(self, row: JobRow) -> None:
         """Note that a job has its place."""
         self.books.note(audit.submitted(row.job))
         if row.job.status is Status.QUEUED:
             self.books.topics.add("ready")
 
-    def unpark(self, *rows: Row) -> None:
+    def unpark(self, *rows: JobRow) -> None:
         """Let parked rows go, all of them before anybody else gets a place."""
         for row in rows:
             self.pools.no(row.pool).dismiss(row)
@@ -118,14 +118,14 @@ class Steps:
         self.freed.add(pool.no)
         self.welcome(pool)
 
-    def remove(self, row: Row, job: Job) -> None:
+    def remove(self, row: JobRow, job: Job) -> None:
         """End a waiting job."""
         pool = self.pools.no(row.pool)
         pool.remove(row, self.books.now)
         self.end(row, job, audit.ended(job))
         self.welcome(pool)
 
-    def end(self, row: Row, job: Job, record: audit.Audit) -> None:
+    def end(self, row: JobRow, job: Job, record: audit.Audit) -> None:
         """Write the last record of a job that has no place any more."""
         books, pool = self.books, self.pools.no(row.pool)
         books.note(record)
@@ -163,14 +163,14 @@ class Steps:
             count += 1
         return count
 
-    def cancel(self, id: str, by: str) -> Row | None:
+    def cancel(self, id: str, by: str) -> JobRow | None:
         """End a job that waits, wish the end of one that runs; a parked one is gone."""
         row = self.books.row_named(id)
         found = None if row is None else self._cancel(row, by)
         self._write_wishes()
         return found
 
-    def cancel_all(self, whose: Mapping[str, str]) -> dict[str, Row]:
+    def cancel_all(self, whose: Mapping[str, str]) -> dict[str, JobRow]:
         """Cancel jobs by their ids, each for the one who asked; return those that are kept.
 
         Jobs that wait for their session or key go first: neither is handed on to a job that is
@@ -178,7 +178,7 @@ class Steps:
         """
         found = self.books.load_named(list(whose))
         rows = [found[id] for id in whose if id in found]
-        kept: dict[str, Row] = {}
+        kept: dict[str, JobRow] = {}
         blocked = [row for row in rows if row.where in (SESSION, KEY)]
         others = [row for row in rows if row.where not in (SESSION, KEY)]
         for some in (blocked, others):
@@ -191,7 +191,7 @@ class Steps:
         self._write_wishes()
         return kept
 
-    def _foresee_ends(self, rows: Iterable[Row]) -> None:
+    def _foresee_ends(self, rows: Iterable[JobRow]) -> None:
         jobs: dict[int, list[Job]] = {}
         for row in rows:
             if row.job.status.waiting and row.where != PARKED:
@@ -201,7 +201,7 @@ class Steps:
             pool.keys.foresee(some)
             pool.sessions.foresee(some, ending=True)
 
-    def _cancel(self, row: Row, by: str) -> Row | None:
+    def _cancel(self, row: JobRow, by: str) -> JobRow | None:
         books = self.books
         if row.where == PARKED:
             self.unpark(row)

@@ -44,7 +44,7 @@ class Delete:
         self.where = f"DELETE FROM {table} WHERE {column}"  # noqa: S608
 
 
-Written = tuple[Insert | Delete, Sequence[Any]]  # with the rows to insert, or the numbers
+TableWrite = tuple[Insert | Delete, Sequence[Any]]  # with the rows to insert, or the numbers
 
 
 class Rows(Protocol):
@@ -78,5 +78,5 @@ class Tables(Protocol):
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         """Delete rows."""
 
-    def write(self, changes: Sequence[Written]) -> None:
+    def write(self, changes: Sequence[TableWrite]) -> None:
         """Insert and delete rows of several kinds, none of which has to do with another."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from poolhand.contract import Line
+from poolhand.contract import LogLine
 from poolhand.rules.job import Job
 from poolhand.rules.queue.on_busy import TURN, OnBusy
 from poolhand.rules.streams import rollbacks_of
 
 
-def ended_for(turn: Job, on_busy: OnBusy) -> list[Line]:
+def ended_for(turn: Job, on_busy: OnBusy) -> list[LogLine]:
     """Return the lines that say whose writes do not count any more."""
     if on_busy is not OnBusy.ROLLBACK or turn.session is None:
         return []
-    return [Line(rollbacks_of(turn.tenant, turn.session), TURN, turn.id.encode())]
+    return [LogLine(rollbacks_of(turn.tenant, turn.session), TURN, turn.id.encode())]

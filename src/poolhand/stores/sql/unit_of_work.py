@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from poolhand.contract import Line
+from poolhand.contract import LogLine
 from poolhand.rules.audit import STREAM, Audit, kind_of
 from poolhand.rules.queue.timing import seconds
-from poolhand.stores.sql.log import Lines, StreamLog
+from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.rows import (
     BY_ID,
     BY_IDS,
@@ -20,13 +20,13 @@ from poolhand.stores.sql.rows import (
     LIMBO,
     PARKED,
     SCHEDULED,
-    Facts,
-    Row,
+    JobFacts,
+    JobRow,
     encode_terms,
     row_of,
     sought,
 )
-from poolhand.stores.sql.tables import Delete, Insert, Tables, Written
+from poolhand.stores.sql.tables import Delete, Insert, Tables, TableWrite
 
 NEW_JOB = Insert(
     "poolhand_jobs",
@@ -133,7 +133,7 @@ class Numbers(Protocol):
         """Forget those that were taken since `save`."""
 
 
-class Books:
+class UnitOfWork:
     """Everything that one write has at hand; `now` and `at` are read once for all of it.
 
     Changes are gathered and written together: `write` brings the rows of jobs up to date before
@@ -152,10 +152,10 @@ class Books:
         self.stamp = seconds(at)
         self.topics: set[str] = set()
         self.may_be_overdue = False
-        self.lines = Lines()
+        self.lines = StreamLines()
         self.streams = {STREAM: self.lines}
-        self.rows: dict[int, Row] = {}
-        self.changed: dict[int, Row] = {}
+        self.rows: dict[int, JobRow] = {}
+        self.changed: dict[int, JobRow] = {}
         self.writers: list[Callable[[], None]] = []
         self.new_jobs: list[tuple[Any, ...]] = []
         self.new_queued: list[tuple[Any, ...]] = []
@@ -165,7 +165,7 @@ class Books:
         self.new_ends: list[tuple[Any, ...]] = []
         self._new_waits: list[tuple[Any, ...]] = []
         self._new_heirs: list[tuple[Any, ...]] = []
-        self.also: list[Written] = []
+        self.also: list[TableWrite] = []
         self._pending: tuple[tuple[Delete | Insert, list[Any]], ...] = (
             (END_WAIT, self.ended_waits),
             (NEW_JOB, self.new_jobs),
@@ -180,20 +180,20 @@ class Books:
     def note(self, record: Audit) -> None:
         self.lines.append((kind_of(record), json(record)))
 
-    def tell(self, lines: Iterable[Line]) -> None:
+    def tell(self, lines: Iterable[LogLine]) -> None:
         """Write lines to the log, behind those that are already to be written."""
         for line in lines:
-            self.streams.setdefault(line.stream, Lines()).append((line.kind, line.body))
+            self.streams.setdefault(line.stream, StreamLines()).append((line.kind, line.body))
 
     # Rows
 
-    def row(self, seq: int) -> Row:
+    def row(self, seq: int) -> JobRow:
         """Return a job that is there, one row for one job."""
         row = self.find(seq)
         assert row is not None, f"job {seq} is missing"
         return row
 
-    def find(self, seq: int) -> Row | None:
+    def find(self, seq: int) -> JobRow | None:
         """Return a job that may be there."""
         row = self.rows.get(seq)
         if row is None:
@@ -202,39 +202,39 @@ class Books:
             row = None if facts is None else self._keep(facts)
         return row
 
-    def load(self, seqs: Sequence[int]) -> list[Row]:
+    def load(self, seqs: Sequence[int]) -> list[JobRow]:
         """Return many jobs that are there."""
         self.write()
         for facts in self.tables.among(BY_SEQS, [seq for seq in seqs if seq not in self.rows]):
             self._keep(facts)
         return [self.rows[seq] for seq in seqs]
 
-    def row_named(self, id: str) -> Row | None:
+    def row_named(self, id: str) -> JobRow | None:
         """Return a job by its id."""
         self.write()
         facts = self.tables.execute(BY_ID, (sought(id),)).fetchone()
         return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
 
-    def load_named(self, ids: Sequence[str]) -> dict[str, Row]:
+    def load_named(self, ids: Sequence[str]) -> dict[str, JobRow]:
         """Return many jobs by their ids; those that are not kept are left out."""
         self.write()
-        found: dict[str, Row] = {}
+        found: dict[str, JobRow] = {}
         for facts in self.tables.among(BY_IDS, [sought(id) for id in ids]):
             row = self.rows.get(facts[0]) or self._keep(facts)
             found[row.job.id] = row
         return found
 
-    def _keep(self, facts: tuple[Any, ...]) -> Row:
-        row = row_of(Facts._make(facts), self.now, self.at)
+    def _keep(self, facts: tuple[Any, ...]) -> JobRow:
+        row = row_of(JobFacts._make(facts), self.now, self.at)
         self.rows[row.seq] = row
         return row
 
-    def put(self, row: Row, where: int) -> None:
+    def put(self, row: JobRow, where: int) -> None:
         """Move a job to another place."""
         row.where = where
         self.changed[row.seq] = row
 
-    def forget(self, row: Row) -> None:
+    def forget(self, row: JobRow) -> None:
         """Let a job that has not come in leave no trace."""
         self.write()
         self.tables.delete(END_WAIT, [row.seq])
@@ -276,7 +276,7 @@ class Books:
         self.also.clear()
         self.numbers.save()
 
-    def _write(self, changes: list[Written]) -> None:
+    def _write(self, changes: list[TableWrite]) -> None:
         if changes:
             self.tables.write(changes)
             for _, rows in self._pending:
@@ -299,10 +299,10 @@ class Books:
         self.changed.clear()
 
     def _forget_lines(self) -> None:
-        self.lines = Lines()
+        self.lines = StreamLines()
         self.streams = {STREAM: self.lines}
 
-    def _sort(self, row: Row) -> None:
+    def _sort(self, row: JobRow) -> None:
         """Say in which table a changed row has to be written."""
         job, seq = row.job, row.seq
         if row.fresh:

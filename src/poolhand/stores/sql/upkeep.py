@@ -12,7 +12,7 @@ from poolhand.contract import Promoted
 from poolhand.rules import audit
 from poolhand.rules.retention import Keep
 from poolhand.stores.sql import documents as sql_documents
-from poolhand.stores.sql.admission import Intake
+from poolhand.stores.sql.admission import StoredAdmission
 from poolhand.stores.sql.forget import forget_jobs
 from poolhand.stores.sql.queue.pools import spec_of
 from poolhand.stores.sql.queue.sessions import session_of
@@ -103,7 +103,7 @@ def promote(steps: Steps, limit: int) -> Promoted:
     for clock, by_wall in ((books.now, 0), (books.stamp, 1)):
         due += execute(DUE, (clock, by_wall, clock, limit)).fetchall()
     due = sorted(due)[:limit]
-    intake = Intake(steps)
+    intake = StoredAdmission(steps)
     rows = books.load([seq for _, seq in due])
     intake.expect(row.job for row in rows if row.newcomer)
     for row in rows:
@@ -155,9 +155,9 @@ def sweep(steps: Steps, no: int) -> None:
 
 def forget(steps: Steps, keep: Keep, limit: int) -> int:
     """Forget jobs that have been over for long, or are too many: results, then dead letters."""
-    bound = Bound(OVER, SURPLUS, keep.results, keep.max_results)
+    bound = RetentionBound(OVER, SURPLUS, keep.results, keep.max_results)
     results = _forgettable(steps, bound, limit)
-    bound = Bound(OVER_DEAD, SURPLUS_DEAD, keep.dead, keep.max_dead)
+    bound = RetentionBound(OVER_DEAD, SURPLUS_DEAD, keep.dead, keep.max_dead)
     dead = _forgettable(steps, bound, limit - len(results))
     gone = results + dead
     for one in gone:
@@ -169,7 +169,7 @@ def forget(steps: Steps, keep: Keep, limit: int) -> int:
     return len(gone)
 
 
-class Bound(NamedTuple):
+class RetentionBound(NamedTuple):
     """How long, and how many, jobs of one kind are kept, and by which statements they are found."""
 
     over: str
@@ -188,7 +188,7 @@ class Forgettable(NamedTuple):
     surplus: bool
 
 
-def _forgettable(steps: Steps, bound: Bound, limit: int) -> list[Forgettable]:
+def _forgettable(steps: Steps, bound: RetentionBound, limit: int) -> list[Forgettable]:
     """Return the oldest jobs beyond a bound; what is stuck, or what a key stands for, stays."""
     tables, until = steps.books.tables, steps.books.now - bound.seconds
     surplus = None

@@ -10,7 +10,7 @@ from poolhand.rules.queue.on_busy import stranger
 from poolhand.rules.streams import SESSIONS, session_of
 from poolhand.stores.sql.rows import sought
 from poolhand.stores.sql.tables import Insert, Tables
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 USERS = "SELECT session, owner FROM poolhand_session_users WHERE session IN (?*)"
 # While a turn comes in, nobody may forget whose session it is; in one order, as all take them.
@@ -26,7 +26,7 @@ KEPT = "SELECT session, tenant FROM poolhand_jobs WHERE session IN (?*) GROUP BY
 class SessionUsers:
     """The users of the sessions that one write has to do with, looked up together."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: UnitOfWork) -> None:
         self._books = books
         self._users: dict[str, str | None] = {}
         self._begun: dict[str, str | None] = {}

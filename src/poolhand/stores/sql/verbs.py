@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poolhand.contract import Added, Batch, Change, Refusal, Replaced, Stored, Wanted
+from poolhand.contract import Added, Change, ClaimRequest, JobBatch, Refusal, ReplacedJob, Stored
 from poolhand.rules import audit
 from poolhand.rules.queue.pool_spec import PoolSpec, undeclared
-from poolhand.stores.sql.admission import Intake
-from poolhand.stores.sql.claims import Leases
+from poolhand.stores.sql.admission import StoredAdmission
+from poolhand.stores.sql.claims import StoredLeases
 from poolhand.stores.sql.steps import Steps
 
 
@@ -47,9 +47,9 @@ def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
     steps.welcome(pool)
 
 
-def add(steps: Steps, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+def add(steps: Steps, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
     """Take batches in, each by itself."""
-    intake = Intake(steps)
+    intake = StoredAdmission(steps)
     intake.expect(order.job for batch in batches for order in batch.orders)
     return [intake.take(batch) for batch in batches]
 
@@ -62,11 +62,11 @@ def unpark(steps: Steps, ids: Sequence[str]) -> list[str]:
     return came_in
 
 
-def replace(steps: Steps, changes: Sequence[Change], wanted: Wanted | None) -> Replaced:
+def replace(steps: Steps, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
     """Write what became of claimed jobs, then claim."""
-    leases = Leases(steps)
+    leases = StoredLeases(steps)
     made = leases.change_all(changes)
-    return Replaced(made, () if wanted is None else tuple(leases.claim(wanted)))
+    return ReplacedJob(made, () if wanted is None else tuple(leases.claim(wanted)))
 
 
 def cancel(steps: Steps, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:

@@ -21,8 +21,8 @@ from poolhand.runtime import Runtime
 from poolhand.stores.sql import migrations
 from poolhand.stores.sqlite import errors as faults
 from poolhand.stores.sqlite.database import Op
-from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, Patience
-from poolhand.stores.sqlite.place import LogGone, Place, Replaced
+from poolhand.stores.sqlite.lock import LOCK_SECONDS, FileLock, LockPatience
+from poolhand.stores.sqlite.place import FilePlace, FileReplaced, LogGone
 from poolhand.stores.sqlite.rights import OWNER, Rights
 from poolhand.stores.sqlite.wake import Wake
 from poolhand.stores.sqlite.wal import Wal
@@ -62,15 +62,15 @@ class StoreFile:
         self._lock = FileLock(f"{self.path}-lock", self._rights.make)
         self._wake = Wake(self.path, runtime.salt(), self._rights)
         self._wal = Wal(f"{self.path}-wal")
-        self._steps: tuple[migrations.Step, ...] = ()
+        self._steps: tuple[migrations.Migration, ...] = ()
         self._connection: sqlite3.Connection | None = None
         self._process = 0
-        self._place = Place(self.path, self._lock.path)
-        self._replaced: Replaced | None = None
+        self._place = FilePlace(self.path, self._lock.path)
+        self._replaced: FileReplaced | None = None
         self._offset = 0.0
         self._closing = False
         self._waiting: list[tuple[Op[object], asyncio.Future[object]]] = []
-        self._patience: Patience | None = None
+        self._patience: LockPatience | None = None
         self._signals: dict[str, None] = {}
         self._damage: str | None = None
         self._holder = self._lock.path
@@ -231,7 +231,7 @@ class StoreFile:
                 )
             await asyncio.sleep(pause)
 
-    async def _cut_log(self, patience: Patience) -> bool:
+    async def _cut_log(self, patience: LockPatience) -> bool:
         if not await self._lock.wait(patience):
             raise self._held()
         try:
@@ -274,7 +274,7 @@ class StoreFile:
         self.expect_own()
         return self._connection
 
-    async def _connect_in_time(self, patience: Patience) -> None:
+    async def _connect_in_time(self, patience: LockPatience) -> None:
         """Take the lock and connect; programs that write without that lock are waited for."""
         while await self._lock.wait(patience):
             try:
@@ -439,7 +439,7 @@ class StoreFile:
             self._lock.release()
 
     def _begin(
-        self, lock: FileLock, patience: Patience, connect: Callable[[], sqlite3.Connection]
+        self, lock: FileLock, patience: LockPatience, connect: Callable[[], sqlite3.Connection]
     ) -> sqlite3.Connection | None:
         """Take the lock and begin; None while somebody else has the one or the other."""
         if self._damage is not None:
@@ -550,7 +550,7 @@ class StoreFile:
         """Refuse to write where something else is than was opened; only under the lock."""
         try:
             self._place.check(self._connection)
-        except Replaced as replaced:
+        except FileReplaced as replaced:
             # Who stays would mix two contents, and so would who comes later and finds the log.
             self._replaced = replaced
             self._place.set_log_aside()
@@ -563,8 +563,8 @@ class StoreFile:
         if needs is not None and needs > len(self._steps):
             raise migrations.too_new(self.path, needs, len(self._steps))
 
-    def _new_patience(self) -> Patience:
-        return Patience(self._runtime.monotonic, self.lock_seconds)
+    def _new_patience(self) -> LockPatience:
+        return LockPatience(self._runtime.monotonic, self.lock_seconds)
 
     def _held(self) -> Unavailable:
         return Unavailable(

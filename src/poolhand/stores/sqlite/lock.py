@@ -18,7 +18,7 @@ TURN_AFTER = 0.025  # seconds of waiting after which others have to let one go f
 POLITE = 0.1  # seconds of letting somebody go first who does not go: it may be stopped
 
 
-class Patience:
+class LockPatience:
     """How long to go on trying: pauses that grow, until a limit is reached."""
 
     def __init__(self, clock: Callable[[], float], limit: float) -> None:
@@ -57,7 +57,7 @@ class FileLock:
         self._first = False
         _locks.add(self)
 
-    def take(self, patience: Patience) -> bool:
+    def take(self, patience: LockPatience) -> bool:
         """Take the lock if it is free and nobody goes first; raises OSError, and then has none."""
         try:
             if self._fd is None:
@@ -73,7 +73,7 @@ class FileLock:
             # Not left to closing the file: a fork would hold on to it.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def pause(self, patience: Patience) -> float | None:
+    def pause(self, patience: LockPatience) -> float | None:
         """Return the seconds until the lock is tried again, None when patience has ended."""
         pause = patience.pause()
         if pause is None:
@@ -81,7 +81,7 @@ class FileLock:
             return None
         return FIRST_PAUSE if self._first else pause
 
-    async def wait(self, patience: Patience) -> bool:
+    async def wait(self, patience: LockPatience) -> bool:
         """Take the lock when it comes free; False when patience has ended."""
         try:
             while not self.take(patience):
@@ -110,7 +110,7 @@ class FileLock:
         self._fd = self._turn = None
         self._first = False
 
-    def _try(self, patience: Patience) -> bool:
+    def _try(self, patience: LockPatience) -> bool:
         if not self._may_try(patience):
             return False
         taken = _flock(self._fd, fcntl.LOCK_EX)
@@ -136,7 +136,7 @@ class FileLock:
             self._make(path)
             return os.open(path, os.O_RDONLY)
 
-    def _may_try(self, patience: Patience) -> bool:
+    def _may_try(self, patience: LockPatience) -> bool:
         waited = patience.waited()
         if waited > TURN_AFTER:
             self._first = self._first or _flock(self._turn, fcntl.LOCK_EX)

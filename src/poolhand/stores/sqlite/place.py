@@ -41,11 +41,11 @@ class LogGone(Corrupt):
     """The log was removed, or another one put in its place."""
 
 
-class Replaced(Corrupt):
+class FileReplaced(Corrupt):
     """Another content was put under the log."""
 
 
-class Clock(NamedTuple):
+class FileClock(NamedTuple):
     """The row of the clock, the page it is in, and the version of the schema that says so."""
 
     version: int
@@ -59,10 +59,10 @@ class Content(NamedTuple):
     """What the file holds without its log; `clock` is what its own list of tables leads to."""
 
     version: int
-    clock: Clock | None
+    clock: FileClock | None
 
 
-class Known(NamedTuple):
+class KnownPlace(NamedTuple):
     """A content that belongs there: nothing older may follow."""
 
     latest: float  # 0: unknown
@@ -71,10 +71,10 @@ class Known(NamedTuple):
     version: int  # the one in page 1
 
 
-NOTHING = Known(0.0, 0.0, 0, 0)
+NOTHING = KnownPlace(0.0, 0.0, 0, 0)
 
 
-class Place:
+class FilePlace:
     """What was found where the file is; to look again costs two calls of the system.
 
     Processes that share a file note in the file of its lock what content they saw last.
@@ -86,7 +86,7 @@ class Place:
         self._notes = notes
         self._file = self._logged = (0, 0)
         self._written = 0
-        self._known: Known | None = None
+        self._known: KnownPlace | None = None
         self._may_note = True
 
     def remember(self, connection: sqlite3.Connection) -> None:
@@ -156,7 +156,7 @@ class Place:
         if self._difference(connection) is not None:
             why = self._difference(connection)
             if why is not None:
-                raise Replaced(self._other(why))
+                raise FileReplaced(self._other(why))
 
     def _difference(self, connection: sqlite3.Connection) -> str | None:
         """Say how the file proves to be none that checkpoints have written."""
@@ -175,7 +175,7 @@ class Place:
                 return OLDER
         return OTHER_ORDER if content.version > clock.version else None
 
-    def _learn(self, content: Content | None, clock: Clock | None) -> None:
+    def _learn(self, content: Content | None, clock: FileClock | None) -> None:
         """Note what content belongs there, as far as it is certain."""
         if content is None or clock is None:
             return
@@ -186,15 +186,15 @@ class Place:
             and (own.page, own.boot, own.offset) == (clock.page, clock.boot, clock.offset)
             and own.latest <= clock.latest
         ):
-            known = Known(own.latest, clock.offset, clock.version, content.version)
+            known = KnownPlace(own.latest, clock.offset, clock.version, content.version)
         elif before is not None:
             known = before._replace(version=content.version)
         else:
-            known = Known(0.0, clock.offset, clock.version, content.version)
+            known = KnownPlace(0.0, clock.offset, clock.version, content.version)
         self._known = known
         self._write_down(known)
 
-    def _write_down(self, known: Known) -> bool:
+    def _write_down(self, known: KnownPlace) -> bool:
         # A process without the right, or without space, knows it alone.
         with contextlib.suppress(OSError):
             notes = os.open(self._notes, os.O_WRONLY)
@@ -204,7 +204,7 @@ class Place:
                 os.close(notes)
         return False
 
-    def _noted(self) -> Known | None:
+    def _noted(self) -> KnownPlace | None:
         if not self._may_note:
             return None
         try:
@@ -217,7 +217,7 @@ class Place:
             return None
         finally:
             os.close(notes)
-        known = Known(*fields)
+        known = KnownPlace(*fields)
         return known if known.latest == latest else None
 
     def _read(self) -> Content | None:
@@ -257,13 +257,13 @@ class Place:
         )
 
 
-def _find_clock(connection: sqlite3.Connection) -> Clock | None:
+def _find_clock(connection: sqlite3.Connection) -> FileClock | None:
     row = connection.execute(FIND_CLOCK).fetchone()
     # A page that has another use may hold anything.
-    return Clock(*row) if row is not None and isinstance(row[-1], float) else None
+    return FileClock(*row) if row is not None and isinstance(row[-1], float) else None
 
 
-def _is_older(content: Content, known: Known, clock: Clock) -> bool:
+def _is_older(content: Content, known: KnownPlace, clock: FileClock) -> bool:
     """Tell whether page 1, or the clock with or without the log, is older than it was."""
     if content.version < known.version or clock.latest < known.latest:
         return True

@@ -10,7 +10,7 @@ from poolhand.stores.sql.log import StreamLog
 from poolhand.stores.sql.queue.pools import Pools
 from poolhand.stores.sql.steps import Steps
 from poolhand.stores.sql.tables import Tables
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 from poolhand.stores.sqlite.tables import SqliteTables
 
 COUNTERS = "SELECT jobs, turns, tokens, pool FROM poolhand_counters"
@@ -50,5 +50,5 @@ class Counters:
 def steps_on(connection: Connection, now: float, at: datetime) -> Steps:
     """Return the steps of one write."""
     tables = SqliteTables(connection)
-    books = Books(tables, Counters(tables), StreamLog(tables), now, at)
+    books = UnitOfWork(tables, Counters(tables), StreamLog(tables), now, at)
     return Steps(books, Pools(books))

@@ -10,26 +10,26 @@ from typing import TypeVar
 
 from poolhand.contract import (
     Added,
-    Batch,
     Change,
     Claim,
+    ClaimRequest,
     Extended,
     Filter,
     Hint,
-    Insertion,
+    JobBatch,
+    JobPage,
+    JobRequest,
     Lease,
-    Line,
-    Order,
+    LogEntry,
+    LogLine,
     Owner,
-    Page,
     PoolRow,
     Promoted,
     Put,
     Refusal,
-    Replaced,
+    ReplacedJob,
     Stored,
-    Wanted,
-    Written,
+    UserInsertion,
 )
 from poolhand.errors import Unsupported
 from poolhand.rules.job import Status
@@ -41,7 +41,7 @@ from poolhand.stores.sql import find as sql_find
 from poolhand.stores.sql import upkeep as sql_upkeep
 from poolhand.stores.sql import users as sql_users
 from poolhand.stores.sql import verbs as sql_verbs
-from poolhand.stores.sql.claims import Leases, all_leases
+from poolhand.stores.sql.claims import StoredLeases, all_leases
 from poolhand.stores.sql.log import StreamLog, is_good
 from poolhand.stores.sql.queue.pools import pool_rows
 from poolhand.stores.sql.steps import Steps
@@ -127,7 +127,7 @@ class SqliteVerbs:
 
     # Jobs
 
-    async def add(self, batches: Sequence[Batch]) -> list[tuple[Added, ...] | Refusal]:
+    async def add(self, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
         return await self._steps(lambda steps: sql_verbs.add(steps, batches))
 
     async def begin(self) -> SqliteTransaction:
@@ -135,7 +135,7 @@ class SqliteVerbs:
         await transaction.begin()
         return transaction
 
-    async def insertion(self, orders: Sequence[Order]) -> Insertion:
+    async def insertion(self, orders: Sequence[JobRequest]) -> UserInsertion:
         raise Unsupported(
             "submit_in: a SQLite file has one writer at a time; write to it within `async with "
             "app.transaction()`"
@@ -144,14 +144,16 @@ class SqliteVerbs:
     async def unpark(self, ids: Sequence[str]) -> list[str]:
         return await self._steps(lambda steps: sql_verbs.unpark(steps, ids))
 
-    async def claim(self, wanted: Wanted) -> list[Claim]:
-        return await self._steps(lambda steps: Leases(steps).claim(wanted))
+    async def claim(self, wanted: ClaimRequest) -> list[Claim]:
+        return await self._steps(lambda steps: StoredLeases(steps).claim(wanted))
 
-    async def replace(self, changes: Sequence[Change], wanted: Wanted | None = None) -> Replaced:
+    async def replace(
+        self, changes: Sequence[Change], wanted: ClaimRequest | None = None
+    ) -> ReplacedJob:
         return await self._steps(lambda steps: sql_verbs.replace(steps, changes, wanted))
 
     async def release(self, tokens: Sequence[int]) -> None:
-        await self._steps(lambda steps: Leases(steps).release(tokens))
+        await self._steps(lambda steps: StoredLeases(steps).release(tokens))
 
     async def cancel(self, ids: Sequence[str], by: str) -> list[Stored | None]:
         asked = [(id, by) for id in ids]
@@ -160,16 +162,16 @@ class SqliteVerbs:
     # Owners
 
     async def enroll(self, owner: Owner) -> None:
-        await self._steps(lambda steps: Leases(steps).enroll(owner))
+        await self._steps(lambda steps: StoredLeases(steps).enroll(owner))
 
     async def extend(self, owner: str, tokens: Sequence[int]) -> Extended:
-        return await self._steps(lambda steps: Leases(steps).extend(owner, tokens))
+        return await self._steps(lambda steps: StoredLeases(steps).extend(owner, tokens))
 
     async def leases(self) -> list[Lease]:
         return self._read(all_leases)
 
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
-        return await self._steps(lambda steps: Leases(steps).bury(owner, renewal))
+        return await self._steps(lambda steps: StoredLeases(steps).bury(owner, renewal))
 
     # What can be seen
 
@@ -179,7 +181,7 @@ class SqliteVerbs:
     async def brief(self, id: str) -> bytes | None:
         return self._read(lambda db: sql_find.brief(db, id))
 
-    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> Page:
+    async def find(self, which: Filter, after: int | None = None, limit: int = 100) -> JobPage:
         return self._read(lambda db: sql_find.find(db, which, after, limit))
 
     async def count(self, which: Filter) -> Mapping[Status, int]:
@@ -227,7 +229,7 @@ class SqliteVerbs:
         return self._read(lambda db: sql_documents.expires_in(db, key, self._file.now()))
 
     async def put(
-        self, puts: Sequence[Put], token: int | None = None, log: Sequence[Line] = ()
+        self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
         def op(connection: Connection) -> tuple[int, ...] | None:
             tables = SqliteTables(connection)
@@ -248,7 +250,7 @@ class SqliteVerbs:
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
         return self._read(lambda db: sql_documents.scan(db, prefix, after, limit, self._file.now()))
 
-    async def append(self, lines: Sequence[Line]) -> frozenset[int]:
+    async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
         def op(connection: Connection) -> frozenset[int]:
             return StreamLog(SqliteTables(connection)).append_good(lines, self._wall())
 
@@ -256,7 +258,7 @@ class SqliteVerbs:
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
-    ) -> list[Written]:
+    ) -> list[LogEntry]:
         return self._read(lambda db: StreamLog(db).read(stream, after, limit, kind))
 
     async def trim(self, stream: str, before: int) -> int:

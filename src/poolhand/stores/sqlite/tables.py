@@ -11,7 +11,7 @@ from itertools import chain
 from sqlite3 import Connection
 from typing import Any, TypeVar
 
-from poolhand.stores.sql.tables import Delete, Insert, Values, Written
+from poolhand.stores.sql.tables import Delete, Insert, TableWrite, Values
 
 V = TypeVar("V")
 
@@ -73,7 +73,7 @@ class SqliteTables:
         for lot in lots(numbers):
             self.execute(for_lot(f"{what.where} IN (?*)", len(lot)), lot)
 
-    def write(self, changes: Sequence[Written]) -> None:
+    def write(self, changes: Sequence[TableWrite]) -> None:
         for what, rows in changes:
             if isinstance(what, Insert):
                 self.insert(what, rows)

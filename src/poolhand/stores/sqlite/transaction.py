@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from poolhand.contract import Added, Batch, Refusal
+from poolhand.contract import Added, JobBatch, Refusal
 from poolhand.errors import Conflict, Unavailable, UsageError
 from poolhand.runtime import Runtime
-from poolhand.stores.sql.admission import Intake
+from poolhand.stores.sql.admission import StoredAdmission
 from poolhand.stores.sqlite import errors as faults
 from poolhand.stores.sqlite.database import Database
 from poolhand.stores.sqlite.steps import steps_on
@@ -64,13 +64,13 @@ class SqliteTransaction:
             finally:
                 connection.set_authorizer(None)
 
-    async def add(self, batch: Batch) -> tuple[Added, ...] | Refusal:
+    async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
         """Take a batch in, if the transaction commits; its verdict holds then."""
         with self._step(self._own_fault) as connection:
             connection.execute("SAVEPOINT added")
             try:
                 steps = steps_on(connection, self._file.now(), self._runtime.wall())
-                answer = Intake(steps).take(replace(batch, owner=None))
+                answer = StoredAdmission(steps).take(replace(batch, owner=None))
                 topics = steps.close()
             except BaseException:
                 if connection.in_transaction:

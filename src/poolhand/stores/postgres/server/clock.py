@@ -17,7 +17,7 @@ DRIFT = 0.001  # by which part two clocks may differ that nobody has set
 AMEND = "UPDATE poolhand_counters SET skew = skew + ?2 WHERE skew = ?1"
 
 
-class Stepped(Exception):
+class ClockStepped(Exception):
     """The clock of the server was set, `by` so much, since `skew` was written down."""
 
     def __init__(self, skew: float, by: float) -> None:
@@ -60,7 +60,7 @@ class ServerClock:
             self._since = came
         elif step:
             self._amended = skew + step
-            raise Stepped(skew, step)
+            raise ClockStepped(skew, step)
         self._last = reading
         return now
 

@@ -18,7 +18,7 @@ import asyncpg
 from poolhand.errors import Unavailable, Unsupported, UsageError
 from poolhand.stores.postgres.server import errors as faults
 from poolhand.stores.postgres.server.address import Address
-from poolhand.stores.postgres.tables import Connection
+from poolhand.stores.postgres.tables import TableConnection
 
 CONNECT_SECONDS = 5.0
 TRUSTED_SECONDS = 1.0  # for which a connection that was just used is taken to be alive
@@ -52,7 +52,7 @@ SETTINGS = {
 OLDEST = (13,)  # pg_current_xact_id
 
 
-class Raw(Connection, Protocol):
+class RawConnection(TableConnection, Protocol):
     """A connection of asyncpg, with what is known of it."""
 
     def terminate(self) -> None: ...
@@ -66,11 +66,11 @@ class Raw(Connection, Protocol):
     def get_server_version(self) -> tuple[int, ...]: ...
 
 
-async def connect(address: Address, dsn: str | None = None) -> Raw:
+async def connect(address: Address, dsn: str | None = None) -> RawConnection:
     """Make one connection, or raise an error that says what is wrong with the way."""
     pooled = address.pooled and dsn is None
     try:
-        made: Raw = await asyncpg.connect(
+        made: RawConnection = await asyncpg.connect(
             dsn or address.dsn,
             timeout=CONNECT_SECONDS,
             statement_cache_size=0 if pooled else 500,
@@ -97,7 +97,7 @@ def sever(connection: Any) -> None:
         connection._transport.abort()
 
 
-class Link:
+class ServerConnection:
     """Lends connections, at most so many at a time, to the process and the loop that opened it."""
 
     def __init__(self, address: Address) -> None:
@@ -111,8 +111,8 @@ class Link:
         self._permits = asyncio.Semaphore(self.address.connections)
         self._back = asyncio.Event()
         self._making = 0
-        self._idle: list[tuple[Raw, float]] = []
-        self._lent: set[Raw] = set()
+        self._idle: list[tuple[RawConnection, float]] = []
+        self._lent: set[RawConnection] = set()
         self._endings: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
@@ -152,7 +152,7 @@ class Link:
             await asyncio.wait(self._endings)
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Raw]:
+    async def lend(self) -> AsyncIterator[RawConnection]:
         """Lend a connection; one that is left broken, or in a transaction, is not lent again."""
         self._expect_open()
         await self._permits.acquire()
@@ -182,7 +182,7 @@ class Link:
                 f" ({os.getpid()}) is a fork: open a store of its own after the fork"
             )
 
-    async def _take(self) -> Raw:
+    async def _take(self) -> RawConnection:
         while True:
             self._expect_open()
             try:
@@ -199,7 +199,7 @@ class Link:
                 self._lent.add(connection)
                 return connection
 
-    async def _new_one(self) -> Raw:
+    async def _new_one(self) -> RawConnection:
         self._making += 1
         try:
             return await connect(self.address)
@@ -207,7 +207,7 @@ class Link:
             self._making -= 1
             self._back.set()
 
-    async def _idle_one(self) -> Raw | None:
+    async def _idle_one(self) -> RawConnection | None:
         """Return a connection that was used before, if there is one that lives."""
         while self._idle:
             connection, since = self._idle.pop()
@@ -224,7 +224,7 @@ class Link:
                     sever(other)
         return None
 
-    async def _answers(self, connection: Raw) -> bool:
+    async def _answers(self, connection: RawConnection) -> bool:
         self._lent.add(connection)
         answered = False
         try:
@@ -240,7 +240,7 @@ class Link:
                 sever(connection)
         return answered
 
-    def _take_back(self, connection: Raw, sound: bool) -> None:
+    def _take_back(self, connection: RawConnection, sound: bool) -> None:
         self._lent.discard(connection)
         self._back.set()
         if self.closed or connection.is_closed() or not sound or connection.is_in_transaction():
@@ -249,7 +249,7 @@ class Link:
             self._idle.append((connection, asyncio.get_running_loop().time()))
             self._permits.release()
 
-    def _let_end(self, connection: Raw, permit: bool) -> None:
+    def _let_end(self, connection: RawConnection, permit: bool) -> None:
         """End a connection beside all else; only then may there be another."""
         if connection.is_closed():
             sever(connection)
@@ -264,7 +264,7 @@ class Link:
             task.add_done_callback(lambda _: permits.release())
 
 
-async def _end(connection: Raw) -> None:
+async def _end(connection: RawConnection) -> None:
     """Have the server stop what it does for a connection, and say goodbye."""
     try:
         async with asyncio.timeout(END_SECONDS):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from poolhand.runtime import Runtime
 from poolhand.stores.postgres.migrations import applied
 from poolhand.stores.postgres.server.address import Address
-from poolhand.stores.postgres.server.connections import BEGIN, Raw, connect
+from poolhand.stores.postgres.server.connections import BEGIN, RawConnection, connect
 from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql import migrations
 from poolhand.stores.sql.tables import Tables
@@ -80,14 +80,14 @@ WHERE seconds IS NOT NULL ORDER BY seconds DESC LIMIT 1
 """
 
 
-class Held(Struct, frozen=True):
+class LockHolder(Struct, frozen=True):
     """A transaction that has been open for some seconds."""
 
     who: str
     seconds: float
 
 
-class Table(Struct, frozen=True):
+class TableSize(Struct, frozen=True):
     """One of our tables: rows, rows that died and were not yet cleaned up, bytes with its indexes.
 
     The rows are those that the server has counted, which may lag behind.
@@ -99,7 +99,7 @@ class Table(Struct, frozen=True):
     bytes: int
 
 
-class Survey(Struct, frozen=True):
+class ServerSurvey(Struct, frozen=True):
     """What can be known of a server and our tables on it without opening a store.
 
     `ahead` is by how many seconds its clock is ahead of that of this machine; `unsafe` are
@@ -117,9 +117,9 @@ class Survey(Struct, frozen=True):
     connections: int
     unsafe: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    snapshot: Held | None = None
-    writer: Held | None = None
+    tables: tuple[TableSize, ...] = ()
+    snapshot: LockHolder | None = None
+    writer: LockHolder | None = None
     since: int = 0
 
 
@@ -130,7 +130,7 @@ async def schema_of(address: Address) -> tuple[int, int]:
     return max(taken, default=0), len(migrations.steps("postgres"))
 
 
-async def survey_of(address: Address, runtime: Runtime) -> Survey:
+async def survey_of(address: Address, runtime: Runtime) -> ServerSurvey:
     """Look at a server, and at what of ours is there."""
     schema = Dialect(address.schema).schema
     async with _connected(address) as connection:
@@ -144,14 +144,14 @@ async def survey_of(address: Address, runtime: Runtime) -> Survey:
         taken = await applied(connection, Dialect(address.schema))
     facts: dict[str, Any] = dict(server)
     at, unsafe = facts.pop("at"), facts.pop("unsafe")
-    return Survey(
+    return ServerSurvey(
         **facts,
         ahead=(at - here).total_seconds() - half_way,
         unsafe=tuple(unsafe),
         lacking=tuple(name for (name,) in lacking),
-        tables=tuple(Table(*row) for row in tables),
-        snapshot=Held(*snapshots[0]) if snapshots else None,
-        writer=Held(*writers[0]) if writers else None,
+        tables=tuple(TableSize(*row) for row in tables),
+        snapshot=LockHolder(*snapshots[0]) if snapshots else None,
+        writer=LockHolder(*writers[0]) if writers else None,
         since=max((step.compatible for step in taken.values()), default=0),
     )
 
@@ -163,7 +163,7 @@ def try_to_write(tables: Tables) -> None:
 
 
 @asynccontextmanager
-async def _connected(address: Address) -> AsyncIterator[Raw]:
+async def _connected(address: Address) -> AsyncIterator[RawConnection]:
     connection = await connect(address)
     try:
         # A pooler may give every statement outside of one to another server process.

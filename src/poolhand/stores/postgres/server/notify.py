@@ -29,7 +29,7 @@ LONGEST = 7000  # bytes that a message may have; the server takes some more
 ANYTHING = ("ready", "over", "entered", "wish", "due")
 
 
-class Listening(Protocol):
+class NotifyConnection(Protocol):
     """What is used of a connection of asyncpg."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
@@ -129,7 +129,7 @@ class PostgresSignals:
             await asyncio.sleep(pause * self._random.uniform(0.5, 1.0))
             pause = min(AGAIN_MOST, pause * 2)
 
-    async def _begin(self, connection: Listening, listening: asyncio.Event) -> None:
+    async def _begin(self, connection: NotifyConnection, listening: asyncio.Event) -> None:
         """Listen, and say that anything may have happened where nobody listened before."""
         connection.add_termination_listener(lambda *_: self._wake.set())
         if self._can_hear:
@@ -152,7 +152,7 @@ class PostgresSignals:
                 await self._send(connection, topics)
             await asyncio.sleep(APART)
 
-    async def _send(self, connection: Listening, topics: Iterable[str]) -> None:
+    async def _send(self, connection: NotifyConnection, topics: Iterable[str]) -> None:
         if not topics:
             await connection.fetch("SELECT 1")
         for message in self._messages(topics):

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from poolhand.rules.queue.eviction import Crowd, KeyCrowd, payer
+from poolhand.rules.queue.eviction import EvictionIndex, KeyIndex, payer
 from poolhand.rules.queue.gates import Gate, KeyGates
-from poolhand.rules.queue.lane import Line
+from poolhand.rules.queue.lane import WaitingLine
 from poolhand.rules.queue.ready import Ready
 from poolhand.rules.queue.stored_desk import NEVER
 from poolhand.rules.queue.strategy import FairRoundRobin, Fifo, Priority, Strategy, job_rank
-from poolhand.rules.queue.timers import Agenda
+from poolhand.rules.queue.timers import Timers
 from poolhand.rules.queue.timing import seconds
-from poolhand.stores.sql.queue.lanes import Lanes
-from poolhand.stores.sql.rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, Row
-from poolhand.stores.sql.unit_of_work import TURNS, Books
+from poolhand.stores.sql.queue.lanes import StoredLanes
+from poolhand.stores.sql.rows import KEY, LIMBO, PARKED, QUEUED, SCHEDULED, JobRow
+from poolhand.stores.sql.unit_of_work import TURNS, UnitOfWork
 
 LEVEL_BITS = 22
 TURN_BITS = 40
@@ -62,7 +62,7 @@ FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDE
 Pick = Sequence[Any]
 
 
-def position(strategy: Strategy, row: Row, turn: int) -> tuple[float, int]:
+def position(strategy: Strategy, row: JobRow, turn: int) -> tuple[float, int]:
     """Return what a row is sorted by where it waits; `turn` is the number of its coming there."""
     if isinstance(strategy, Fifo | FairRoundRobin):
         return 0, turn
@@ -74,19 +74,19 @@ def position(strategy: Strategy, row: Row, turn: int) -> tuple[float, int]:
     return rank, turn
 
 
-class StoredReady(Ready[Row]):
+class StoredReady(Ready[JobRow]):
     """The queue of a pool."""
 
-    def __init__(self, books: Books, pool: int, strategy: Strategy, size: int) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, strategy: Strategy, size: int) -> None:
         super().__init__(strategy)
         self.size = size
-        self.lanes: Lanes | None = None
+        self.lanes: StoredLanes | None = None
         if isinstance(strategy, FairRoundRobin):
-            self.lanes = Lanes(books, pool, strategy)
+            self.lanes = StoredLanes(books, pool, strategy)
         self._books = books
         self._pool = pool
 
-    def add(self, entry: Row, first: bool = False) -> None:
+    def add(self, entry: JobRow, first: bool = False) -> None:
         books = self._books
         turn = books.numbers.next(TURNS)
         entry.rank, entry.turn = position(self._strategy, entry, turn)
@@ -95,7 +95,7 @@ class StoredReady(Ready[Row]):
         self.size += 1
         books.put(entry, QUEUED)
 
-    def take(self) -> Row | None:
+    def take(self) -> JobRow | None:
         rows = self._next(1)
         if not rows:
             return None
@@ -115,7 +115,7 @@ class StoredReady(Ready[Row]):
             books.rows.pop(pick[0], None)
         return picks
 
-    def remove(self, entry: Row) -> None:
+    def remove(self, entry: JobRow) -> None:
         if self.lanes is not None:
             self.lanes.leave(entry.job.key)
         self.size -= 1
@@ -143,16 +143,16 @@ class StoredReady(Ready[Row]):
         return [next(given[lane]) for lane in turns]
 
 
-class _Waiting(Ready[Row]):
+class _Waiting(Ready[JobRow]):
     """Those that wait for one key."""
 
-    def __init__(self, books: Books, pool: int, key: str, strategy: Strategy) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, key: str, strategy: Strategy) -> None:
         super().__init__(strategy)
         self._books = books
         self._pool = pool
         self._key = key
 
-    def add(self, entry: Row, first: bool = False) -> None:
+    def add(self, entry: JobRow, first: bool = False) -> None:
         books = self._books
         turn = books.numbers.next(TURNS)
         aging = isinstance(self._strategy, Priority) and self._strategy.aging is not None
@@ -162,7 +162,7 @@ class _Waiting(Ready[Row]):
         entry.gate = self._key
         books.put(entry, KEY)
 
-    def take(self) -> Row | None:
+    def take(self) -> JobRow | None:
         rows = self._books.query(NEXT_OF_GATE, (self._pool, self._key, KEY))
         if not rows:
             return None
@@ -170,24 +170,24 @@ class _Waiting(Ready[Row]):
         self._books.put(entry, LIMBO)
         return entry
 
-    def remove(self, entry: Row) -> None:
+    def remove(self, entry: JobRow) -> None:
         entry.gate = None
         self._books.put(entry, LIMBO)
 
 
-class _Queued(dict[Row, int]):
+class _Queued(dict[JobRow, int]):
     """Those of a key that are queued, as their own rows say."""
 
-    def __delitem__(self, entry: Row) -> None:
+    def __delitem__(self, entry: JobRow) -> None:
         pass
 
 
-class _StoredGate(Gate[Row]):
+class _StoredGate(Gate[JobRow]):
     """The permits of one key. `held` counts the rows that have one, once, then keeps the count."""
 
     __slots__ = ("_books", "_key", "_pool")
 
-    def __init__(self, books: Books, pool: int, key: str, strategy: Strategy) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, key: str, strategy: Strategy) -> None:
         super().__init__(strategy)
         self._books = books
         self._pool = pool
@@ -196,47 +196,47 @@ class _StoredGate(Gate[Row]):
         self.waiting = _Waiting(books, pool, key, strategy)
         ((self.held,),) = books.query(HELD, (pool, key, pool, key))
 
-    def queue(self, entry: Row, rank: tuple[float, int], number: int) -> None:
+    def queue(self, entry: JobRow, rank: tuple[float, int], number: int) -> None:
         entry.gate = self._key
 
-    def worst(self) -> Row | None:
+    def worst(self) -> JobRow | None:
         rows = self._books.query(WORST, (self._pool, self._key))
         return self._books.row(rows[0][0]) if rows else None
 
 
-class _Gates(dict[str, Gate[Row]]):
+class _Gates(dict[str, Gate[JobRow]]):
     """Gates by key; each is looked up when it is first asked for, and then kept."""
 
-    def __init__(self, books: Books, pool: int, strategy: Strategy) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, strategy: Strategy) -> None:
         super().__init__()
         self._books = books
         self._pool = pool
         self._strategy = strategy
 
-    def __missing__(self, key: str) -> Gate[Row]:
+    def __missing__(self, key: str) -> Gate[JobRow]:
         gate = self[key] = _StoredGate(self._books, self._pool, key, self._strategy)
         return gate
 
-    def get(self, key: str, default: Any = None) -> Gate[Row]:
+    def get(self, key: str, default: Any = None) -> Gate[JobRow]:
         return self[key]
 
     def __delitem__(self, key: str) -> None:
         pass
 
 
-class StoredGates(KeyGates[Row]):
+class StoredGates(KeyGates[JobRow]):
     """The key gates of a pool."""
 
-    def __init__(self, books: Books, pool: int, cap: int, strategy: Strategy) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, cap: int, strategy: Strategy) -> None:
         super().__init__(cap, strategy)
         self._gates: _Gates = _Gates(books, pool, strategy)
         self._keyless = _Waiting(books, pool, "", strategy)
 
-    def start_at_once(self, entry: Row) -> None:
+    def start_at_once(self, entry: JobRow) -> None:
         super().start_at_once(entry)
         entry.gate = entry.job.key or None
 
-    def next_without_key(self) -> Row | None:
+    def next_without_key(self) -> JobRow | None:
         entry = self._keyless.take()
         if entry is not None:
             entry.gate = None
@@ -248,37 +248,37 @@ class StoredGates(KeyGates[Row]):
         return bool(self._gates)
 
 
-class StoredCrowd(Crowd[Row]):
+class StoredEvictionIndex(EvictionIndex[JobRow]):
     """Those of a pool among whom an eviction chooses."""
 
-    def __init__(self, books: Books, pool: int, by_key: bool) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, by_key: bool) -> None:
         super().__init__()
         self._books = books
         self._pool = pool
         self._by_key = by_key
 
-    def enter(self, key: str, entry: Row) -> None:
+    def enter(self, key: str, entry: JobRow) -> None:
         entry.crowd = key
 
-    def leave(self, key: str, entry: Row) -> None:
+    def leave(self, key: str, entry: JobRow) -> None:
         entry.crowd = None
 
-    def victim(self, newcomer: str) -> Row:
+    def victim(self, newcomer: str) -> JobRow:
         key = ""
         if self._by_key:
             key = payer(
-                newcomer, (KeyCrowd(*row) for row in self._books.query(CROWDS, (self._pool,)))
+                newcomer, (KeyIndex(*row) for row in self._books.query(CROWDS, (self._pool,)))
             )
         ((seq,),) = self._books.query(OLDEST, (self._pool, key))
         return self._books.row(seq)
 
 
-class Parking(Line[Row]):
+class Parking(WaitingLine[JobRow]):
     """Those that wait for a place, in the order they came; `first` is looked up ahead."""
 
     __slots__ = ("_books", "_pool")
 
-    def __init__(self, books: Books, pool: int, size: int) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, size: int) -> None:
         super().__init__()
         self.size = size
         self._books = books
@@ -286,7 +286,7 @@ class Parking(Line[Row]):
         if size:
             self._look()
 
-    def append(self, link: Row) -> None:
+    def append(self, link: JobRow) -> None:
         link.place = self
         if link.window is not None and link.window.opens_at is not None:
             link.due_at = _moment(link, link.window.opens_at)
@@ -295,7 +295,7 @@ class Parking(Line[Row]):
         if self.first is None:
             self.first = link
 
-    def remove(self, link: Row) -> None:
+    def remove(self, link: JobRow) -> None:
         link.place = link.owner = link.due_at = None
         self._books.put(link, LIMBO)
         self.size -= 1
@@ -307,12 +307,12 @@ class Parking(Line[Row]):
         self.first = self._books.row(rows[0][0]) if rows else None
 
 
-class Schedule(Agenda[Row]):
+class StoredTimers(Timers[JobRow]):
     """Those whose time has not come; the store looks for those that are due."""
 
     __slots__ = ("_books", "size")
 
-    def __init__(self, books: Books, size: int) -> None:
+    def __init__(self, books: UnitOfWork, size: int) -> None:
         super().__init__()
         self.size = size
         self._books = books
@@ -320,31 +320,31 @@ class Schedule(Agenda[Row]):
     def __len__(self) -> int:
         return self.size
 
-    def add(self, at: float, thing: Row) -> None:
+    def add(self, at: float, thing: JobRow) -> None:
         thing.due_at = None if at == NEVER else _moment(thing, at)
         self.size += 1
         self._books.put(thing, SCHEDULED)
 
-    def remove(self, thing: Row) -> bool:
+    def remove(self, thing: JobRow) -> bool:
         thing.due_at = None
         self.size -= 1
         self._books.put(thing, LIMBO)
         return True
 
 
-class Unkept(Agenda[Row]):
+class NotStored(Timers[JobRow]):
     """An agenda that nobody reads: the moments stand in the rows."""
 
     __slots__ = ()
 
-    def add(self, at: float, thing: Row) -> None:
+    def add(self, at: float, thing: JobRow) -> None:
         pass
 
-    def remove(self, thing: Row) -> bool:
+    def remove(self, thing: JobRow) -> bool:
         return True
 
 
-def _moment(row: Row, opens_at: float) -> float:
+def _moment(row: JobRow, opens_at: float) -> float:
     """Return when a row may start, by the clock that it goes by."""
     run_at = row.job.run_at
     return seconds(run_at) if row.by_wall and run_at is not None else opens_at

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from poolhand.rules.job import Job, Status
-from poolhand.rules.queue.idempotency import Keys
-from poolhand.stores.sql.rows import Row
+from poolhand.rules.queue.idempotency import IdempotencyKeys
+from poolhand.stores.sql.rows import JobRow
 from poolhand.stores.sql.tables import Insert
-from poolhand.stores.sql.unit_of_work import TURNS, Books
+from poolhand.stores.sql.unit_of_work import TURNS, UnitOfWork
 
 FIND = """
 SELECT seq FROM poolhand_keys WHERE pool = ? AND tenant = ? AND key = ?
@@ -47,7 +47,7 @@ FORGET_AT_ONCE = 100
 Own = tuple[int, str, str]  # pool, tenant and key
 
 
-class StoredKeys(Keys[Row]):
+class StoredKeys(IdempotencyKeys[JobRow]):
     """Remembers which job a key stands for; `finished` counts the keys whose job is over.
 
     Keys whose jobs end are written together, before the next question that depends on them.
@@ -55,7 +55,7 @@ class StoredKeys(Keys[Row]):
 
     __slots__ = ("_books", "_ending", "_known", "_pool", "finished")
 
-    def __init__(self, books: Books, pool: int, ttl: float, most: int) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, ttl: float, most: int) -> None:
         super().__init__(ttl, most)
         self.finished = 0
         self._books = books
@@ -73,7 +73,7 @@ class StoredKeys(Keys[Row]):
         for tenant, some in keys.items():
             self._look_up(tenant, list(dict.fromkeys(some)))
 
-    def find(self, job: Job, now: float) -> Row | None:
+    def find(self, job: Job, now: float) -> JobRow | None:
         if job.idempotency_key is None:
             return None
         self._forget(now)
@@ -81,15 +81,15 @@ class StoredKeys(Keys[Row]):
         # One whose job is gone, as where only some tables were restored, stands for nothing.
         return None if found is None else self._books.find(found[0])
 
-    def reserve(self, entry: Row) -> None:
+    def reserve(self, entry: JobRow) -> None:
         if entry.job.idempotency_key is not None:
             self._books.tables.execute(WRITE, (*self._own(entry.job), 1, entry.seq))
 
-    def release(self, entry: Row) -> None:
+    def release(self, entry: JobRow) -> None:
         if entry.job.idempotency_key is not None:
             self._books.tables.execute(RELEASE, self._own(entry.job))
 
-    def hold(self, entry: Row) -> None:
+    def hold(self, entry: JobRow) -> None:
         if entry.job.idempotency_key is None:
             return
         own = self._own(entry.job)
@@ -99,7 +99,7 @@ class StoredKeys(Keys[Row]):
         self._books.tables.execute(WRITE, (*own, 0, entry.seq))
         self._known[own] = (entry.seq, None)
 
-    def finish(self, entry: Row, now: float) -> None:
+    def finish(self, entry: JobRow, now: float) -> None:
         if entry.job.idempotency_key is None:
             return
         own = self._own(entry.job)
@@ -116,7 +116,7 @@ class StoredKeys(Keys[Row]):
         self._known[own] = (entry.seq, ended)
         self.finished += 1
 
-    def drop(self, entry: Row) -> None:
+    def drop(self, entry: JobRow) -> None:
         if entry.job.idempotency_key is None:
             return
         self.write()

@@ -7,7 +7,7 @@ from poolhand.rules.queue.ready import MOST_RESTING
 from poolhand.rules.queue.strategy import FairRoundRobin
 from poolhand.stores.sql.bounds import MOST
 from poolhand.stores.sql.tables import Insert
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 ONE = "SELECT rank, no, queued FROM poolhand_lanes WHERE pool = ? AND key = ?"
 BEST = """
@@ -29,7 +29,7 @@ DELETE FROM poolhand_lanes WHERE pool = ? AND key IN (
 CLEAR = "DELETE FROM poolhand_lanes WHERE pool = ?"
 
 
-class Lane:
+class StoredLane:
     """One key: where it ranks, how many of its jobs are queued, under which number they stand."""
 
     __slots__ = ("key", "no", "queued", "rank")
@@ -41,21 +41,21 @@ class Lane:
         self.queued = queued
 
 
-class Lanes:
+class StoredLanes:
     """The lanes of one pool, looked up as they are needed.
 
     An empty lane keeps its rank until the round has passed it; from then on it counts as forgotten,
     though its row goes only when somebody picks.
     """
 
-    def __init__(self, books: Books, pool: int, strategy: FairRoundRobin) -> None:
+    def __init__(self, books: UnitOfWork, pool: int, strategy: FairRoundRobin) -> None:
         self.round = 0
         self.opened = 0
         self._books = books
         self._pool = pool
         self._strategy = strategy
-        self._lanes: dict[str, Lane] = {}
-        self._changed: dict[str, Lane] = {}
+        self._lanes: dict[str, StoredLane] = {}
+        self._changed: dict[str, StoredLane] = {}
 
     def join(self, key: str) -> int:
         """Note one more job of a key; return the number of its lane."""
@@ -88,7 +88,7 @@ class Lanes:
         """Return the numbers of the lanes that are next; each pays for its turns."""
         self.write()
         found = self._books.tables.execute(BEST, (self._pool, limit))
-        best = [Lane(*row) for row in found]
+        best = [StoredLane(*row) for row in found]
         step = self._strategy.step
         facts = [fair.LaneFacts(one.rank, one.no, one.queued, step(one.key)) for one in best]
         picks = fair.picks(facts, self.round, limit)
@@ -125,13 +125,13 @@ class Lanes:
         self._books.tables.execute(FORGET, (self._pool, self.round))
         self._books.tables.execute(TOO_MANY, (self._pool, self._pool, MOST_RESTING))
 
-    def _find(self, key: str) -> Lane:
+    def _find(self, key: str) -> StoredLane:
         lane = self._lanes.get(key)
         if lane is None:
             row = self._books.tables.execute(ONE, (self._pool, key)).fetchone()
             if row is not None:
-                lane = self._lanes[key] = Lane(key, *row)
+                lane = self._lanes[key] = StoredLane(key, *row)
         if lane is None or (not lane.queued and fair.is_passed(self.round, lane.rank)):
             self.opened += 1
-            lane = self._lanes[key] = Lane(key, self.round, self.opened, 0)
+            lane = self._lanes[key] = StoredLane(key, self.round, self.opened, 0)
         return lane

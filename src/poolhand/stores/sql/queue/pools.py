@@ -8,27 +8,27 @@ from typing import Any, Self
 
 import msgspec
 
-from poolhand.contract import PoolRow, Wanted
+from poolhand.contract import ClaimRequest, PoolRow
 from poolhand.errors import Conflict
 from poolhand.rules.job import Job
 from poolhand.rules.queue.desk import Verdict
 from poolhand.rules.queue.pool_spec import PoolSpec
-from poolhand.rules.queue.stored_desk import KeptDesk
+from poolhand.rules.queue.stored_desk import StoredDesk
 from poolhand.rules.queue.strategy import Priority
 from poolhand.stores.sql.queue.facts import (
+    NotStored,
     Parking,
-    Schedule,
-    StoredCrowd,
+    StoredEvictionIndex,
     StoredGates,
     StoredReady,
-    Unkept,
+    StoredTimers,
     position,
 )
 from poolhand.stores.sql.queue.keys import StoredKeys
 from poolhand.stores.sql.queue.sessions import StoredSessions
-from poolhand.stores.sql.rows import SCHEDULED, SESSION, Row, sought
+from poolhand.stores.sql.rows import SCHEDULED, SESSION, JobRow, sought
 from poolhand.stores.sql.tables import Tables
-from poolhand.stores.sql.unit_of_work import Books, json
+from poolhand.stores.sql.unit_of_work import UnitOfWork, json
 
 ALL = """
 SELECT no, spec, paused, resized, running, waiting, queued, scheduled, parked, round, lanes, keys,
@@ -124,7 +124,7 @@ def _pool_row(columns: Columns) -> PoolRow:
     return PoolRow(spec_of(spec), bool(paused), resized, *places)
 
 
-class StoredPool(KeptDesk[Row]):
+class StoredPool(StoredDesk[JobRow]):
     """A pool: a desk whose places are tables, and the counts of its row.
 
     `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
@@ -137,7 +137,7 @@ class StoredPool(KeptDesk[Row]):
         keys="SELECT value FROM json_each(?)", oldest=OLDEST
     )
 
-    def __init__(self, books: Books, columns: Columns) -> None:
+    def __init__(self, books: UnitOfWork, columns: Columns) -> None:
         no, spec, paused, resized, running, waiting, queued, scheduled, parked = columns[:9]
         self.no: int = no
         self.spec_blob: bytes = spec
@@ -154,9 +154,9 @@ class StoredPool(KeptDesk[Row]):
         self.running, self.waiting = running, waiting
         self.news = books.topics
         self.queue = StoredReady(books, no, spec.queue, queued)
-        self.schedule = Schedule(books, scheduled)
+        self.schedule = StoredTimers(books, scheduled)
         self._ready, self._due = self.queue, self.schedule
-        self._expiries = self._openings = Unkept()
+        self._expiries = self._openings = NotStored()
         self.sessions: StoredSessions = StoredSessions(books, no)
         self.parked = Parking(books, no, parked)
         keys.finished = columns[11]
@@ -166,7 +166,7 @@ class StoredPool(KeptDesk[Row]):
         if spec.max_per_key is not None:
             self.gates = StoredGates(books, no, spec.max_per_key, spec.queue)
         if self._crowd is not None:
-            self._crowd = StoredCrowd(books, no, self._by_key)
+            self._crowd = StoredEvictionIndex(books, no, self._by_key)
         self.takes_all = self._plain and not self._by_key
         self.by_level = spec.queue == Priority()
         self._saved: tuple[Any, ...] = self._state()
@@ -203,33 +203,33 @@ class StoredPool(KeptDesk[Row]):
         """Return how many run, and how many wait."""
         return self.running, self.waiting
 
-    def admit(self, entry: Row, now: float, rerun: bool = False) -> Verdict[Row]:
+    def admit(self, entry: JobRow, now: float, rerun: bool = False) -> Verdict[JobRow]:
         self._arrivals = entry.seq - 1
         return super().admit(entry, now, rerun)
 
-    def remove(self, entry: Row, now: float) -> None:
+    def remove(self, entry: JobRow, now: float) -> None:
         if entry.where == SESSION:
             entry.place = self.sessions
         self.aside -= entry.set_aside
         super().remove(entry, now)
 
-    def _start_waiting(self, entry: Row) -> None:
+    def _start_waiting(self, entry: JobRow) -> None:
         super()._start_waiting(entry)
         if entry.closes_at is not None and entry.closes_at <= self.books.now:
             # Given back, or parked until now: no claim of this write may meet it.
             self.books.may_be_overdue = True
 
-    def set_aside(self, entry: Row, now: float) -> None:
+    def set_aside(self, entry: JobRow, now: float) -> None:
         super().set_aside(entry, now)
         self.aside += 1
         self.news.add("ready")
 
-    def take_aside(self, entry: Row, now: float) -> bool:
+    def take_aside(self, entry: JobRow, now: float) -> bool:
         taken = super().take_aside(entry, now)
         self.aside -= taken
         return taken
 
-    def wake(self, entry: Row, now: float) -> None:
+    def wake(self, entry: JobRow, now: float) -> None:
         """Let a job that waits for a cause be promoted now."""
         self.own()
         self.aside -= entry.set_aside
@@ -261,11 +261,11 @@ class StoredPool(KeptDesk[Row]):
 
     def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
         """Return what a job that comes into the queue now is sorted by."""
-        row = Row(job, self.no, self.books.now)
+        row = JobRow(job, self.no, self.books.now)
         row.seq, row.ready_at = seq, self.books.now
         return position(self.spec.queue, row, turn)
 
-    def turn_away(self, row: Row) -> None:
+    def turn_away(self, row: JobRow) -> None:
         """Forget a newcomer that was parked and has nobody to wait for it."""
         self.dismiss(row)
         del self.books.changed[row.seq], self.books.rows[row.seq]
@@ -335,7 +335,7 @@ class Pools:
     BY_NAME, BY_NO, BUSY = BY_NAME, BY_NO, BUSY
     KIND = StoredPool
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: UnitOfWork) -> None:
         self._books = books
         self._by_no: dict[int, StoredPool] = {}
         self._by_name: dict[str, StoredPool] = {}
@@ -362,7 +362,7 @@ class Pools:
         """Return the names of all pools by their numbers, in their order."""
         return dict(self._books.tables.execute(NAMES).fetchall())
 
-    def busy(self, wanted: Wanted) -> dict[int, StoredPool]:
+    def busy(self, wanted: ClaimRequest) -> dict[int, StoredPool]:
         """Return the pools from which something could be claimed of what is wanted."""
         self.save()
         busy = {}

@@ -8,9 +8,9 @@ import msgspec
 
 from poolhand.rules.job import Job
 from poolhand.rules.queue.gates import Sessions
-from poolhand.stores.sql.rows import LIMBO, SESSION, Row
+from poolhand.stores.sql.rows import LIMBO, SESSION, JobRow
 from poolhand.stores.sql.tables import Insert
-from poolhand.stores.sql.unit_of_work import Books
+from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 HOLDERS = "SELECT line, holder FROM poolhand_sessions WHERE pool = ? AND line IN (?*)"
 # Turns wait in the order of their numbers.
@@ -27,10 +27,10 @@ HOLD = Insert(
 FREE = "DELETE FROM poolhand_sessions WHERE pool = ? AND line IN (?*)"
 
 
-class StoredSessions(Sessions[Row]):
+class StoredSessions(Sessions[JobRow]):
     """The turns of the sessions of a pool; looked up as they are needed, written at the end."""
 
-    def __init__(self, books: Books, pool: int) -> None:
+    def __init__(self, books: UnitOfWork, pool: int) -> None:
         super().__init__()
         self._books = books
         self._pool = pool
@@ -48,18 +48,18 @@ class StoredSessions(Sessions[Row]):
                 heirs = self._look_ahead(lines)
                 self._books.load([seq for seq in heirs.values() if seq is not None])
 
-    def holder(self, job: Job) -> Row | None:
+    def holder(self, job: Job) -> JobRow | None:
         seq = None if job.session is None else self._holder(_line(job))
         return None if seq is None else self._books.row(seq)
 
-    def last(self, job: Job) -> Row | None:
+    def last(self, job: Job) -> JobRow | None:
         if job.session is None:
             return None
         self._books.write_waits()
         (seq,) = self._books.tables.execute(LAST, (self._pool, _line(job))).fetchone()
         return None if seq is None else self._books.row(seq)
 
-    def enter(self, entry: Row) -> bool:
+    def enter(self, entry: JobRow) -> bool:
         if entry.job.session is None:
             return True
         line = _line(entry.job)
@@ -74,7 +74,7 @@ class StoredSessions(Sessions[Row]):
             return False
         return True
 
-    def leave(self, entry: Row) -> Row | None:
+    def leave(self, entry: JobRow) -> JobRow | None:
         if entry.job.session is None:
             return None
         line = _line(entry.job)
@@ -82,7 +82,7 @@ class StoredSessions(Sessions[Row]):
             return None
         return self.hand_on(line)
 
-    def hand_on(self, line: str) -> Row | None:
+    def hand_on(self, line: str) -> JobRow | None:
         """Give a session to the next of its turns, which is returned; None where none waits."""
         seq = self._heirs[line] if line in self._heirs else self._look_ahead([line])[line]
         self._hold(line, seq)
@@ -92,7 +92,7 @@ class StoredSessions(Sessions[Row]):
         self.remove(heir)
         return heir
 
-    def remove(self, entry: Row) -> None:
+    def remove(self, entry: JobRow) -> None:
         """Let an entry that waits here leave."""
         if entry.gate is not None:
             self._heirs.pop(entry.gate, None)
