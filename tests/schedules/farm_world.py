@@ -34,7 +34,7 @@ from poolhand.errors import Refused
 from poolhand.observe.events import Event, Events
 from poolhand.rules.audit import CANCEL, DROP, OUTCOME, STREAM
 from poolhand.testing import SeededRuntime, run_seeded
-from tests.unit.farm.support import SharedStore, StoreApp
+from tests.unit.durable.support import SharedStore, StoreApp
 
 MACHINES = 3
 STEPS = 30

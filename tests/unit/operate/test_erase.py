@@ -18,7 +18,7 @@ from poolhand.rules.job import SESSION_ERASED
 from poolhand.rules.streams import session_of, streams_of, streams_of_session
 from poolhand.stores.sqlite.memory import MemoryStore
 from tests.contract.support import Clock, Hand, owner
-from tests.unit.farm.conftest import url
+from tests.unit.durable.conftest import url
 
 __all__ = ["url"]
 

@@ -22,7 +22,7 @@ from poolhand.stores.postgres.store import PostgresStore
 from poolhand.stores.sql.queue.pools import encode_spec
 from poolhand.testing import PostgresServer
 from tests.contract.support import Clock, Hand, entries, order, owner, spec
-from tests.unit.stores.test_postgres_link import in_a_fork
+from tests.unit.stores.test_postgres_connections import in_a_fork
 
 
 @pytest.fixture

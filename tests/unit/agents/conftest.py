@@ -1,0 +1,7 @@
+"""Where the tests of sessions keep their jobs."""
+
+from __future__ import annotations
+
+from tests.unit.durable.conftest import shared_url, url
+
+__all__ = ["shared_url", "url"]

@@ -1,0 +1,19 @@
+"""Where the tests of the journal keep their jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.durable.conftest import shared, shared_url
+
+__all__ = ["shared_url", "url"]
+
+STORES = ["memory", "sqlite", "postgres", "sqlite-used", "postgres-used"]
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store of each kind, new or used by others before."""
+    return "memory://" if request.param == "memory" else shared(request, tmp_path)

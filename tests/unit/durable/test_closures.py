@@ -1,0 +1,390 @@
+"""Closures in a store: they run where they live, whoever claims them, and are lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poolhand import App, JobLost, Pool, Status, Unavailable, wait
+from poolhand.contract import Lease, Owner, PoolRow
+from poolhand.durable.leases.closure_homes import HOUSEHOLDS, MOST_MISSED, ClosureHomes
+from poolhand.durable.local_pool.durable_pool import DurablePool
+from poolhand.durable.local_pool.expected import (
+    DOUBT,
+    LOOKS_UNHINTED,
+    LOT,
+    ExpectedEnd,
+    ExpectedJobs,
+)
+from poolhand.observe.events import JobEnded, JobRetried, JobSetAside
+from poolhand.rules.audit import STREAM
+from poolhand.rules.causes import home_cause
+from poolhand.rules.explain import Standing, explain
+from poolhand.runtime import Identity, Runtime, process_started
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import (
+    Heard,
+    Machine,
+    SharedStore,
+    StoreApp,
+    seeded,
+    until,
+    until_later,
+)
+
+OTHER = ("elsewhere", "boot", 7, "1")
+POOL = """
+import asyncio, sys
+from poolhand import Pool
+
+async def main():
+    options = dict(scope="pipeline", scope_id="night", dir=sys.argv[1], max_concurrent=4)
+    async with Pool("kept", **options) as pool:
+        if sys.argv[2] == "paused":
+            pool.pause()
+        ticket = await pool.submit(lambda: 1)
+        print(ticket.id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def make(tmp_path: Path, **options: Any) -> Pool:
+    return Pool("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+def kept_in(store: SharedStore, tmp_path: Path, **options: Any) -> DurablePool:
+    """Return a durable pool over a store that the test has made."""
+
+    class Kept(DurablePool):
+        make_store = staticmethod(lambda url, runtime: store)
+
+    return Kept("kept", **{"scope": "pipeline", "scope_id": "night", "dir": tmp_path, **options})
+
+
+class Unseen(SharedStore):
+    """A store that may not say how its pools stand."""
+
+    unseen = False
+
+    async def pools(self, names: Sequence[str] | None = None) -> list[PoolRow]:
+        if self.unseen:
+            raise Unavailable("the store is away")
+        return await super().pools(names)
+
+
+@contextmanager
+def another_process(tmp_path: Path, paused: bool) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The same pool in a process of its own, and the id of a closure that it has submitted."""
+    with subprocess.Popen(
+        [sys.executable, "-c", POOL, str(tmp_path), "paused" * paused],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+async def audited(store: SharedStore) -> list[int]:
+    return [line.number for line in await store.read(STREAM)]
+
+
+def lease(identity: Identity, *, buried: bool = False) -> Lease:
+    return Lease(Owner("owner-1", *identity), 1, 0, buried)
+
+
+async def test_a_worker_of_the_same_process_leaves_closures_to_the_pool_that_holds_them(
+    shared_url: str,
+) -> None:
+    heard = Heard()
+    app = App(shared_url, events=heard.events)
+    async with (
+        app.worker(slots=5),
+        Pool(
+            "kept", scope="pipeline", scope_id="night", store=shared_url, max_concurrent=2
+        ) as pool,
+    ):
+        assert [await pool.run(lambda: pool) for _ in range(20)] == [pool] * 20
+        assert pool.dead() == []
+    # What it only passed on is nothing that it could tell of.
+    assert heard.of(JobRetried) == heard.of(JobEnded) == []
+
+
+@pytest.mark.slow
+async def test_another_process_on_the_file_leaves_closures_to_the_one_they_live_in(
+    tmp_path: Path,
+) -> None:
+    with another_process(tmp_path, paused=False):
+        async with make(tmp_path, max_concurrent=4) as pool:
+            tickets = [await pool.submit(lambda: 1) for _ in range(20)]
+            jobs = await wait(tickets)
+    assert [(job.status, job.attempts) for job in jobs] == [(Status.COMPLETED, 1)] * 20
+
+
+@pytest.mark.slow
+async def test_a_closure_is_lost_when_its_process_is_killed(tmp_path: Path) -> None:
+    with another_process(tmp_path, paused=True) as (process, id):
+        process.kill()
+        process.wait()
+    async with make(tmp_path) as pool:
+        pool.resume()
+        await until(lambda: pool.dead() != [])
+        (job,) = pool.dead()
+    assert job.id == id
+    assert job.error is not None
+    assert "that is gone" in job.error.message
+
+
+@seeded
+async def test_a_closure_is_lost_with_its_host_and_not_before(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = Unseen(runtime)
+    app = StoreApp(store, runtime)
+    home = Machine(runtime, "home")
+    async with app, app.worker(slots=5, pools=["kept"]):
+        pool = await kept_in(store, tmp_path, runtime=home, max_concurrent=1).start()
+        assert [await pool.run(lambda: 1) for _ in range(5)] == [1] * 5
+
+        began = asyncio.Event()
+
+        async def hold() -> None:
+            began.set()
+            await asyncio.sleep(100)
+
+        held = await pool.submit(hold)
+        await began.wait()
+        # Its home has no slot free and cannot see that it should have; others may have it: it is
+        # set aside, and no attempt counts.
+        store.unseen = True
+        await store.resize("kept", 5, "user")
+        waiting = await pool.submit(lambda: 2)
+        await asyncio.sleep(10)
+        job = await waiting.refresh()
+        assert (job.status, job.attempts) == (Status.SCHEDULED, 0)
+        assert job.waits_for == home_cause(home.identity())
+        explained = explain(Standing(job, None))
+        assert explained.reason == "at_home"
+        assert "its process, 1 on home" in str(explained)
+        # Nobody looks at it in vain again.
+        lines = await audited(store)
+        await asyncio.sleep(60)
+        assert await audited(store) == lines
+        store.unseen = False
+        await pool.drain(0)
+        for left in (held, waiting):
+            lost = await app.get(left.id)
+            assert lost is not None
+            with pytest.raises(JobLost, match="that is gone"):
+                await lost
+
+
+@seeded
+async def test_a_drain_finishes_closures_that_others_have_set_aside(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = Unseen(runtime)
+    app = StoreApp(store, runtime)
+    home = Machine(runtime, "home")
+    heard = Heard()
+    async with app, app.worker(slots=5, pools=["kept"]):
+        pool = await kept_in(
+            store, tmp_path, runtime=home, max_concurrent=1, events=heard.events
+        ).start()
+        release = asyncio.Event()
+        held = await pool.submit(release.wait)
+        await until_later(lambda: held.status is Status.RUNNING, runtime)
+        store.unseen = True
+        await store.resize("kept", 5, "user")
+        waiting = await pool.submit(lambda: 2)
+        await asyncio.sleep(10)
+        assert (await waiting.refresh()).waits_for == home_cause(home.identity())
+        store.unseen = False
+        release.set()
+        report = await pool.drain(60)
+    assert await waiting == 2
+    assert (report.completed, report.failed) == (2, 0)
+    # What goes on at its home is nothing to warn of.
+    assert heard.of(JobSetAside) == []
+
+
+def test_a_home_of_this_process_holds_a_closure_or_has_lost_it() -> None:
+    class Holder:
+        def holds(self, id: str) -> bool:
+            return id == "job-1"
+
+    here = Runtime().identity()
+    homes, holder = ClosureHomes(here), Holder()
+    HOUSEHOLDS.append(holder)
+    try:
+        assert homes.hold(here, "job-1")
+        assert not homes.hold(here, "job-2")
+    finally:
+        HOUSEHOLDS.remove(holder)
+    assert not homes.hold(here, "job-1")
+
+
+def test_a_home_elsewhere_is_gone_when_a_later_look_does_not_find_it() -> None:
+    homes = ClosureHomes(Runtime().identity())
+    homes.look([])
+    for _ in range(2):
+        # One look may have begun before the home came in.
+        assert homes.hold(OTHER, "job-1")
+        assert homes.hold(OTHER, "job-1")
+        homes.look([])
+        assert homes.hold(OTHER, "job-1")
+        homes.look([lease(OTHER)])
+        assert homes.hold(OTHER, "job-1")
+        homes.look([lease(OTHER, buried=True)])
+    assert homes.hold(OTHER, "job-1")
+    homes.look([])
+    assert homes.hold(OTHER, "job-1")
+    homes.look([])
+    assert not homes.hold(OTHER, "job-1")
+    homes.look([lease(OTHER)])
+    assert homes.hold(OTHER, "job-1")
+
+
+def test_homes_that_are_missed_are_remembered_up_to_a_number() -> None:
+    homes = ClosureHomes(Runtime().identity())
+    assert homes.hold(OTHER, "job-1")
+    for number in range(MOST_MISSED):
+        homes.hold(("elsewhere", "boot", number + 100, "1"), "job-2")
+    homes.look([])
+    homes.look([])
+    # It was forgotten, and is missed anew.
+    assert homes.hold(OTHER, "job-1")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_home_on_this_host_is_gone_when_its_process_is() -> None:
+    host, boot, _, _ = here = Runtime().identity()
+    homes = ClosureHomes(here)
+    parent = os.getppid()
+    started = process_started(parent)
+    assert started
+    assert not homes.hold((host, boot, parent, "another"), "job-1")
+    assert not homes.hold((host, "another boot", parent, started), "job-1")
+    alive = (host, boot, parent, started)
+    for _ in range(4):
+        # It lives, but not with this store: it may come back to it, or not.
+        assert homes.hold(alive, "job-1")
+        homes.look([])
+
+
+async def test_a_submit_that_is_cancelled_leaves_no_dead_letter(tmp_path: Path) -> None:
+    async with make(tmp_path) as pool:
+        ran: list[int] = []
+        for number in range(10):
+            task = asyncio.ensure_future(pool.submit(ran.append, number))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        await pool.run(ran.append, -1)
+        report = await pool.drain()
+    assert pool.dead() == []
+    assert report.failed == 0
+    assert -1 in ran
+
+
+@seeded
+async def test_what_a_submitter_left_behind_is_cancelled_unless_it_has_a_key(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    store.lag = lambda: 0.2
+    async with kept_in(store, tmp_path, runtime=runtime) as pool:
+        pool.pause()
+        keyed = pool.with_options(idempotency_key="k")
+        for view in (pool, keyed):
+            task = asyncio.ensure_future(view.submit(lambda: 5))
+            # It is in the store, but the answer is still on its way.
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.wait([task])
+        await until_later(lambda: pool.snapshot().cancelled == 1, runtime)
+        pool.resume()
+        assert await keyed.run(lambda: 6) == 5
+        report = await pool.drain()
+    assert (report.cancelled, report.completed, report.failed) == (1, 1, 0)
+
+
+@seeded
+async def test_a_closure_is_kept_while_it_is_open_whether_it_was_taken(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    store = SharedStore(runtime)
+    async with kept_in(store, tmp_path, runtime=runtime) as pool:
+        store.down = True
+        with pytest.raises(Unavailable):
+            await pool.submit(lambda: 1)
+        assert len(pool._executor.closures) == 1
+        store.down = False
+        await asyncio.sleep(2 * DOUBT)
+        assert pool._executor.closures == {}
+
+
+@seeded
+async def test_jobs_that_end_while_they_wait_are_counted_told_and_let_go_of(
+    runtime: SeededRuntime, tmp_path: Path
+) -> None:
+    heard = Heard()
+    store = SharedStore(runtime)
+    async with kept_in(store, tmp_path, runtime=runtime, events=heard.events) as pool:
+        later = pool.with_options(delay=100.0)
+        for _ in range(3):
+            await (await later.submit(lambda: 1)).cancel()
+        expiring = [await later.with_options(expires=1.0).submit(lambda: 1) for _ in range(2)]
+        assert await pool.run(lambda: 1) == 1
+        await asyncio.sleep(10)
+        seen = pool.snapshot()
+        assert (seen.cancelled, seen.expired, seen.completed) == (3, 2, 1)
+        assert pool._executor.closures == {}
+        last = await later.submit(lambda: 1)
+        await last.cancel()
+        report = await pool.drain()
+    assert (report.submitted, report.cancelled, report.expired) == (7, 4, 2)
+    ended = [event.job.id for event in heard.of(JobEnded)]
+    assert len(ended) == len(set(ended)) == 7
+    assert {one.id for one in [*expiring, last]} < set(ended)
+
+
+@seeded
+async def test_those_expected_are_looked_after_in_lots_when_something_has_ended(
+    runtime: SeededRuntime,
+) -> None:
+    store = MemoryStore(runtime)
+    await store.open()
+    expected = ExpectedJobs(runtime.monotonic)
+    ids = [f"job-{number}" for number in range(LOT + 1)]
+    for id in ids:
+        expected.add(id)
+        expected.confirm(id)
+    assert await expected.look(store) == []
+    expected.hint("ready")
+    assert await expected.look(store) == []
+    expected.hint("over")
+    found = [await expected.look(store) for _ in range(2)]
+    assert [len(one) for one in found] == [LOT, 1]
+    assert found[1] == [ExpectedEnd(ids[-1], None)]
+    assert [await expected.look(store) for _ in range(LOOKS_UNHINTED - 1)][-1] == []
+    assert len(await expected.look(store)) == LOT
+    assert len(await expected.look_at_all(store)) == LOT + 1
+    assert expected.discard(ids[0])
+    assert not expected.discard(ids[0])
+    await store.close()

@@ -1,0 +1,260 @@
+"""Opening and closing: once for everybody, again after a failure, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import threading
+from concurrent.futures import Future as PlainFuture
+from pathlib import Path
+
+import pytest
+
+from poolhand import Status, Unavailable, fair_round_robin
+from poolhand.app import App
+from poolhand.durable.connection.connection import StoreConnection
+from poolhand.durable.connection.opening import ConnectionSlot
+from poolhand.observe.events import Events
+from poolhand.rules.retention import KEEP
+from poolhand.runtime import Runtime
+from poolhand.stores.sqlite.memory import MemoryStore
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import SharedStore, StoreApp, seeded
+
+
+class Counting(SharedStore):
+    """Counts how often it was opened."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        await asyncio.sleep(0)
+        await super().open()
+
+
+@seeded
+async def test_a_store_is_opened_once_for_all_who_need_it(runtime: SeededRuntime) -> None:
+    store = Counting(runtime)
+    app = StoreApp(store, runtime)
+
+    @app.task(name="call")
+    async def call() -> None: ...
+
+    await asyncio.gather(*(call.submit() for _ in range(10)), app.ready(), app.station())
+    assert store.opened == 1
+    await app.close()
+    await app.close()
+    await call.submit()
+    assert store.opened == 2
+    await app.close()
+
+
+@seeded
+async def test_closing_an_app_that_is_being_opened_closes_it(runtime: SeededRuntime) -> None:
+    store = Counting(runtime)
+    app = StoreApp(store, runtime)
+    for turns in range(12):
+        opening = asyncio.ensure_future(app.station())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await app.close()
+        await asyncio.gather(opening, return_exceptions=True)
+    await app.close()
+    assert await store.leases() == []
+
+
+@seeded
+async def test_who_leaves_while_a_store_is_opened_does_not_keep_others_from_it(
+    runtime: SeededRuntime,
+) -> None:
+    store = Counting(runtime)
+    app = StoreApp(store, runtime)
+    first, second = (asyncio.ensure_future(app.station()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).store is store
+    assert store.opened == 1
+    await app.close()
+
+
+@seeded
+async def test_a_failure_is_told_to_everybody_who_waited_for_it(runtime: SeededRuntime) -> None:
+    store = Counting(runtime)
+    store.down = True
+    app = StoreApp(store, runtime)
+    found = await asyncio.gather(*(app.station() for _ in range(5)), return_exceptions=True)
+    assert {type(one) for one in found} == {Unavailable}
+    store.down = False
+    assert (await app.station()).store is store
+    await app.close()
+
+
+@seeded
+async def test_pools_are_declared_before_anything_is_submitted(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    app.pool("one", max_concurrent=3)
+
+    @app.task(name="call", pool="two")
+    async def call() -> None: ...
+
+    async with app:
+        (row,) = await store.pools()
+        assert (row.spec.name, row.slots) == ("one", 3)
+        # Declared late: nobody may come in under other rules.
+        app.pool("two", max_concurrent=5, queue=fair_round_robin("customer"))
+        await asyncio.gather(*(call.submit() for _ in range(10)))
+        rows = {row.spec.name: row for row in await store.pools()}
+        assert rows["two"].slots == 5
+
+
+@seeded
+async def test_a_pool_that_could_not_be_declared_is_declared_with_the_next_submit(
+    runtime: SeededRuntime,
+) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+
+    @app.task(name="call", pool="late")
+    async def call() -> None: ...
+
+    async with app:
+        app.pool("late", max_concurrent=2)
+        store.down = True
+        with pytest.raises(Unavailable):
+            await call.submit()
+        store.down = False
+        await call.submit()
+        (row,) = await store.pools()
+        assert row.slots == 2
+
+
+async def test_nothing_is_left_after_an_app_was_closed(url: str, tmp_path: Path) -> None:
+    app = App(url)
+
+    @app.task(name="call")
+    async def call() -> int:
+        return 1
+
+    @app.task(name="in_thread")
+    def in_thread() -> int:
+        return 1
+
+    files, threads = open_files(), set(threading.enumerate())
+    for _ in range(3):
+        async with app, app.worker(2):
+            assert await (await call.submit()) == 1
+            assert await (await in_thread.submit()) == 1
+        gc.collect()
+        await gone("poolhand-keeper", but=threads)
+        await gone("poolhand-watchdog", but=threads)
+        assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+    assert open_files() <= files
+    left = {path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))}
+    assert not any(name.endswith(("-wal", "-shm")) for name in left), left
+
+
+def open_files() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    # Pipes and event loops of the test runner come and go under numbers.
+    return {name for name in found if name.startswith("/") and "jobs.db" in name}
+
+
+async def gone(name: str, but: set[threading.Thread]) -> None:
+    """Wait until no thread of that name is left, but those of others."""
+    while any(one.name == name and one not in but for one in threading.enumerate()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_an_app_can_be_opened_and_closed_again_and_again(url: str) -> None:
+    app = App(url)
+
+    @app.task(name="call")
+    async def call() -> int:
+        return 1
+
+    for _ in range(5):
+        async with app, app.worker():
+            assert await (await call.submit()) == 1
+    assert not url.startswith("sqlite") or (await call.submit()).status is Status.QUEUED
+    await app.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "Too many open files")],
+    ids=["no thread", "no descriptor"],
+)
+def test_when_no_thread_is_to_be_had_that_is_told_and_tried_again(error: Exception) -> None:
+    class Threadless(Runtime):
+        threads = 0
+
+        def loop_beside(self, name: str) -> asyncio.AbstractEventLoop:
+            self.threads += 1
+            if self.threads == 1:
+                raise error
+            return super().loop_beside(name)
+
+    runtime = Threadless()
+    opening = ConnectionSlot(lambda: StoreConnection(MemoryStore(runtime), runtime, Events(), KEEP))
+    with pytest.raises(Unavailable, match="no thread or event loop is to be had"):
+        opening.station_sync()
+    assert opening.station_sync() is opening.current
+    asyncio.run(opening.close())
+
+
+def test_a_thread_waits_for_a_store_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poolhand.durable.connection.opening.OPEN_WITHIN", 0.05)
+    runtime = Runtime()
+    proceed = threading.Event()
+
+    class Slow(MemoryStore):
+        async def open(self) -> None:
+            await asyncio.to_thread(proceed.wait)
+            await super().open()
+
+    opening = ConnectionSlot(lambda: StoreConnection(Slow(runtime), runtime, Events(), KEEP))
+    with pytest.raises(Unavailable, match="could not be opened in time"):
+        opening.station_sync()
+    proceed.set()
+    asyncio.run(opening.close())
+    assert opening.current is None
+
+
+def test_letting_go_of_what_is_still_being_opened_leaves_nothing() -> None:
+    runtime = Runtime()
+    proceed = threading.Event()
+    stations: PlainFuture[StoreConnection] = PlainFuture()
+
+    class Slow(MemoryStore):
+        async def open(self) -> None:
+            await asyncio.to_thread(proceed.wait)
+            await super().open()
+
+    def make() -> StoreConnection:
+        station = StoreConnection(Slow(runtime), runtime, Events(), KEEP)
+        stations.set_result(station)
+        return station
+
+    opening = ConnectionSlot(make)
+
+    async def leave() -> None:
+        waiting = asyncio.ensure_future(opening.station())
+        await asyncio.sleep(0)
+        opening.abandon()
+        proceed.set()
+        await asyncio.gather(waiting, return_exceptions=True)
+        keeper = stations.result().keeper
+        while not keeper.loop.is_closed():  # noqa: ASYNC110 - closed on another thread
+            await asyncio.sleep(0)
+        assert opening.current is None
+
+    asyncio.run(leave())

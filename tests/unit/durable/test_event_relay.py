@@ -1,0 +1,87 @@
+"""News from the keeper: subscribers are user code, which never runs there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from poolhand import App
+from poolhand.durable.connection.event_relay import EventRelay
+from poolhand.observe.events import Event, Events, JobSubmitted, StoreTrouble
+from poolhand.runtime import Runtime
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import seeded, until, until_later
+
+
+def trouble(number: int) -> StoreTrouble:
+    return StoreTrouble("", "test", str(number))
+
+
+async def test_a_subscriber_that_takes_long_does_not_hold_up_who_tells() -> None:
+    events, proceed = Events(), threading.Event()
+    heard: list[str] = []
+
+    def slow(event: Event) -> None:
+        assert isinstance(event, StoreTrouble)
+        proceed.wait()
+        heard.append(event.error)
+
+    events.subscribe(slow)
+    news = EventRelay(Runtime(), events)
+    for number in range(5):
+        news.tell(trouble(number))
+    assert heard == []
+    proceed.set()
+    await until(lambda: len(heard) == 5)
+    assert heard == ["0", "1", "2", "3", "4"]
+
+
+def test_without_a_thread_it_is_told_all_the_same() -> None:
+    class Threadless(Runtime):
+        def in_thread(self, call: object, name: str) -> None:
+            raise RuntimeError("can't start new thread")
+
+    events = Events()
+    heard: list[Event] = []
+    events.subscribe(heard.append)
+    news = EventRelay(Threadless(), events)
+    news.tell(trouble(1))
+    news.tell(trouble(2))
+    assert heard == [trouble(1), trouble(2)]
+
+
+@seeded
+async def test_what_is_told_while_something_is_told_comes_behind_it(runtime: SeededRuntime) -> None:
+    events = Events()
+    heard: list[Event] = []
+    news = EventRelay(runtime, events)
+
+    def answer(event: Event) -> None:
+        heard.append(event)
+        if event == trouble(1):
+            news.tell(trouble(3))
+
+    events.subscribe(answer)
+    news.tell(trouble(1))
+    news.tell(trouble(2))
+    await until_later(lambda: len(heard) == 3, runtime)
+    assert heard == [trouble(1), trouble(2), trouble(3)]
+
+
+def test_a_submit_without_a_loop_is_told_on_the_thread_of_its_caller() -> None:
+    events = Events()
+    threads: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, JobSubmitted):
+            threads.append(threading.current_thread().name)
+
+    events.subscribe(hear)
+    app = App("memory://", events=events)
+
+    @app.task(name="call")
+    async def call() -> None: ...
+
+    call.submit_sync()
+    assert threads == [threading.current_thread().name]
+    asyncio.run(app.close())

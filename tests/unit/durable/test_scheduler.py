@@ -1,0 +1,518 @@
+"""Schedules over a store: each moment once, whoever dies, whatever the clock does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+import msgspec
+import pytest
+
+from poolhand import App, Session, Status, Ticket, UsageError, bounded, current_job
+from poolhand.contract import Filter, LogLine, Put
+from poolhand.durable.client.task import Task
+from poolhand.durable.scheduler import DOCUMENTS, ScheduleRecord
+from poolhand.observe.events import JobSubmitted, StoreTrouble, SubmitRefused, SubmitterParked
+from poolhand.rules.schedule import EPOCH
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import Gate, Heard, SharedStore, StoreApp, seeded, until
+
+KEY = re.compile(r"schedule:(?P<task>.+?):(?P<text>.+):(?P<moment>\d{4}-.+)")
+
+
+def key() -> str:
+    job = current_job()
+    assert job is not None
+    return job.idempotency_key or ""
+
+
+def moment() -> datetime:
+    """Return the moment for which the current job runs."""
+    found = KEY.fullmatch(key())
+    assert found is not None
+    return datetime.fromisoformat(found["moment"])
+
+
+def clock(app: App, ran: list[datetime], seconds: float, missed: str = "once") -> None:
+    """Have the moments of an interval noted."""
+
+    @app.every(seconds, missed=missed)
+    @app.task(name="note")
+    async def note() -> None:
+        ran.append(moment())
+
+
+def expected(began: datetime, ended: datetime, seconds: int) -> list[datetime]:
+    first = int(began.timestamp() // seconds) + 1
+    last = int(ended.timestamp() // seconds)
+    return [EPOCH + timedelta(seconds=n * seconds) for n in range(first, last + 1)]
+
+
+@seeded
+async def test_each_moment_runs_once_over_all_processes(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    store.lag = lambda: runtime.random.uniform(0, 0.3)
+    ran: list[datetime] = []
+    apps = [StoreApp(store, runtime) for _ in range(3)]
+    for app in apps:
+        clock(app, ran, 10)
+    async with apps[0], apps[1], apps[2], apps[0].worker(), apps[1].worker(), apps[2].worker():
+        began = runtime.wall()
+        await asyncio.sleep(105)
+        ended = runtime.wall()
+    # The first look takes its time, too.
+    assert ran[-10:] == expected(began, ended, 10)[-10:]
+    assert len(ran) in (10, 11)
+
+
+@seeded
+async def test_a_process_that_is_slow_never_takes_back_what_others_have_noted(
+    runtime: SeededRuntime,
+) -> None:
+    class Slow(SharedStore):
+        lasts: tuple[datetime, ...] = ()
+
+        async def put(
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
+        ) -> tuple[int, ...] | None:
+            noted = puts[0].key.startswith(DOCUMENTS)
+            if noted:
+                await asyncio.sleep(runtime.random.uniform(0, 12))
+            written = await super().put(puts, token, log)
+            if noted and written:
+                record = msgspec.json.decode(puts[0].value, type=ScheduleRecord)
+                self.lasts += (record.past.last,)
+            return written
+
+    store = Slow(runtime)
+    ran: list[datetime] = []
+    apps = [StoreApp(store, runtime) for _ in range(3)]
+    for app in apps:
+        clock(app, ran, 10, "all")
+    async with apps[0], apps[1], apps[2], apps[0].worker(), apps[1].worker(), apps[2].worker():
+        await asyncio.sleep(300)
+    assert len(store.lasts) > 15
+    assert list(store.lasts) == sorted(set(store.lasts))
+    assert sorted(ran) == expected(min(ran) - timedelta(seconds=1), max(ran), 10)
+
+
+@seeded
+async def test_a_moment_is_not_late(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+    late: list[float] = []
+
+    @app.every(7)
+    @app.task(name="note")
+    async def note() -> None:
+        late.append((runtime.wall() - moment()).total_seconds())
+
+    async with app, app.worker():
+        await asyncio.sleep(70)
+    assert len(late) == 10
+    assert max(late) < 0.2
+
+
+@seeded
+async def test_another_process_goes_on_where_one_has_died(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    first, second = StoreApp(store, runtime), StoreApp(store, runtime)
+    ran: list[datetime] = []
+    clock(first, ran, 10)
+    clock(second, ran, 10)
+    async with second, second.worker():
+        await first.station()
+        shift = first.worker()
+        await shift.start()
+        began = runtime.wall()
+        await asyncio.sleep(runtime.random.uniform(9, 31))
+        first._opening.abandon()
+        await asyncio.sleep(61)
+        ended = runtime.wall()
+        shift.hurry(0)
+        await shift.drain()
+    assert sorted(set(ran))[-6:] == expected(began, ended, 10)[-6:]
+
+
+@seeded
+@pytest.mark.parametrize(
+    ("missed", "first"), [("once", [60]), ("skip", []), ("all", [10, 20, 30, 40, 50, 60])]
+)
+async def test_what_was_missed_while_nobody_worked_runs_by_its_policy(
+    runtime: SeededRuntime, missed: str, first: list[int]
+) -> None:
+    store = SharedStore(runtime)
+    ran: list[datetime] = []
+    began = runtime.wall()
+    for pause in (3, 0):
+        app = StoreApp(store, runtime)
+        clock(app, ran, 3_600, missed)
+        async with app, app.worker(slots=1):
+            await asyncio.sleep(5)
+        assert pause == 0 or ran == []
+        await asyncio.sleep(6.2 * 3_600 if pause else 0)
+    hours = [int((one - began).total_seconds() // 360) for one in ran]
+    assert hours == first
+
+
+@seeded
+async def test_what_is_too_much_to_make_up_for_is_told(runtime: SeededRuntime) -> None:
+    heard = Heard()
+    app = App("memory://", runtime=runtime, events=heard.events)
+    ran: list[datetime] = []
+    clock(app, ran, 10, "all")
+    async with app, app.worker():
+        await asyncio.sleep(3)
+        runtime.wall_offset += 10_100
+        await asyncio.sleep(3)
+        wanted = expected(runtime.wall() - timedelta(days=1), runtime.wall(), 10)
+        assert sorted(ran) == wanted[-1_000:]
+    (told,) = [one for one in heard.of(StoreTrouble) if one.what.startswith("schedule of note")]
+    assert "more than 1,000 moments were missed" in told.error
+
+
+@seeded
+async def test_a_process_that_dies_between_the_submit_and_its_note_doubles_nothing(
+    runtime: SeededRuntime,
+) -> None:
+    class Forgetful(SharedStore):
+        """Takes a job and is gone when that is to be written down."""
+
+        dead = False
+
+        async def put(
+            self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
+        ) -> tuple[int, ...] | None:
+            if self.dead and puts[0].key.startswith(DOCUMENTS):
+                self.down = True
+            return await super().put(puts, token, log)
+
+    store = Forgetful(runtime)
+    heard = Heard()
+    app = StoreApp(store, runtime, events=heard.events)
+    ran: list[datetime] = []
+    clock(app, ran, 10)
+    async with app, app.worker():
+        began = runtime.wall()
+        await asyncio.sleep(12)
+        store.dead = True
+        await asyncio.sleep(10)
+        assert store.down
+        store.dead = store.down = False
+        await asyncio.sleep(30)
+        ended = runtime.wall()
+        assert ran == expected(began, ended, 10)
+    assert len({job.job.id for job in heard.of(JobSubmitted)}) == len(ran)
+
+
+@seeded
+async def test_a_store_that_is_away_is_told_and_asked_again(runtime: SeededRuntime) -> None:
+    store, heard = SharedStore(runtime), Heard()
+    app = StoreApp(store, runtime, events=heard.events)
+    ran: list[datetime] = []
+    clock(app, ran, 10, "all")
+    async with app, app.worker():
+        began = runtime.wall()
+        await asyncio.sleep(5)
+        store.down = True
+        await asyncio.sleep(40)
+        troubles = [one for one in heard.of(StoreTrouble) if one.what == "scheduler"]
+        assert len(troubles) == 1
+        store.down = False
+        await asyncio.sleep(10)
+        assert sorted(ran) == expected(began, runtime.wall(), 10)
+
+
+async def filled(block: Any, gate: Gate) -> list[Ticket[None]]:
+    """Fill a pool of one slot and one place."""
+    first = await block.submit()
+    await until(lambda: gate.entered == 1)
+    return [first, await block.submit()]
+
+
+@seeded
+async def test_a_full_pool_is_told_and_tried_again_until_it_takes_the_moment(
+    runtime: SeededRuntime,
+) -> None:
+    heard = Heard()
+    app = App("memory://", runtime=runtime, events=heard.events)
+    app.pool("tight", max_concurrent=1, backpressure=bounded(1, on_full="fail_submitter"))
+    ran: list[datetime] = []
+    gate = Gate()
+    block = app.task(name="block", pool="tight")(gate.pass_through)
+
+    @app.every(60)
+    @app.task(name="note", pool="tight")
+    async def note() -> None:
+        ran.append(moment())
+
+    async with app, app.worker():
+        blocks = await filled(block, gate)
+        began = runtime.wall()
+        await asyncio.sleep(100)
+        assert heard.of(SubmitRefused)
+        told = [one for one in heard.of(StoreTrouble) if one.what.startswith("schedule of")]
+        assert len(told) == 1
+        assert "PoolFull" in told[0].error
+        gate.opened.set()
+        for one in blocks:
+            await one
+        await asyncio.sleep(15)
+        # Late, but before the next one.
+        assert ran == expected(began, runtime.wall(), 60)
+        assert len(ran) == 1
+        await asyncio.sleep(60)
+        assert ran == expected(began, runtime.wall(), 60)
+
+
+@seeded
+async def test_a_pool_that_blocks_its_submitters_does_not_block_the_schedules(
+    runtime: SeededRuntime,
+) -> None:
+    heard = Heard()
+    app = App("memory://", runtime=runtime, events=heard.events)
+    app.pool("tight", max_concurrent=1, backpressure=bounded(1, on_full="block_submitter"))
+    ran: list[datetime] = []
+    gate = Gate()
+    block = app.task(name="block", pool="tight")(gate.pass_through)
+    app.every(10)(app.task(pool="tight")(_pass))
+    clock(app, ran, 10)
+    async with app, app.worker():
+        blocks = await filled(block, gate)
+        began = runtime.wall()
+        await asyncio.sleep(95)
+        assert ran == expected(began, runtime.wall(), 10)
+        # Parked, a moment would be gone with this process.
+        assert heard.of(SubmitterParked) == []
+        gate.opened.set()
+        for one in blocks:
+            await one
+
+
+async def _pass() -> None: ...
+
+
+@seeded
+async def test_a_clock_that_is_set_forth_and_back_loses_and_doubles_nothing(
+    runtime: SeededRuntime,
+) -> None:
+    app = App("memory://", runtime=runtime)
+    ran: list[datetime] = []
+    clock(app, ran, 60)
+    async with app, app.worker():
+        began = runtime.wall()
+        await asyncio.sleep(30)
+        runtime.wall_offset += 3_600
+        await asyncio.sleep(10)
+        assert ran == [expected(began, runtime.wall(), 60)[-1]]
+        runtime.wall_offset -= 3_600
+        await asyncio.sleep(3_600 + 300)
+        assert len(ran) == len(set(ran))
+        assert sorted(ran) == expected(began, runtime.wall(), 60)
+        runtime.wall_offset -= 3_600
+        before = len(ran)
+        await asyncio.sleep(3_500)
+        assert len(ran) == before
+        await asyncio.sleep(310)
+        assert sorted(ran) == expected(began, runtime.wall(), 60)
+
+
+@seeded
+async def test_a_task_may_bear_several_schedules(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+    keys: list[str] = []
+
+    @app.cron("* * * * *")
+    @app.cron("*/2 * * * *", tz="Europe/Berlin")
+    @app.every(40)
+    @app.task(name="note")
+    async def note() -> None:
+        keys.append(key())
+
+    async with app, app.worker():
+        await asyncio.sleep(125)
+    kinds = [KEY.fullmatch(one) for one in keys]
+    texts = [found["text"] for found in kinds if found is not None]
+    assert sorted(texts) == [
+        "* * * * * UTC",
+        "* * * * * UTC",
+        "*/2 * * * * Europe/Berlin",
+        *["every 40 s"] * 3,
+    ]
+
+
+@seeded
+async def test_a_schedule_runs_while_there_is_a_worker_and_only_then(
+    runtime: SeededRuntime,
+) -> None:
+    app = App("memory://", runtime=runtime)
+    ran: list[datetime] = []
+    clock(app, ran, 10)
+
+    async def jobs() -> int:
+        station = await app.station()
+        found = await station.keeper.ask(lambda: station.store.count(Filter()))
+        return sum(found.values())
+
+    async with app:
+        await asyncio.sleep(25)
+        assert await jobs() == 0
+        async with app.worker(), app.worker():
+            await asyncio.sleep(22)
+        assert await jobs() == len(ran) == 2
+        await asyncio.sleep(50)
+        assert await jobs() == 2
+        async with app.worker():
+            await asyncio.sleep(2)
+        assert len(ran) == 3
+
+
+@seeded
+async def test_a_schedule_that_is_declared_late_is_taken_up(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+    ran: list[datetime] = []
+    async with app, app.worker():
+        await asyncio.sleep(5)
+        clock(app, ran, 10)
+        began = runtime.wall()
+        await asyncio.sleep(30)
+        assert ran == expected(began, runtime.wall(), 10)
+
+
+@seeded
+async def test_a_schedule_of_an_hour_asks_the_store_nothing_in_between(
+    runtime: SeededRuntime,
+) -> None:
+    class Counting(SharedStore):
+        looks = 0
+
+        async def get_document(self, key: str) -> Any:
+            self.looks += key.startswith(DOCUMENTS)
+            return await super().get_document(key)
+
+    store = Counting(runtime)
+    app = StoreApp(store, runtime)
+    clock(app, [], 3_600)
+    async with app, app.worker():
+        await asyncio.sleep(600)
+    assert store.looks == 1
+
+
+@seeded
+async def test_a_job_of_a_schedule_says_who_submitted_it(runtime: SeededRuntime) -> None:
+    app = App("memory://", runtime=runtime)
+    clock(app, [], 10)
+    async with app, app.worker():
+        await asyncio.sleep(15)
+        station = await app.station()
+        (found,) = (await station.keeper.ask(lambda: station.store.find(Filter()))).jobs
+        assert found.job.submitted_by == "schedule"
+        assert found.job.status is Status.COMPLETED
+
+
+async def test_schedules_run_over_every_store(url: str) -> None:
+    app = App(url)
+    ran: list[datetime] = []
+    done = asyncio.Event()
+
+    @app.every(1)
+    @app.task(name="note")
+    async def note() -> None:
+        ran.append(moment())
+        if len(ran) == 2:
+            done.set()
+
+    async with app, app.worker():
+        async with asyncio.timeout(20):
+            await done.wait()
+    assert ran[0] < ran[1]
+    assert all(one.tzinfo is UTC for one in ran)
+
+
+def test_what_is_scheduled_is_a_task_as_before() -> None:
+    app = App("memory://")
+    task = app.task(name="pass")(_pass)
+    assert app.every(5)(app.cron("0 2 * * *")(task)) is task
+    plain = app.every(5)(takes_none)
+    assert_type(app.every(5)(task), Task[[], Coroutine[Any, Any, None], None])
+    assert isinstance(plain, Task)
+    assert plain.pool == "default"
+    assert plain("now") is None
+
+
+# What is refused where it is declared
+
+
+def takes_one(name: str) -> None: ...
+
+
+def takes_none(name: str = "x", *rest: str, **more: str) -> None: ...
+
+
+@pytest.mark.parametrize("how", [lambda app: app.every(5), lambda app: app.cron("0 2 * * *")])
+def test_a_task_that_needs_arguments_is_refused(how: Callable[[App], Any]) -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match="or give its parameters defaults"):
+        how(app)(app.task(takes_one))
+    assert how(app)(app.task(takes_none)).name.endswith("takes_none")
+
+
+@pytest.mark.parametrize(
+    ("declare", "text"),
+    [
+        (lambda app: app.cron("0 25 * * *"), "hour .25. is not allowed"),
+        (lambda app: app.cron("0 2 * * *", tz="Mars"), "such as 'UTC' or 'Europe/Berlin'"),
+        (lambda app: app.cron("0 2 * * *", missed="never"), "must be 'once'"),
+        (lambda app: app.every(0.5), "seconds from 1 to"),
+        (lambda app: app.every(5, missed="no"), "must be 'once'"),
+        (lambda app: app.every(5)(5), "5"),
+        (lambda app: app.every(5)(App("memory://").task(_pass)), "one of another app"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_where_it_is_declared(
+    declare: Callable[[App], Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        declare(App("memory://"))
+
+
+def test_a_schedule_below_its_task_is_refused_as_it_would_miss_the_options() -> None:
+    app = App("memory://")
+    app.task(pool="reports")(app.every(5)(_pass))
+    with pytest.raises(UsageError, match=r"write @app.cron\(…\) and @app.every\(…\) above"):
+        app.worker()
+
+
+def test_an_agent_is_not_scheduled() -> None:
+    app = App("memory://")
+
+    @app.agent(name="talk")
+    async def talk(session: Session) -> None: ...
+
+    with pytest.raises(UsageError, match="schedule a task that submits a turn"):
+        app.every(5)(talk)  # type: ignore[call-overload]
+
+
+def test_a_name_that_leaves_no_room_for_the_key_is_refused() -> None:
+    app = App("memory://")
+    with pytest.raises(UsageError, match="shorter one"):
+        app.every(5)(app.task(name="n" * 990)(_pass))
+
+
+@pytest.mark.parametrize("options", [{"key_ttl": 60}, {"max_keys": 10}])
+async def test_a_pool_that_forgets_keys_too_soon_is_refused(options: dict[str, Any]) -> None:
+    app = App("memory://")
+    app.every(5)(app.task(pool="short")(_pass))
+    app.pool("short", **options)
+    with pytest.raises(UsageError, match="'short' forgets idempotency keys too soon"):
+        async with app.worker():
+            pass
+
+
+def test_the_zone_is_a_setting_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POOLHAND_TIMEZONE", "Asia/Tokyo")
+    app = App("memory://")
+    app.cron("0 2 * * *")(app.task(_pass))
+    assert [one.endswith("0 2 * * * Asia/Tokyo") for one in app._scheduler._timed] == [True]

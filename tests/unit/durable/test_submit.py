@@ -1,0 +1,258 @@
+"""Submitting: from loops, threads and jobs, once per key, and never more than was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from poolhand import Status, SyncTicket, Ticket, UsageError, current_job, wait
+from poolhand.app import App
+from poolhand.contract import Filter
+from poolhand.observe.events import JobJoined, JobSubmitted
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import Heard, SharedStore, StoreApp, seeded
+
+
+def adder(app: App, **options: Any) -> Any:
+    @app.task(name="add", **options)
+    async def add(number: int) -> int:
+        return number + 1
+
+    return add
+
+
+async def test_a_plain_thread_can_submit(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    tickets: list[SyncTicket[int]] = []
+    thread = Thread(target=lambda: tickets.append(add.submit_sync(4)))
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    async with app, app.worker():
+        ticket = await app.get(tickets[0].id)
+        assert ticket is not None
+        assert await ticket == 5
+
+
+def test_a_script_without_a_loop_can_submit_and_another_process_runs_it(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    first, second = add.submit_sync(1), add.submit_sync(2)
+    assert first.status is second.status is Status.QUEUED
+
+    async def main() -> list[int]:
+        async with app, app.worker():
+            tickets = [await app.get(one.id) for one in (first, second)]
+            return [await one for one in tickets if one is not None]
+
+    assert asyncio.run(main()) == [2, 3]
+
+
+async def test_a_loop_is_not_blocked_by_a_submit_for_threads() -> None:
+    app = App("memory://")
+    add = adder(app)
+    with pytest.raises(UsageError, match=r"use await add\.submit"):
+        add.submit_sync(1)
+
+
+async def test_a_job_in_a_thread_can_submit_another(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+
+    @app.task(name="plan")
+    def plan() -> str:
+        return str(add.submit_sync(6).id)
+
+    async with app, app.worker():
+        ticket = await app.get(await (await plan.submit()))
+        assert ticket is not None
+        assert await ticket == 7
+        assert ticket.snapshot().submitted_by.startswith("worker-")
+
+
+async def test_a_job_can_submit_another_and_wait_for_it(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+
+    @app.task(name="plan")
+    async def plan() -> int:
+        job = current_job()
+        assert job is not None
+        found: int = await (await add.submit(6))
+        return found
+
+    async with app, app.worker(2):
+        assert await (await plan.submit()) == 7
+
+
+async def test_an_app_can_be_used_from_several_loops_and_threads_at_once(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    found: list[list[int]] = []
+
+    async def many(first: int) -> None:
+        tickets = [await add.submit(first + number) for number in range(10)]
+        found.append([await one for one in tickets])
+
+    async with app, app.worker(4):
+        threads = [Thread(target=lambda n=n: asyncio.run(many(n * 100))) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        await many(900)
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+    expected = [[n + 1 for n in range(start, start + 10)] for start in (0, 100, 200, 900)]
+    assert sorted(found) == expected
+
+
+async def test_a_ticket_can_be_awaited_on_another_loop_than_its_own(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+
+    async def wait_there(ticket: Ticket[int]) -> int:
+        return await ticket
+
+    async with app, app.worker():
+        ticket = await add.submit(1)
+        assert await asyncio.to_thread(asyncio.run, wait_there(ticket)) == 2
+
+
+async def test_a_hundred_submits_of_one_key_are_one_job(url: str) -> None:
+    app = App(url)
+    runs: list[int] = []
+
+    @app.task(name="call")
+    async def call(number: int) -> int:
+        runs.append(number)
+        return number
+
+    keyed = call.with_options(idempotency_key="once")
+    async with app, app.worker(5):
+        tickets = await asyncio.gather(*(keyed.submit(7) for _ in range(100)))
+        assert len({ticket.id for ticket in tickets}) == 1
+        assert [await ticket for ticket in tickets] == [7] * 100
+        assert (await keyed.submit(7)).id == tickets[0].id
+    assert runs == [7]
+
+
+@seeded
+async def test_a_key_is_one_job_for_all_apps_of_a_store(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    apps = [StoreApp(store, runtime) for _ in range(3)]
+    runs: list[int] = []
+
+    async def call(number: int) -> int:
+        runs.append(number)
+        return number
+
+    tasks = [app.task(name="call")(call) for app in apps]
+    views = [task.with_options(idempotency_key="k", tenant="t") for task in tasks]
+    others = tasks[0].with_options(idempotency_key="k", tenant="u")
+    async with apps[0], apps[1], apps[2], apps[2].worker(3):
+        tickets = await asyncio.gather(*(view.submit(1) for view in views for _ in range(5)))
+        assert {await ticket for ticket in tickets} == {1}
+        assert len({ticket.id for ticket in tickets}) == 1
+        assert (await others.submit(2)).id != tickets[0].id, "keys are those of a tenant"
+
+
+@seeded
+async def test_a_key_whose_job_failed_runs_again_only_when_asked_to(
+    runtime: SeededRuntime,
+) -> None:
+    app = App("memory://", runtime=runtime)
+    runs: list[int] = []
+
+    @app.task(name="call", retry=None)
+    async def call() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("first")
+        return 5
+
+    app.pool("default", retry=None)
+    keyed = call.with_options(idempotency_key="k")
+    async with app, app.worker():
+        first = await keyed.submit()
+        assert (await wait(first)).status is Status.FAILED
+        assert (await keyed.submit()).id == first.id
+        second = await keyed.with_options(rerun_failed=True).submit()
+        assert second.id != first.id
+        assert await second == 5
+        assert (await keyed.with_options(rerun_failed=True).submit()).id == second.id
+
+
+@seeded
+async def test_what_was_submitted_and_what_joined_it_is_told(runtime: SeededRuntime) -> None:
+    heard = Heard()
+    app = App("memory://", runtime=runtime, events=heard.events)
+    keyed = adder(app).with_options(idempotency_key="k")
+    async with app:
+        ticket = await keyed.submit(1)
+        await keyed.submit(1)
+    assert [event.job.id for event in heard.of(JobSubmitted)] == [ticket.id]
+    assert [event.job.id for event in heard.of(JobJoined)] == [ticket.id]
+
+
+@seeded
+async def test_the_submits_of_one_moment_share_a_write(runtime: SeededRuntime) -> None:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    add = adder(app)
+    async with app:
+        await app.station()
+        store.adds = 0
+        await asyncio.gather(*(add.submit(number) for number in range(100)))
+        assert 1 <= store.adds < 60
+        assert await store.count(Filter()) == {Status.QUEUED: 100}
+
+
+async def test_ids_sort_in_the_order_of_the_submits(url: str) -> None:
+    app = App(url)
+    add = adder(app)
+    async with app:
+        ids = [(await add.submit(number)).id for number in range(20)]
+        ids += [ticket.id for ticket in await add.submit_many([(1,)] * 20)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 40
+
+
+@pytest.mark.parametrize("field", ["key", "session", "tenant", "user", "idempotency_key"])
+async def test_what_no_store_can_write_is_told_where_it_is_given(field: str) -> None:
+    add = adder(App("memory://"))
+    with pytest.raises(UsageError, match=f"{field}='.ud800' is not allowed; no store can keep it"):
+        add.with_options(**{field: "\ud800"})
+
+
+def test_names_are_texts_that_can_be_written() -> None:
+    app = App("memory://")
+
+    async def call() -> None: ...
+
+    with pytest.raises(UsageError, match="task name="):
+        app.task(name="\ud800")(call)
+    with pytest.raises(UsageError, match="pool="):
+        app.task(pool="\ud800")(call)
+
+
+@seeded
+async def test_a_submit_that_a_store_breaks_on_does_not_break_those_beside_it(
+    runtime: SeededRuntime,
+) -> None:
+    class Picky(SharedStore):
+        async def add(self, batches: Any) -> Any:
+            if any(order.job.key == "odd" for batch in batches for order in batch.orders):
+                raise ZeroDivisionError
+            return await super().add(batches)
+
+    app = StoreApp(Picky(runtime), runtime)
+    add = adder(app)
+    odd = add.with_options(key="odd")
+    async with app, app.worker(3):
+        submits = [view.submit(number) for number, view in enumerate([add, odd, add, add, odd])]
+        found = await asyncio.gather(*submits, return_exceptions=True)
+        kinds = [isinstance(one, ZeroDivisionError) for one in found]
+        assert kinds == [False, True, False, False, True]
+        assert [await one for one in found if isinstance(one, Ticket)] == [1, 3, 4]

@@ -1,0 +1,140 @@
+"""What a farm writes down of itself, and the wishes that it finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from poolhand.contract import Put
+from poolhand.farm.control_inbox import ControlInbox
+from poolhand.farm.records import (
+    ANSWERS,
+    FARMS,
+    KEEP,
+    WISHES,
+    WRITE_EVERY,
+    ControlAnswer,
+    ControlKind,
+    ControlRequest,
+    FarmRecord,
+    FarmState,
+    read,
+    write,
+)
+from poolhand.testing import SeededRuntime
+from tests.unit.durable.support import SharedStore, StoreApp, seeded
+from tests.unit.operate.test_farms import FARM, a_farm, a_worker
+
+RECORD = a_farm(FARM, a_worker(1, 200))
+WISH = ControlRequest("w-1", ControlKind.DRAIN, "ann")
+
+
+class Board:
+    """The documents of a store, as others see them."""
+
+    def __init__(self, store: SharedStore, notices: ControlInbox) -> None:
+        self.store = store
+        self.notices = notices
+
+    async def version(self) -> int:
+        """Return how often the record was written."""
+        found = await self.store.get_document(f"{FARMS}{FARM}")
+        return 0 if found is None else found[1]
+
+    async def record(self) -> FarmRecord | None:
+        found = await self.store.get_document(f"{FARMS}{FARM}")
+        return None if found is None else read(found[0], FarmRecord)
+
+    async def wish(self, id: str, body: bytes, farm: str = FARM) -> None:
+        await self.store.put([Put(f"{WISHES}{farm}/{id}", body)])
+
+    async def answer(self, id: str) -> ControlAnswer | None:
+        found = await self.store.get_document(f"{ANSWERS}{id}")
+        return None if found is None else read(found[0], ControlAnswer)
+
+
+@asynccontextmanager
+async def a_board(runtime: SeededRuntime) -> AsyncIterator[Board]:
+    store = SharedStore(runtime)
+    app = StoreApp(store, runtime)
+    async with app:
+        yield Board(store, ControlInbox(await app.station(), FARM))
+
+
+@seeded
+async def test_a_record_that_says_nothing_new_is_written_only_to_be_kept(
+    runtime: SeededRuntime,
+) -> None:
+    async with a_board(runtime) as board:
+        await board.notices.tell(RECORD)
+        first = await board.version()
+        older = replace(RECORD, workers=(replace(RECORD.workers[0], heard=1.5, memory=1),))
+        await board.notices.tell(older)
+        assert await board.version() == first
+        await asyncio.sleep(WRITE_EVERY)
+        await board.notices.tell(older)
+        assert await board.version() > first
+        assert await board.record() == older
+
+
+@seeded
+async def test_what_is_new_is_written_at_once(runtime: SeededRuntime) -> None:
+    async with a_board(runtime) as board:
+        for news in (
+            replace(RECORD, state=FarmState.STOPPING),
+            replace(RECORD, demand=99),
+            replace(RECORD, maximum=99),
+            replace(RECORD, workers=()),
+            replace(RECORD, workers=(replace(RECORD.workers[0], stuck=1),)),
+            replace(RECORD, workers=(replace(RECORD.workers[0], heard=2.5),)),
+        ):
+            await board.notices.tell(RECORD)
+            await board.notices.tell(news)
+            assert await board.record() == news
+
+
+@seeded
+async def test_a_record_is_gone_soon_after_its_farm_and_at_once_if_it_is_withdrawn(
+    runtime: SeededRuntime,
+) -> None:
+    async with a_board(runtime) as board:
+        await board.notices.tell(RECORD)
+        await asyncio.sleep(KEEP + 0.1)
+        assert await board.record() is None
+        await board.notices.tell(RECORD)
+        await board.notices.withdraw()
+        assert await board.record() is None
+
+
+@seeded
+async def test_a_wish_is_granted_once_and_answered(runtime: SeededRuntime) -> None:
+    granted: list[ControlRequest] = []
+
+    async def grant(wish: ControlRequest) -> ControlAnswer:
+        granted.append(wish)
+        return ControlAnswer(True, f"{wish.by} shall have it")
+
+    async with a_board(runtime) as board:
+        await board.wish("w-1", write(WISH))
+        await asyncio.gather(board.notices.grant(grant), board.notices.grant(grant))
+        await board.notices.grant(grant)
+        assert granted == [WISH]
+        assert await board.answer("w-1") == ControlAnswer(True, "ann shall have it")
+
+
+@seeded
+async def test_wishes_of_others_and_such_as_cannot_be_read_are_not_granted(
+    runtime: SeededRuntime,
+) -> None:
+    async def grant(wish: ControlRequest) -> ControlAnswer:
+        raise AssertionError("it is not ours")
+
+    async with a_board(runtime) as board:
+        await board.wish("w-1", write(WISH), "box-ffffff")
+        await board.wish("w-2", b'{"id": "w-2", "kind": "dance", "by": "ann"}')
+        await board.notices.grant(grant)
+        assert await board.answer("w-1") is None
+        assert await board.store.get_document(f"{WISHES}box-ffffff/w-1") is not None
