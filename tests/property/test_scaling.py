@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
-    FarmLoad,
-    FarmTrend,
+    Load,
     Processes,
     ScalingStep,
+    Trend,
     decide,
     most_processes,
     plan,
@@ -45,7 +45,7 @@ class Floor:
     def __init__(self, settings: FarmSettings, wanted: int | None = None) -> None:
         self.settings = settings
         self.wanted = settings.min_workers if wanted is None else wanted
-        self.trend = FarmTrend()
+        self.trend = Trend()
         self.now = 0.0
         self.counts = [self.wanted]
 
@@ -55,7 +55,7 @@ class Floor:
 
     def look(self, demand: int) -> ScalingStep:
         running = min(demand, self.capacity)
-        load = FarmLoad(self.wanted, demand, demand - running, running >= self.capacity)
+        load = Load(self.wanted, demand, demand - running, running >= self.capacity)
         step = decide(self.settings, load, self.trend, self.now)
         self.trend, self.wanted = step.trend, step.wanted
         self.counts.append(step.wanted)

@@ -49,10 +49,13 @@ async def main(url: str, at_once: bool) -> str:
         await store.put([Put(f"{FARMS}{FARM}", write(replace(farm, state=FarmState.STOPPING)))])
     if how == ["graceful"]:
         how.append(await quits.get())
-    # Tasks that a farm starts while it is shown begin when their turn comes, as always.
-    how += [] if loop.get_task_factory() is None else ["eagerly"]
+    # Tasks that a farm starts while it is shown, and after that, begin when their turn comes.
+    if how != ["early"] and loop.get_task_factory() is not None:
+        how.append("eagerly")
     view.end()
     await shown
+    if loop.get_task_factory() is not None:
+        how.append("eagerly after that")
     await store.close()
     return ", ".join(how)
 

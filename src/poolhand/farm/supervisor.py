@@ -34,14 +34,7 @@ from poolhand.farm.records import (
 from poolhand.farm.worker_handle import WorkerHandle
 from poolhand.observe import events
 from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
-from poolhand.rules.scaling.worker_count import (
-    CapWatch,
-    FarmLoad,
-    FarmTrend,
-    decide,
-    runnable,
-    wanted_for,
-)
+from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, runnable, wanted_for
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
@@ -94,7 +87,7 @@ class Supervisor:
         self._now = app.runtime.monotonic
         self._started_at = app.runtime.wall()
         self.state = FarmState.STARTING
-        self._trend = FarmTrend()
+        self._trend = Trend()
         self._caps = CapWatch()
         self._demand = self._queued = 0
         self._asked_for = employ.settings.min_workers
@@ -249,7 +242,7 @@ class Supervisor:
             self._asked_for = wanted_for(settings, could_run)
             return
         self._demand = startable + self._own(running, startable)
-        load = FarmLoad(staff.wanted, self._demand, startable, staff.all_busy)
+        load = Load(staff.wanted, self._demand, startable, staff.all_busy)
         step = decide(settings, load, self._trend, self._now())
         self._trend = step.trend
         if step.wanted != staff.wanted:

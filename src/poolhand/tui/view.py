@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -58,7 +59,13 @@ class LiveView:
             has_terminal=has_terminal,
             driver_class=_driver(),
         )
-        await self._app.run_async()
+        loop = asyncio.get_running_loop()
+        task_factory = loop.get_task_factory()
+        try:
+            await self._app.run_async()
+        finally:
+            # Textual starts tasks eagerly; a view that ends before it is mounted has not undone it.
+            loop.set_task_factory(task_factory)
 
     def end(self) -> None:
         """End the view; one that has not begun yet never does."""

@@ -9,11 +9,11 @@ from poolhand.rules.scaling.farm_settings import FarmSettings
 from poolhand.rules.scaling.worker_count import (
     CALM_LOOKS,
     CapWatch,
-    FarmLoad,
-    FarmTrend,
+    Load,
     Plan,
     Processes,
     ScalingStep,
+    Trend,
     decide,
     held_text,
     plan,
@@ -31,7 +31,7 @@ SETTINGS = FarmSettings(
     scale_up_wait_s=5.0,
     scale_down_cooldown_s=10.0,
 )
-AT_REST = FarmTrend()
+AT_REST = Trend()
 
 
 def look(
@@ -39,11 +39,11 @@ def look(
     demand: int,
     queued: int = 0,
     all_busy: bool = False,
-    trend: FarmTrend = AT_REST,
+    trend: Trend = AT_REST,
     now: float = 100.0,
     settings: FarmSettings = SETTINGS,
 ) -> ScalingStep:
-    return decide(settings, FarmLoad(wanted, demand, queued, all_busy), trend, now)
+    return decide(settings, Load(wanted, demand, queued, all_busy), trend, now)
 
 
 # More

@@ -11,7 +11,6 @@ from typing import Any
 
 from poolhand.errors import UsageError
 from poolhand.observe import events
-from poolhand.observe.events import Events
 from poolhand.observe.failures import FailureLog
 from poolhand.observe.stalls import warn_stuck
 from poolhand.pool.config import PoolConfig
@@ -31,7 +30,6 @@ from poolhand.pool.slots.clock import PoolClock
 from poolhand.pool.slots.fault import error_of, fault_of
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules import audit, lifecycle
-from poolhand.rules.audit import AuditLine
 from poolhand.rules.explain import Explanation
 from poolhand.rules.ids import Ids
 from poolhand.rules.job import Job, Status
@@ -63,7 +61,7 @@ class Engine:
         pool_id: str,
         loop: AbstractEventLoop,
         runtime: Runtime,
-        events: Events,
+        events: events.Events,
     ) -> None:
         self.config = config
         self.pool_id = pool_id
@@ -147,9 +145,8 @@ class Engine:
         work.place = work.call = work.context = None
         self.tally.completed += 1
         slot = attempt.slot.index
-        self.audit.note(
-            AuditRun(work.job, work.head, work.number, work.since, work.began, now, slot)
-        )
+        run = AuditRun(work.job, work.head, work.number, work.since, work.began, now, slot)
+        self.audit.note(run)
         self._publish(work, now)
         self._vacate(attempt, now)
 
@@ -342,7 +339,7 @@ class Engine:
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
 
-    def read_audit(self) -> list[AuditLine]:
+    def read_audit(self) -> list[audit.AuditLine]:
         """Return the latest audit records."""
         running = [(work, work.place.slot.index) for work in self.running()]
         return self.audit.read(self.tally, self.desk, running, self.intake.last)

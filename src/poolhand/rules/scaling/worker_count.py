@@ -19,7 +19,7 @@ CALM_LOOKS = 12  # looks without it that end one
 LIGHT = 0.7  # of what is left could do what there is to do: fewer are enough
 
 
-class FarmLoad(Struct, frozen=True):
+class Load(Struct, frozen=True):
     """What is seen at a look: the workers wanted so far, the jobs that could run, those queued.
 
     `demand` counts jobs that run too. `all_busy`: no slot of a worker that is ready is free.
@@ -31,7 +31,7 @@ class FarmLoad(Struct, frozen=True):
     all_busy: bool
 
 
-class FarmTrend(Struct, frozen=True):
+class Trend(Struct, frozen=True):
     """Since when the load has been light, and since when jobs wait though all are busy."""
 
     light_since: float | None = None
@@ -43,7 +43,7 @@ class ScalingStep(Struct, frozen=True):
 
     wanted: int
     why: str
-    trend: FarmTrend
+    trend: Trend
 
 
 class Processes(Struct, frozen=True):
@@ -128,15 +128,15 @@ class CapWatch:
         return begun
 
 
-def decide(settings: FarmSettings, load: FarmLoad, trend: FarmTrend, now: float) -> ScalingStep:
+def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> ScalingStep:
     """Say how many workers to have."""
     wanted = _within(settings, load.wanted)
     if wanted != load.wanted:
-        return ScalingStep(wanted, f"the bounds are {_bounds(settings)}", FarmTrend())
+        return ScalingStep(wanted, f"the bounds are {_bounds(settings)}", Trend())
     waits = load.queued > 0 and load.all_busy
     waiting = _since(trend.waiting_since, waits, now)
     light = _since(trend.light_since, _is_light(settings, load), now)
-    seen = FarmTrend(light, waiting)
+    seen = Trend(light, waiting)
     capacity = settings.prefetch_per_worker * wanted
     if load.demand > capacity:
         return _up(settings, seen, wanted, f"{load.demand} jobs, room for {capacity}", now)
@@ -145,7 +145,7 @@ def decide(settings: FarmSettings, load: FarmLoad, trend: FarmTrend, now: float)
         return _up(settings, seen, wanted, why, now)
     if light is not None and now - light >= settings.scale_down_cooldown_s:
         fewer = _within(settings, wanted - settings.scale_down_batch_size)
-        return ScalingStep(fewer, f"light load: {load.demand} jobs", FarmTrend(now, None))
+        return ScalingStep(fewer, f"light load: {load.demand} jobs", Trend(now, None))
     return ScalingStep(wanted, "", seen)
 
 
@@ -167,15 +167,15 @@ def to_dismiss(active: Iterable[tuple[str, int]], count: int) -> list[str]:
     return [id for _, _, id in ranked[:count]]
 
 
-def _up(settings: FarmSettings, seen: FarmTrend, wanted: int, why: str, now: float) -> ScalingStep:
+def _up(settings: FarmSettings, seen: Trend, wanted: int, why: str, now: float) -> ScalingStep:
     more = _within(settings, wanted + settings.scale_up_batch_size)
     if more == wanted:
         return ScalingStep(wanted, "", seen)
     # Those who come now get their time before still more are called.
-    return ScalingStep(more, why, FarmTrend(None, None if seen.waiting_since is None else now))
+    return ScalingStep(more, why, Trend(None, None if seen.waiting_since is None else now))
 
 
-def _is_light(settings: FarmSettings, load: FarmLoad) -> bool:
+def _is_light(settings: FarmSettings, load: Load) -> bool:
     left = _within(settings, load.wanted - settings.scale_down_batch_size)
     return left < load.wanted and load.demand <= LIGHT * left * settings.prefetch_per_worker
 
