@@ -27,6 +27,16 @@ def name_faults(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.at(node)}: `{node.name}` does not say what it is"
 
 
+def twin_faults(modules: list[Module]) -> Iterator[str]:
+    found: dict[str, str] = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                first = found.setdefault(node.name, module.at(node))
+                if first != module.at(node):
+                    yield f"{module.at(node)}: `{node.name}` is a class of {first} as well"
+
+
 def note_faults(root: Path) -> Iterator[str]:
     for path in sorted(root.rglob("*")):
         if path.is_dir() or "__pycache__" in path.parts:
@@ -39,6 +49,17 @@ def note_faults(root: Path) -> Iterator[str]:
 
 def test_names_say_what_is_inside() -> None:
     expect_none(name_faults(read_package(PACKAGE)))
+
+
+def test_no_class_name_is_used_twice() -> None:
+    expect_none(twin_faults(read_package(PACKAGE)))
+
+
+def test_a_class_name_that_is_used_twice_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text("class Pool: ...\n")
+    (tmp_path / "store.py").write_text("class Store:\n    class Pool: ...\n")
+    (fault,) = twin_faults(read_package(tmp_path))
+    assert fault == f"{tmp_path}/store.py:2: `Pool` is a class of {tmp_path}/pool.py:1 as well"
 
 
 def test_nothing_is_left_for_later() -> None:

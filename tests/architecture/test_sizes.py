@@ -6,6 +6,7 @@ There is no list of exceptions: what is too long is divided, or the limit change
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MODULE_LINES = 400
 STORE_LINES = 600
 FUNCTION_LINES = 40
 CONSTRUCTOR_PARAMETERS = 8
+FOLDER_MODULES = 16
 
 
 def size_faults(modules: list[Module]) -> Iterator[str]:
@@ -28,6 +30,13 @@ def size_faults(modules: list[Module]) -> Iterator[str]:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from function_faults(module, node)
+
+
+def folder_faults(modules: list[Module]) -> Iterator[str]:
+    counts = Counter(one.path.parent for one in modules if one.path.name != "__init__.py")
+    for folder, count in counts.items():
+        if count > FOLDER_MODULES:
+            yield f"{folder}: {count} modules, at most {FOLDER_MODULES}"
 
 
 def function_faults(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -50,6 +59,20 @@ def parameters(arguments: ast.arguments) -> int:
 
 def test_everything_keeps_to_its_size() -> None:
     expect_none(size_faults(read_package(PACKAGE)))
+
+
+def test_every_folder_keeps_to_its_size() -> None:
+    expect_none(folder_faults(read_package(PACKAGE)))
+
+
+def test_a_full_folder_is_found(tmp_path: Path) -> None:
+    for number in range(FOLDER_MODULES):
+        (tmp_path / f"module_{number}.py").touch()
+    (tmp_path / "__init__.py").touch()
+    assert not list(folder_faults(read_package(tmp_path)))
+    (tmp_path / "one_more.py").touch()
+    (fault,) = folder_faults(read_package(tmp_path))
+    assert fault == f"{tmp_path}: 17 modules, at most 16"
 
 
 def plant(root: Path, name: str, text: str) -> list[Module]:
