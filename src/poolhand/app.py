@@ -1,4 +1,4 @@
-"""The app: tasks, pools and a store under one name; the only place where all parts meet."""
+"""The app: tasks, pools and a store under one name; the composition root of the package."""
 
 from __future__ import annotations
 
@@ -76,13 +76,12 @@ READY_WITHIN = 4.5
 
 @explain_misuse
 class App(ScheduleDecorators, SubmitByName):
-    """Keeps jobs in a store and runs them: `App("sqlite:///agents.db")`.
+    """Stores jobs and runs them: `App("sqlite:///agents.db")`.
 
-    Declare tasks and pools on it, submit from anywhere, and run what was submitted in as many
-    processes as you like, each with `async with app.worker(…)`. The store is opened when it is
-    first needed, or by `async with app`. Without a URL the setting `store` names it
-    (POOLHAND_STORE, or `[tool.poolhand]` of pyproject.toml), else it is the file poolhand.db in the
-    current folder.
+    Declare tasks and pools on it, submit from anywhere, and run the jobs in as many processes as
+    you like, each with `async with app.worker(…)`. The store is opened when it is first needed, or
+    by `async with app`. Without a URL the setting `store` (POOLHAND_STORE, or `[tool.poolhand]` of
+    pyproject.toml) names the store; without that it is the file poolhand.db in the current folder.
     """
 
     def __init__(self, url: str | None = None, **options: Unpack[AppOptions]) -> None:
@@ -138,7 +137,7 @@ class App(ScheduleDecorators, SubmitByName):
         await self.close()
 
     def pool(self, name: str, **options: Unpack[PoolOptions]) -> None:
-        """Declare a pool: its rules hold in every process that uses this store.
+        """Declare a pool: its rules apply in every process that uses this store.
 
         Without `max_concurrent` it has no cap: as many of its jobs run as workers have slots.
         """
@@ -163,7 +162,7 @@ class App(ScheduleDecorators, SubmitByName):
     ) -> Any:
         """Register a function as a task: `@app.task`, or `@app.task(pool="research", timeout=600)`.
 
-        Without `retry` a failed attempt is followed by up to three more.
+        Without `retry` a failed job gets up to three more attempts.
         """
         maker = TaskMaker(self, pool, dict(options))
         return maker if fn is None else maker(fn)
@@ -181,7 +180,7 @@ class App(ScheduleDecorators, SubmitByName):
     ) -> Any:
         """Register an async function as an agent: its first argument is the session of its turn.
 
-        Takes the options of a task, `on_busy`, and how its sessions are kept: `schema` and
+        Takes the options of a task, `on_busy`, and the options of its sessions: `schema` and
         `upcasters` (the shape of their state), `ttl` (seconds after the last turn).
         """
         maker = AgentMaker(self, pool, dict(options))
@@ -194,9 +193,9 @@ class App(ScheduleDecorators, SubmitByName):
         drain_timeout: Seconds = DRAIN_TIMEOUT,
         capture: bool = False,
     ) -> Worker:
-        """Return a worker for `async with`: it runs jobs of these pools, or of all, right here.
+        """Return a worker for `async with`; it runs jobs of these or all pools in this process.
 
-        `capture`: what jobs print and log goes into their events as well.
+        `capture`: jobs' prints and log records also become events of the jobs.
         """
         terms = checked_terms(slots, pools, drain_timeout, capture)
         self._declared.warn_of_unknown(terms.pools, "worker")
@@ -211,8 +210,8 @@ class App(ScheduleDecorators, SubmitByName):
     ) -> WorkerReport:
         """Run a worker in a script, and block until SIGTERM or Ctrl-C stops it.
 
-        The first signal lets running jobs finish within `drain_timeout`; a second one hands them
-        back at once, uncharged. Other options as for `worker`.
+        The first signal lets running jobs finish within `drain_timeout`; a second one returns them
+        to the queue at once, without counting the attempt. Other options as for `worker`.
         """
         check_can_block()
         terms = checked_terms(slots, pools, drain_timeout, capture)
@@ -221,21 +220,21 @@ class App(ScheduleDecorators, SubmitByName):
         return run_until_signal(self.shift(terms), terms.drain_timeout, self._opening, self.close)
 
     def warm_up(self, fn: Callable[[], Any]) -> Callable[[], Any]:
-        """Have every process that runs jobs call this before its first one: `@app.warm_up`.
+        """Run this function in every process that runs jobs, before its first job: `@app.warm_up`.
 
-        That is each worker, of a farm or not, and each child in which jobs run apart. It loads what
-        jobs need, async or not, outside of their timeouts. One that raises makes its process unfit
-        to work: a worker does not start, a job that needed a child fails.
+        That is each worker, of a farm or not, and each child process that runs jobs. The function,
+        async or not, loads what jobs need, outside of their timeouts. If it raises, its process
+        cannot run jobs: a worker does not start, a job that needed a child fails.
         """
         self._warm_ups.add(fn)
         return fn
 
     async def get_ready(self) -> None:
-        """Do what jobs need to be done before them, if this process has not done it."""
+        """Run the warm-up functions, unless this process has run them already."""
         await self._warm_ups.run()
 
     def shift(self, terms: WorkerSettings, heard: Callable[[Job], None] | None = None) -> Worker:
-        """Return a worker under terms that were checked; `heard` is told what ends in it."""
+        """Return a worker with validated settings; `heard` is called with each job that ends."""
         self._scheduler.check()
         hooks = WorkerHooks(heard, self._scheduler.begin, self.get_ready, self._catalogue.published)
         terms = replace(terms, before=self._warm_ups.packed())
@@ -249,9 +248,10 @@ class App(ScheduleDecorators, SubmitByName):
         pools: Iterable[str] | None = None,
         speech: Verbosity = USUAL_SPEECH,
     ) -> Supervisor:
-        """Return what runs jobs of these pools, or of all, in worker processes: `await farm.run()`.
+        """Return a supervisor that runs jobs of these pools, or of all, in worker processes.
 
-        `name` is how a process finds this app: "module:attribute".
+        Run it with `await farm.run()`. `name`, "module:attribute", is how a worker process finds
+        this app.
         """
         from poolhand.farm.supervisor import Supervisor
 
@@ -268,7 +268,7 @@ class App(ScheduleDecorators, SubmitByName):
         return Supervisor(self, name, settings, chosen, speech)
 
     async def ready(self) -> bool:
-        """Tell whether a job could be accepted now; a store that does not say so soon is away."""
+        """Return whether a job could be accepted now; False if the store does not answer soon."""
         try:
             async with asyncio.timeout(READY_WITHIN):
                 station = await self.station()
@@ -278,9 +278,9 @@ class App(ScheduleDecorators, SubmitByName):
         return True
 
     async def get(self, id: str) -> Ticket[Any] | None:
-        """Return the ticket of a job by its id, None when no such job is kept.
+        """Return the ticket of a job by its id, None when no such job is stored.
 
-        The result of a task that this app does not have is read as plain JSON.
+        If this app does not have the task, the result is read as plain JSON.
         """
         if not isinstance(id, str):
             raise UsageError(f"get({shown(id)}) is not allowed; give the id of a job, a text")
@@ -304,24 +304,24 @@ class App(ScheduleDecorators, SubmitByName):
         return self._blocking.ticket(found) if isinstance(found, StoredTicket) else None
 
     def operator(self) -> Operator:
-        """Return what people and scripts see and act through: jobs, dead letters, pools."""
+        """Return the operator of this store: list and act on jobs, dead letters, pools."""
         return Operator(StoreProxy(self), self.runtime, self._scheduler.order)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Write to tables of your own beside the store's, together with jobs (`submit_in`).
+        """Write to your own tables in the store's database, together with jobs (`submit_in`).
 
-        Leaving the block commits; an exception takes everything back. Keep it short: in a file
-        nobody else can write meanwhile, on a server nobody to the pools of its jobs, and after 5 s
-        it is rolled back.
+        Leaving the block commits; an exception rolls everything back. Keep it short: meanwhile, a
+        file accepts no other writes, a server no other writes to the pools of its jobs, and after
+        5 s it is rolled back.
         """
         async with transaction(await self.station()) as opened:
             yield opened
 
     async def settle_tool(self, key: str, *, happened: bool, result: Any = None) -> None:
-        """Say of a call of a tool, by the key that ToolOutcomeUnknown names, whether it happened.
+        """Record whether a tool call happened, by the key that ToolOutcomeUnknown names.
 
-        If it did, `result` is what it returned; if not, it is made when its job is run again.
+        If it did, `result` is what it returned; if not, it is made when its job is retried.
         """
         station = await self.station()
         write = partial(self._parcels.write, result)
@@ -330,10 +330,10 @@ class App(ScheduleDecorators, SubmitByName):
             raise UsageError(f"settle_tool: there is no receipt of the key {shown(key)}")
 
     async def close(self) -> None:
-        """Let go of the store; jobs stay in it. The next use opens it again."""
+        """Close the store; jobs stay in it. The next use opens it again."""
         await self._opening.close()
 
-    # What tasks and tickets need.
+    # Used by tasks and tickets.
 
     async def station(self) -> StoreConnection:
         if not self._opening.is_open:
@@ -347,7 +347,7 @@ class App(ScheduleDecorators, SubmitByName):
         return self._declared.slots(pool)
 
     def served_pools(self) -> tuple[str, ...]:
-        """Return the pools that a worker serves unless it is told which."""
+        """Return the pools that a worker serves by default."""
         return self._declared.served()
 
     def pool_id(self, pool: str) -> str:
@@ -363,11 +363,11 @@ class App(ScheduleDecorators, SubmitByName):
         return self._blocking.submit(order, how)
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
-        """Make a task of a function."""
+        """Register a function as a task."""
         return self._registration.task(fn, pool, options)
 
     def enlist(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
-        """Make an agent of a function."""
+        """Register a function as an agent."""
         return self._registration.agent(fn, pool, options)
 
     def _station(self) -> StoreConnection:
@@ -376,7 +376,7 @@ class App(ScheduleDecorators, SubmitByName):
 
 
 def _configured_store() -> str | None:
-    """Return the store of pools that name none; one that several machines share has no default."""
+    """Return the configured store; None if unset, as machines cannot share the default file."""
     found = load_app_store()
     return None if found.is_default else found.text
 

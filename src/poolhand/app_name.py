@@ -1,6 +1,6 @@
-"""Which app a name means.
+"""App names: import `module:attribute` and return the App it names.
 
-Worker processes load their app by it, so nothing of the command line is loaded here.
+Worker processes load their app with this module, so it imports nothing of the command line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def load_app(name: str, warn: Callable[[str], None] = lambda text: None) -> App:
     """Import `module:attribute` and return the App that it names.
 
     The current folder is searched first, and stays on `sys.path`: an app may import more later. A
-    module that submits jobs or runs them while it is imported is refused. One that runs an event
+    module that submits or runs jobs while it is imported is refused. A module that runs an event
     loop for something else is imported; `warn` is called at once, as the loop may never end.
     """
     try:
@@ -45,10 +45,10 @@ def load_app(name: str, warn: Callable[[str], None] = lambda text: None) -> App:
 
 def _search_here() -> None:
     try:
-        # In full, as the app may go to another folder before it imports the rest.
+        # The absolute path, because the app may change folders before it imports the rest.
         here = str(Path.cwd())
     except OSError:
-        # The folder is gone; what is installed can still be loaded.
+        # The folder was deleted; installed modules can still be loaded.
         return
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -57,7 +57,7 @@ def _search_here() -> None:
 def _imported(module: str, name: str, warn: Callable[[str], None]) -> object:
     under_way = Importing(module)
     try:
-        # What a module prints while it loads is not what was asked for.
+        # Output of a module while it is imported must not mix with the output of the command.
         with redirect_stdout(sys.stderr), _watched(under_way, warn):
             return import_module(module)
     except (Exception, SystemExit) as error:
@@ -75,7 +75,7 @@ def _imported(module: str, name: str, warn: Callable[[str], None]) -> object:
 
 @contextmanager
 def _watched(under_way: Importing, warn: Callable[[str], None]) -> Iterator[None]:
-    """Know of an import while it lasts, and warn once of an event loop that it runs."""
+    """Mark an import as running, and warn once if it runs an event loop."""
     warned: list[str] = []
 
     def notice() -> None:
@@ -86,7 +86,7 @@ def _watched(under_way: Importing, warn: Callable[[str], None]) -> Iterator[None
             )
             warn(warned[0])
 
-    # The second is for loops of other libraries, which have methods of their own.
+    # The second covers event loops of other libraries, which have their own run_forever.
     kinds: tuple[tuple[Any, str], ...] = (
         (asyncio.BaseEventLoop, "run_forever"),
         (asyncio.Runner, "run"),

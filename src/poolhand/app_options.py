@@ -1,4 +1,4 @@
-"""What an app is made with: its options, and which store it uses when its code names none."""
+"""App options: the arguments of App, and the store it uses when its code names none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ URL_NAMES = ("url", "store", "store_url", "database", "database_url", "db", "dsn
 
 
 class AppOptions(TypedDict, total=False):
-    """What `App(…)` takes beside the URL of its store."""
+    """The options of `App(…)` besides the URL of its store."""
 
     codec: str
     limits: Limits
@@ -39,7 +39,7 @@ class AppOptions(TypedDict, total=False):
 
 
 def check_names(given: Collection[str]) -> None:
-    """Raise if there is no such option of an app, and say which may be meant."""
+    """Raise UsageError for unknown options, and suggest the one that may be meant."""
     known = list(AppOptions.__annotations__)
     faults = [_fault(name, known) for name in given if name not in known]
     if faults:
@@ -58,7 +58,7 @@ def _fault(name: str, known: list[str]) -> str:
 
 
 def chosen_store(url: str | None) -> tuple[str, str]:
-    """Return the URL of an app's store, and what names it: the code, or else the settings."""
+    """Return the URL of an app's store, and its origin: the code, or else the settings."""
     if url is not None:
         return str(url), IN_CODE
     found = load_app_store()
@@ -69,13 +69,13 @@ def chosen_store(url: str | None) -> tuple[str, str]:
 
 
 def store_line(url: str, origin: str) -> str:
-    """Return which store an app uses, and what names it, as one line for people."""
+    """Return one line for people that names the store an app uses, and its origin."""
     named = "the default, as nothing names one" if origin == DEFAULT else f"from {origin}"
     return f"store {located(url)} ({named})"
 
 
 def store_conflict(app: str, used: str, named: str, origin: str) -> str | None:
-    """Say that a setting names another store than the code of an app, which is used."""
+    """Return a warning if a setting names another store than the app's code, else None."""
     if used == named:
         return None
     return (

@@ -1,7 +1,7 @@
-"""Settings: from flags, the environment and pyproject.toml, read once, checked as a whole.
+"""Configuration: read settings once from flags, environment and pyproject.toml, and check them all.
 
 The first place that names a value wins: a flag, a variable, a profile, the file, the default.
-Nothing else in the package reads the environment or TOML.
+No other module of the package reads the environment or TOML.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SECRET = re.compile(r"(?i)pass|secret|token|key")
 
 
 class Value(Struct, frozen=True):
-    """A setting as it is in force; `origin` says where it came from, `rank` how near that is.
+    """A setting in force; `origin` is where its text comes from, `rank` the precedence of that.
 
-    `value` is what its text means.
+    `value` is the parsed text.
     """
 
     name: str
@@ -48,17 +48,17 @@ class Value(Struct, frozen=True):
 
     @property
     def shown(self) -> str | None:
-        """The text as people and logs may see it."""
+        """The text with secrets masked, for people and logs."""
         return None if self.text is None else masked(self.text)
 
     @property
     def plain(self) -> Plain:
-        """The value as programs may see it."""
+        """The parsed value with secrets masked, for programs."""
         return masked(self.value) if isinstance(self.value, str) else self.value
 
     @property
     def is_default(self) -> bool:
-        """Whether no place names this value."""
+        """Whether this value is the default."""
         return self.origin == DEFAULT
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Value(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """All settings. `unknown` are variables that look like ours and are not."""
+    """All settings. `unknown` are variables with our prefix that are not settings."""
 
     store: Value
     app: Value
@@ -76,12 +76,12 @@ class Config(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
     def values(self) -> list[Value]:
-        """Return every value, in the order of the table."""
+        """Return every value, in the order of the settings table."""
         return list(self.found)
 
 
 class ConfigSources(Struct, frozen=True):
-    """Where a value may be named."""
+    """The places where a value may be set."""
 
     flags: Mapping[str, Plain]
     environment: Mapping[str, str]
@@ -89,11 +89,11 @@ class ConfigSources(Struct, frozen=True):
     file: Mapping[str, str]
 
     def of(self, setting: Setting) -> Iterator[tuple[str, str | None]]:
-        """Give the origin and the text in each of these places, the nearest first."""
+        """Yield the origin and the text in each of these places, highest precedence first."""
         flag = self.flags.get(setting.name)
         yield f"flag {setting.flag}", None if flag is None else written(flag)
         for variable in setting.variables:
-            # An empty variable is how shells and container files say "not set".
+            # Shells and container files use an empty variable for "not set".
             yield f"environment {variable}", self.environment.get(variable) or None
         chosen = PROFILES.get(self.profile or "", {})
         yield f"flag --profile {self.profile}", chosen.get(setting.name)
@@ -102,32 +102,32 @@ class ConfigSources(Struct, frozen=True):
 
 
 def load(*, profile: str | None = None, **flags: Plain) -> Config:
-    """Read all settings of this process, here and now."""
+    """Read all settings of this process."""
     return read(flags, os.environ, Path(), profile)
 
 
 def load_store(*, store: str | None = None, app: str | None = None) -> tuple[Value, Value]:
-    """Read only which store and which app this process means.
+    """Read only the store and the app of this process.
 
-    What is set for a farm is not judged: who looks at a store runs none, and names without our
-    prefix may be set for something else.
+    Farm settings are not validated: a command that only reads a store runs no farm, and variables
+    without our prefix may be set for something else.
     """
     values = _some({"store": store, "app": app})
     return values["store"], values["app"]
 
 
 def load_app_store() -> Value:
-    """Read only which store an app uses whose code names none."""
+    """Read only the store of an app whose code names none."""
     return _some({"store": None})["store"]
 
 
 def load_timezone() -> str:
-    """Read only which zone the times of schedules are meant in."""
+    """Read only the time zone of schedules."""
     return str(_some({"timezone": None})["timezone"].value)
 
 
 def _some(flags: Mapping[str, Plain]) -> dict[str, Value]:
-    """Read these settings alone."""
+    """Read only these settings."""
     faults: list[str] = []
     places = ConfigSources(flags, os.environ, None, _table_of(Path() / FILE, faults))
     values = {s.name: _value(s, places, faults) for s in SETTINGS if s.name in flags}
@@ -143,7 +143,7 @@ def read(
 ) -> Config:
     """Read all settings; raise a UsageError that names every fault at once.
 
-    A profile is a name for values that are nearer than the file and further than the environment.
+    A profile is a named set of values that override the file and are overridden by the environment.
     """
     if strange := flags.keys() - {setting.name for setting in SETTINGS if setting.flag}:
         raise TypeError(f"there is no flag for {', '.join(sorted(strange))}")
@@ -168,22 +168,22 @@ def read(
 
 
 def misspelt_variables(setting: str) -> list[str]:
-    """Return the variables of the environment that nearly name a setting, and so do not set it."""
+    """Return environment variables that are probably misspellings of a setting."""
     known = {f"{PREFIX}{one.name.upper()}" for one in SETTINGS}
     ours = (name for name in sorted(os.environ) if name.startswith(PREFIX) and name not in known)
     return [name for name in ours if nearest(name.removeprefix(PREFIX), [setting], 0.75)]
 
 
 def unknown_variable(name: str) -> str:
-    """Return what is wrong with a variable that has our prefix and is none of ours."""
-    # Without the prefix, which would make any two of them similar.
+    """Return the error about a variable that has our prefix but is not a setting."""
+    # Without the prefix, which would make any two names similar.
     near = nearest(name.removeprefix(PREFIX), (setting.name for setting in SETTINGS))
     hint = "see `poolhand config`" if near is None else f"did you mean {PREFIX}{near.upper()}?"
     return f"{name} is no variable of poolhand and has no effect; {hint}"
 
 
 def person() -> str:
-    """Return the name of who sits here, as the machine knows it."""
+    """Return the login name of the current user, "operator" if it is unknown."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -191,31 +191,30 @@ def person() -> str:
 
 
 def masked(url: str) -> str:
-    """Return a URL without its secrets: passwords, and what is called a secret in the query.
+    """Return a URL with its secrets hidden: passwords, and query options named like secrets.
 
-    Where it is not written as it should be, rather too much is hidden than a part of a password
-    shown.
+    In a malformed URL it hides too much rather than show a part of a password.
     """
     scheme, separator, rest = url.partition("://")
     if scheme.lower() in _WITHOUT_LOGIN:
         return url
     if not separator:
-        # Nearly one: postgresql:/me:secret@host
+        # Almost a URL: postgresql:/me:secret@host
         head, _, behind = url.partition(":")
         return f"{head}:{_HIDDEN}@{behind.rpartition('@')[2]}" if "@" in behind else url
     place, mark, query = rest.partition("?")
     words = query.split("&")
     if not all(map(_is_word, words)):
-        # Then the mark may be a part of a password.
+        # Then the question mark may be a part of a password.
         shown, mark, _ = _without_login(rest).partition("?")
         return f"{scheme}://{shown}{mark}{_HIDDEN if mark else ''}"
     return f"{scheme}://{_without_login(place)}{mark}{'&'.join(map(_without_value, words))}"
 
 
 def located(url: str) -> str:
-    """Return the URL of a store as people are shown it: without secrets, files by their full path.
+    """Return the URL of a store for people: without secrets, files by their full path.
 
-    A relative path means another file in each folder, so that it does not say which store is used.
+    A relative path means another file in each folder, so it does not identify the store.
     """
     scheme, separator, rest = url.partition("://")
     if scheme.lower() != "sqlite" or not separator or not rest.startswith("/"):
@@ -226,30 +225,30 @@ def located(url: str) -> str:
     try:
         full = os.path.realpath(path)
     except (OSError, ValueError):
-        # The current folder is gone, or no file can have that name.
+        # The current folder was deleted, or the name is invalid for a file.
         return url
     return f"{scheme}://{'/' + full}{'' if query is None else f'?{query}'}"
 
 
 def parted(rest: str) -> tuple[str, str | None]:
-    """Return what stands before the options of a URL, and these; a name may have a ? in it."""
+    """Split a URL into path and query options; a file name may contain a question mark."""
     path, mark, query = rest.rpartition("?")
     return (path, query) if mark and _QUERY.fullmatch(query) else (rest, None)
 
 
 def _is_word(word: str) -> bool:
-    """Tell whether this can be an option behind the ? of a URL."""
+    """Return whether this can be an option in the query of a URL."""
     name, _, value = word.partition("=")
     return not word or (bool(_NAME.fullmatch(name)) and ("@" not in value or "://" in value))
 
 
 def _without_login(place: str) -> str:
-    # Up to the last @, as a password may hold every other mark, rightly escaped or not.
+    # Up to the last @, because a password may contain any other character, escaped or not.
     login, at, host = place.rpartition("@")
     if at:
         user, colon, _ = login.partition(":")
         return f"{user}{colon}{_HIDDEN if colon else ''}{at}{host}"
-    # Without one, what cannot be a port may be a password with no host behind it.
+    # Without an @, text that cannot be a port may be a password without a host.
     hosts = host.partition("/")[0].split(",")
     return host if all(map(_HOST.fullmatch, hosts)) else f"{host.partition(':')[0]}:{_HIDDEN}"
 
@@ -263,7 +262,7 @@ def _without_value(word: str) -> str:
 
 
 def without_secrets(text: str, urls: Iterable[str]) -> str:
-    """Return a text in which these URLs are masked, quoted ones too."""
+    """Return a text in which these URLs are masked, also where they appear as a repr."""
     for url in urls:
         for spelled in (url, repr(url)[1:-1]):
             text = text.replace(spelled, masked(url))
@@ -271,7 +270,7 @@ def without_secrets(text: str, urls: Iterable[str]) -> str:
 
 
 def _value(setting: Setting, places: ConfigSources, faults: list[str]) -> Value:
-    """Return the value of the nearest place; one that is not allowed is added to the faults."""
+    """Return the value with the highest precedence; add it to the faults if it is not allowed."""
     found = list(places.of(setting))
     named = (rank for rank, (_, text) in enumerate(found) if text is not None)
     rank = next(named, len(found) - 1)
@@ -287,7 +286,7 @@ def _value(setting: Setting, places: ConfigSources, faults: list[str]) -> Value:
 
 
 def _out_of_order(values: Mapping[str, Value]) -> Iterator[str]:
-    """Tell of pairs that are each allowed, but not together."""
+    """Yield the faults of pairs whose values are each allowed, but not together."""
     for low, high in IN_ORDER:
         least, most = values[low], values[high]
         match (least.value, most.value):
@@ -301,7 +300,7 @@ def _raise(faults: list[str]) -> None:
 
 
 def _table_of(path: Path, faults: list[str]) -> dict[str, str]:
-    """Return our table of the file, without what is wrong in it; that is added to the faults."""
+    """Return our table of the file without invalid entries, which are added to the faults."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

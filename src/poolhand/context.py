@@ -1,4 +1,4 @@
-"""What a running job can see: of itself, and of the context it was submitted in."""
+"""Job context: what a running job can see of itself and of the context it was submitted in."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from poolhand.rules.values.json_values import find_change, told
 
 T = TypeVar("T")
 
-MOST_BYTES = 8 * 1024  # all that travels with a job, as JSON: every submit writes it
+MOST_BYTES = 8 * 1024  # all context variables of a job, as JSON: every submit writes them
 
 
 class JobChannel:
-    """What may be awaited and is there already."""
+    """An awaitable that is already complete."""
 
     def __await__(self) -> Generator[None, None, None]:
         return iter(())  # type: ignore[return-value]
@@ -29,7 +29,7 @@ TOLD = JobChannel()
 
 
 class RunningJobApi(Protocol):
-    """The attempt that this code is part of, seen from inside."""
+    """The running attempt, as seen by its own code."""
 
     @property
     def stop_requested(self) -> bool: ...
@@ -44,40 +44,40 @@ class RunningJobApi(Protocol):
 
     @property
     def shelf(self) -> dict[str, Any]:
-        """What parts of the package keep here for the time of the attempt."""
+        """Values that parts of the package store for the duration of the attempt."""
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        """Put a line, as JSON, into the event log of the job; from any thread."""
+        """Append a line, as JSON, to the event log of the job; from any thread."""
 
     def ask(self, verb: str, *details: Any) -> Awaitable[Any]:
-        """Have something done by the store for this attempt, if its lease is good."""
+        """Send a request to the store for this attempt; valid only while its lease is held."""
 
 
 running: ContextVar[RunningJobApi | None] = ContextVar("poolhand_running", default=None)
 
 
 def stop_requested() -> bool:
-    """Tell whether the running job was asked to stop.
+    """Return whether the running job was asked to stop.
 
-    Async jobs learn it by a CancelledError. A job in a thread or a process is not interrupted: long
-    loops there ask this now and then and return.
+    Async jobs get a CancelledError. A job in a thread or a process is not interrupted: long loops
+    there should call this now and then, and return.
     """
     inside = running.get()
     return inside is not None and inside.stop_requested
 
 
 def fencing_token() -> int | None:
-    """Return the number of the lease under which the running job has its attempt.
+    """Return the token of the lease under which the running attempt holds its job.
 
-    It grows with every attempt of every job of a store: whoever keeps the highest one it has seen
-    can refuse what comes from an attempt that was given up. None for a job that no store keeps.
+    Tokens grow with every attempt at every job of a store: a resource that remembers the highest
+    token it has seen can refuse writes of an abandoned attempt. None for a job in no store.
     """
     inside = running.get()
     return None if inside is None else inside.token
 
 
 class Registered(NamedTuple):
-    """A variable whose value travels, and the module that said so."""
+    """A context variable that travels with jobs, and the module that registered it."""
 
     variable: ContextVar[Any]
     module: str
@@ -87,9 +87,9 @@ _registered: dict[str, Registered] = {}
 
 
 def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[T]:
-    """Let the value of a variable travel with every job of a store, and return the variable.
+    """Send the value of a variable with every job of a store, and return the variable.
 
-    Its values must be JSON. The worker knows it by its name, so give it the same one everywhere.
+    Its values must be JSON. The worker finds it by its name, so use the same name everywhere.
     """
     if not isinstance(variable, ContextVar):
         kind = type(variable).__name__
@@ -100,7 +100,7 @@ def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[
         raise UsageError(text)
     module = str(sys._getframe(1).f_globals.get("__name__", ""))
     other = _registered.get(known_as)
-    # A module that is loaded again makes its variables anew; two modules mean two things.
+    # A reloaded module creates its variables again; two modules mean two different variables.
     if other is not None and other.variable is not variable and other.module != module:
         raise UsageError(
             f"context.register: {other.module} has another variable under the name {known_as!r}; "
@@ -111,16 +111,16 @@ def register(variable: ContextVar[T], *, name: str | None = None) -> ContextVar[
 
 
 def snapshot() -> dict[str, Any]:
-    """Return what would travel with a job that is submitted now: values by the names of variables.
+    """Return the values, by variable name, that would travel with a job submitted now.
 
-    Only what was set: a default is known to the worker as well. Values are copies.
+    Only values that were set: the worker has the defaults as well. Values are copies.
     """
     if not _registered:
         return {}
     here = copy_context()
     values: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    # All at once: another thread may import a module that registers more.
+    # A copy, because another thread may import a module that registers more.
     for name, one in list(_registered.items()):
         if one.variable in here:
             data = _as_json(name, here[one.variable])
@@ -136,18 +136,18 @@ def snapshot() -> dict[str, Any]:
 
 
 def _as_json(name: str, value: Any) -> bytes:
-    """Return a value as JSON, if it will come back as it is."""
+    """Return a value as JSON if JSON preserves it, else raise UsageError."""
     changed = find_change(value)
     if changed is None:
         with suppress(Exception):
-            # A number that is none, half of a surrogate pair, or a value that holds itself.
+            # NaN, half of a surrogate pair, or a value that contains itself fails here.
             data = msgspec.json.encode(value)
             if msgspec.json.decode(data) == value:
                 return data
         what = f"is set to a {type(value).__name__} that JSON cannot give back"
     else:
         what = told(changed, name)
-    # Without the value: it may be a secret.
+    # The message omits the value: it may be a secret.
     raise UsageError(
         f"the context variable {name!r} travels with jobs, and {what}; set texts, finite numbers, "
         "bools, None, or lists and dicts of them, whose keys are texts"
@@ -155,9 +155,9 @@ def _as_json(name: str, value: Any) -> bytes:
 
 
 def restore(values: Mapping[str, Any]) -> list[Token[Any]]:
-    """Set registered variables to the values of a snapshot, from here to the end of the context.
+    """Set registered variables to the values of a snapshot, until the end of the context.
 
-    Names that are not registered are passed over: the submitter may have another version.
+    Names that are not registered are ignored: the submitter may have another version.
     """
     return [
         _registered[name].variable.set(value)
@@ -168,7 +168,7 @@ def restore(values: Mapping[str, Any]) -> list[Token[Any]]:
 
 @contextmanager
 def restored(values: Mapping[str, Any]) -> Iterator[None]:
-    """Run a block with registered variables as a snapshot has them; after it they are as before."""
+    """Run a block with registered variables set from a snapshot, and reset them afterwards."""
     if not isinstance(values, Mapping):
         kind = type(values).__name__
         raise UsageError(f"context.restored takes what context.snapshot() returned, not a {kind}")
@@ -176,6 +176,6 @@ def restored(values: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        # The last first: two names may lead to one variable.
+        # In reverse order, because two names may refer to one variable.
         for token in reversed(tokens):
             token.var.reset(token)

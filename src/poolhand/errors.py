@@ -1,43 +1,43 @@
 """Every error poolhand raises, in one tree.
 
 PoolhandError
-├── UsageError            you called it wrong; the message says what is allowed
+├── UsageError            a call that cannot work; the message says what is allowed
 │   └── SessionForbidden  the session belongs to another user
-├── Refused               not now; `retry_after` says when to try again, where known
+├── Refused               not accepted now; `retry_after` says when to try again, where known
 │   ├── PoolFull          the queue is full (also an asyncio.QueueFull)
-│   ├── NoFreeSlot        no slot is free and the pool keeps no queue (also a QueueFull)
+│   ├── NoFreeSlot        no slot is free and the pool has no queue (also a QueueFull)
 │   ├── Draining          the pool is stopping (also a RuntimeError)
-│   └── SessionBusy       the session has a turn already, and on_busy="reject" said no
-├── JobError              what became of a job
-│   ├── JobFailed         it ended with something that cannot be raised again as it is
+│   └── SessionBusy       the session already has a turn, and on_busy is "reject"
+├── JobError              the job did not return a result
+│   ├── JobFailed         it ended with an error that cannot be raised again as it is
 │   ├── JobTimedOut       it ran past its soft or hard timeout
 │   ├── JobCancelled      it was cancelled
-│   ├── JobRejected       a drop policy or a drain turned it away
+│   ├── JobRejected       a drop policy or a drain rejected it
 │   ├── JobExpired        it waited longer than `expires`
 │   ├── JobLost           the process that ran it died
-│   ├── ResultNotKept     it completed elsewhere, and its value is not in the store
-│   └── Deadlock          it waits for a job of its own pool that can never start
-├── StoreError            what a store could not do; nothing was changed
+│   ├── ResultNotKept     it completed elsewhere, and its result is not in the store
+│   └── Deadlock          it awaits a job of its own pool that can never start
+├── StoreError            the store could not do it; nothing was changed
 │   ├── Unavailable       it does not answer, or is busy for too long; try again
-│   ├── Conflict          somebody else was first
+│   ├── Conflict          it was already changed by another process
 │   │   └── SessionErased  its session was erased while a turn ran
 │   ├── Unsupported       this kind of store cannot do that
 │   ├── SchemaTooNew      written by a newer poolhand
 │   ├── Corrupt           its file is damaged; the message says what can be saved
-│   └── ReadOnly          the disk is full or broken; it takes nothing new until that is mended
-├── WireError             a value and its bytes that do not go together
+│   └── ReadOnly          the disk is full or broken; the store accepts no writes until it is fixed
+├── WireError             a value that cannot be encoded, or bytes that cannot be decoded
 │   ├── TooLarge          more bytes or more levels than the limits allow
-│   ├── Undecodable       bytes that hold no value of the wanted type
+│   ├── Undecodable       the bytes hold no value of the requested type
 │   ├── BadSignature      unsigned, altered, expired, or signed with an unknown key
 │   └── UnknownVersion    written by a newer poolhand
-├── ToolError             what became of a call of a tool
-│   ├── ToolBusy          the same call is under way elsewhere
-│   ├── ToolOutcomeUnknown  it was begun, and nobody knows whether it was done
+├── ToolError             a tool call was not made, or failed
+│   ├── ToolBusy          the same call is running elsewhere
+│   ├── ToolOutcomeUnknown  it was started, and whether it happened is unknown
 │   └── IdempotencyConflict  its key was used with other arguments
-└── Directive             what a job raises on purpose
-    ├── RetryLater        run me again after that many seconds
-    ├── Snooze            run me again at that time; this attempt does not count
-    └── GiveUp            do not retry me
+└── Directive             raised by a job on purpose
+    ├── RetryLater        retry the job after that many seconds
+    ├── Snooze            run the job again at that time; this attempt does not count
+    └── GiveUp            do not retry the job
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from typing import Any, ClassVar
 
 
 class PoolhandError(Exception):
-    """The root of everything poolhand raises; `code` is stable, the message is for people."""
+    """The base class of all poolhand errors; `code` is stable, the message is for people."""
 
     code: ClassVar[str] = "PH-000"
 
@@ -58,12 +58,12 @@ class PoolhandError(Exception):
         return super().__str__()
 
     def __str__(self) -> str:
-        # The one place where a code is written: texts that quote another error use its `message`.
+        # The only place that adds the code: texts that quote another error use its `message`.
         text = self.message
         return f"{text} [{self.code}]" if text else f"[{self.code}]"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The usual way would call the constructor with the message alone.
+        # The default would call the constructor with the message alone.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -83,13 +83,13 @@ class UsageError(PoolhandError, ValueError):
 
 
 class SessionForbidden(UsageError):
-    """A session belongs to another user, or to none: it is neither used nor read."""
+    """The session belongs to another user, or to none: it is neither used nor read."""
 
     code = "PH-USE-002"
 
 
 class Refused(PoolhandError):
-    """Work that was not accepted; nothing is left behind."""
+    """Work that was not accepted; nothing is stored."""
 
     code = "PH-POL-000"
 
@@ -114,19 +114,19 @@ class NoFreeSlot(Refused, asyncio.QueueFull):
 
 
 class Draining(Refused, RuntimeError):
-    """The pool is draining or stopped and takes no new work."""
+    """The pool is draining or stopped and accepts no new work."""
 
     code = "PH-POL-003"
 
 
 class SessionBusy(Refused):
-    """A session has a turn already."""
+    """The session already has a turn."""
 
     code = "PH-POL-004"
 
 
 class JobError(PoolhandError):
-    """The fate of one job, named by `job_id`."""
+    """The job `job_id` did not return a result."""
 
     code = "PH-JOB-000"
 
@@ -142,7 +142,7 @@ class JobFailed(JobError):
 
 
 class JobTimedOut(JobError):
-    """A job ran past its timeout. Not a TimeoutError, which a job may raise for itself."""
+    """A job ran past its timeout. Not a TimeoutError, which a job may raise itself."""
 
     code = "PH-JOB-002"
 
@@ -154,7 +154,7 @@ class JobCancelled(JobError):
 
 
 class JobRejected(JobError):
-    """A waiting or new job was turned away by the pool's policy or by a drain."""
+    """A waiting or new job was rejected by the pool's policy or by a drain."""
 
     code = "PH-JOB-004"
 
@@ -167,31 +167,31 @@ class JobRejected(JobError):
 
 
 class JobExpired(JobError):
-    """A job was still waiting when its time ran out."""
+    """A job was still waiting when it expired."""
 
     code = "PH-JOB-005"
 
 
 class Deadlock(JobError):
-    """A job waits for a job of its own pool which can never start."""
+    """A job awaits a job of its own pool that can never start."""
 
     code = "PH-JOB-006"
 
 
 class JobLost(JobError):
-    """The process that ran a job died before the job was over."""
+    """The process that ran a job died before the job was final."""
 
     code = "PH-JOB-007"
 
 
 class ResultNotKept(JobError):
-    """A closure completed, and its value was no JSON that a store could keep for others."""
+    """A closure completed, but its result was not JSON, so the store could not keep it."""
 
     code = "PH-JOB-008"
 
 
 class StoreError(PoolhandError):
-    """A store could not do what it was asked; it is as it was before."""
+    """A store operation failed; nothing was changed."""
 
     code = "PH-STO-000"
 
@@ -203,49 +203,49 @@ class Unavailable(StoreError):
 
 
 class Conflict(StoreError):
-    """What was to be changed had been changed by somebody else before."""
+    """The record had already been changed by another process."""
 
     code = "PH-STO-002"
 
 
 class SessionErased(Conflict):
-    """The session of a turn was erased while the turn ran: its state is not written any more."""
+    """The session of a turn was erased while the turn ran: its state is no longer written."""
 
     code = "PH-STO-007"
 
 
 class Unsupported(StoreError):
-    """This kind of store does not have that; the message names one that does."""
+    """This kind of store cannot do that; the message names one that can."""
 
     code = "PH-STO-003"
 
 
 class SchemaTooNew(StoreError):
-    """A store was migrated by a newer poolhand, which alone can use it."""
+    """A store was migrated by a newer poolhand, and only that can use it."""
 
     code = "PH-STO-004"
 
 
 class Corrupt(StoreError):
-    """A store is damaged, or is no store of ours; it was left as it is."""
+    """A store is damaged, or is not a poolhand store; it was not changed."""
 
     code = "PH-STO-005"
 
 
 class ReadOnly(StoreError):
-    """A store cannot be written to: the disk is full, broken, or not ours to write on."""
+    """A store cannot be written to: the disk is full, broken, or write-protected."""
 
     code = "PH-STO-006"
 
 
 class WireError(PoolhandError):
-    """A payload that cannot travel, or that arrived as it must not be read."""
+    """A value that cannot be encoded, or a payload that cannot or must not be decoded."""
 
     code = "PH-WIR-000"
 
 
 class TooLarge(WireError):
-    """A payload goes beyond `limit`; `size` says by how much, where that is known."""
+    """A payload exceeds `limit`; `size` is its size, where known."""
 
     code = "PH-WIR-001"
 
@@ -256,15 +256,15 @@ class TooLarge(WireError):
 
 
 class Undecodable(WireError):
-    """Bytes are damaged, of another kind, or not of the wanted type."""
+    """Bytes are damaged, of another format, or not of the requested type."""
 
     code = "PH-WIR-002"
 
 
 class BadSignature(WireError):
-    """Bytes are not signed by a key that is known here, or not any more.
+    """Bytes are not signed by a known key, or their signature has expired.
 
-    `missing_key` is the id of that key, where it is the one thing missing.
+    `missing_key` is the id of the key, where only that key is missing.
     """
 
     code = "PH-WIR-003"
@@ -281,7 +281,7 @@ class UnknownVersion(WireError):
 
 
 class ToolError(PoolhandError):
-    """A call of a tool that was not made, or ended badly; `key` is that of its receipt."""
+    """A tool call that was not made, or failed; `key` is the key of its receipt."""
 
     code = "PH-TOL-000"
 
@@ -291,25 +291,25 @@ class ToolError(PoolhandError):
 
 
 class ToolBusy(ToolError):
-    """The same call is being made by another job."""
+    """Another job is making the same call."""
 
     code = "PH-TOL-001"
 
 
 class ToolOutcomeUnknown(ToolError):
-    """A call that must not be repeated was begun and never reported: somebody has to decide."""
+    """A call that must not be repeated was started and never reported: an operator must decide."""
 
     code = "PH-TOL-002"
 
 
 class IdempotencyConflict(ToolError):
-    """The key of a call stands for one with other arguments."""
+    """The key of a call was used for a call with other arguments."""
 
     code = "PH-TOL-003"
 
 
 class Directive(PoolhandError):
-    """Raised by a job to say what shall happen to it."""
+    """Raised by a job to decide what happens to it next."""
 
     code = "PH-DIR-000"
 
@@ -328,7 +328,7 @@ class RetryLater(Directive):
 class Snooze(Directive):
     """Run this job again at `until`; the attempt does not count.
 
-    That is a moment, or seconds from now or a timedelta.
+    `until` is a datetime, or seconds or a timedelta from now.
     """
 
     code = "PH-DIR-002"

@@ -1,7 +1,7 @@
-"""Calls that do not fit a signature: the error names the option that was probably meant.
+"""Misuse: calls that do not fit a signature raise an error that suggests the right option.
 
 Python's own TypeError says that 'atempts' is unexpected, and nothing about 'attempts'. A call that
-fits is made as it is; only a TypeError is looked at, so the check costs one frame.
+fits runs unchanged; only a TypeError is examined, so the check costs one frame.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def explain_misuse(target: T) -> T:
-    """Have wrong calls of a function, or of the public methods of a class, raise a UsageError.
+    """Make wrong calls of a function, or of the public methods of a class, raise a UsageError.
 
-    The types stay as they are. Methods that pass all their arguments on, as `submit` does, and
-    those without any are left alone. A class for `async with` refuses a plain `with`.
+    The types stay as they are. Methods that forward all their arguments, as `submit` does, and
+    methods without arguments are not wrapped. A class for `async with` refuses a plain `with`.
     """
     if not isinstance(target, type):
         function: Any = target
@@ -43,19 +43,19 @@ def explain_misuse(target: T) -> T:
 
 
 def _refuse_plain_with(kind: type) -> None:
-    """Have `with` raise what to write; set here, so that type checkers go on refusing it."""
+    """Make `with` raise a UsageError; set at run time, so type checkers still reject `with`."""
 
     def enter(_: object) -> None:
         raise UsageError(f"{kind.__name__} is entered by `async with`, not by `with`")
 
     def leave(*_: object) -> None:
-        """Python looks for it before it enters."""
+        """Do nothing; Python looks up `__exit__` before it calls `__enter__`."""
 
     kind.__enter__, kind.__exit__ = enter, leave  # type: ignore[attr-defined]
 
 
 def _label_of(name: str, path: str) -> str:
-    """Return what people call: a function or a method by its name, or the class they make."""
+    """Return the name that users call: a function or a method, or the class for `__init__`."""
     return path.split(".")[-2] if name == "__init__" else name
 
 
@@ -95,7 +95,7 @@ def _explained(fn: Any, name: str) -> Any:
 
 
 class _OptionsMeta(StructMeta):
-    """Calls the class of a record of options. msgspec has no other place to look at the names."""
+    """The metaclass of option records: msgspec offers no other hook to check argument names."""
 
     if not TYPE_CHECKING:
 
@@ -108,11 +108,11 @@ class _OptionsMeta(StructMeta):
 
 
 class OptionsStruct(Struct, frozen=True, metaclass=_OptionsMeta):
-    """A record of options that users make, such as Retry: wrong names raise a UsageError."""
+    """A record of options that users create, such as Retry: wrong names raise a UsageError."""
 
 
 def no_attribute(owner: object, name: str, hint: str | None = None) -> AttributeError:
-    """Return what a `__getattr__` raises, with a hint where another name is surely meant."""
+    """Return the error that a `__getattr__` raises, with a hint if another name is meant."""
     text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     return AttributeError(text if hint is None else f"{text}; {hint}", name=name, obj=owner)
 
@@ -120,7 +120,7 @@ def no_attribute(owner: object, name: str, hint: str | None = None) -> Attribute
 def check_call(
     fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if a call does not fit the signature, and say which call would."""
+    """Raise UsageError if a call does not fit the signature, and show a call that would."""
     signature = inspect.signature(fn)
     try:
         signature.bind(*args, **kwargs)
@@ -142,7 +142,7 @@ def check_call(
 
 
 def _shape(parameters: Mapping[str, Parameter]) -> str:
-    """Return parameters as a call is written, with their defaults where these are short."""
+    """Return parameters as they are written in a call, with defaults that are short."""
     words, is_marked = [], False
     for one in parameters.values():
         if one.kind is Parameter.KEYWORD_ONLY and not is_marked:

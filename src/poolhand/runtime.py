@@ -1,4 +1,4 @@
-"""Time, randomness, threads and processes, passed in so that tests can bring their own."""
+"""Runtime: time, randomness, threads and processes, passed in so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ IDLE_THREAD_SECONDS = 10.0
 TIME_NAMESPACES = ("time", "time_for_children")
 
 Identity = tuple[str, str, int, str]
-_Errand = tuple[str, Callable[[], None]]  # the name to bear, the call to make
+_Errand = tuple[str, Callable[[], None]]  # the thread's name, and the function to call
 
 
 class Runtime:
-    """The process as it is: its clocks, its randomness, its threads and children."""
+    """The real process: its clocks, its randomness, its threads and child processes."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311 - jitter and ids, not secrets
         self._process = os.getpid()
         self._idle: list[SimpleQueue[_Errand]] = []
 
-    # The bare function: every job asks for the time several times.
+    # The bare function, because every job reads the time several times.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
     def clock_ahead(self) -> float:
-        """Return by how much `monotonic` is ahead of what it says elsewhere on this machine.
+        """Return by how much `monotonic` is ahead of the same clock elsewhere on this machine.
 
-        Take it off a reading before others read it: a time namespace has clocks of its own.
+        Subtract it from a reading that other processes use: a time namespace has its own clocks.
         """
         return clock_offsets().get("monotonic", 0) / 1e9
 
     def since_boot(self) -> float:
-        """Return a time that nobody can set, and that goes on while the machine sleeps."""
+        """Return a time that cannot be set, and that advances while the machine sleeps."""
         boot_time = getattr(time, "CLOCK_BOOTTIME", None)
         return self.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 
@@ -56,21 +56,21 @@ class Runtime:
         return datetime.now(UTC)
 
     def salt(self) -> str:
-        """Return 12 characters that no other process, nor a fork of this one, has."""
+        """Return 12 random characters, unique to this process; a fork gets others."""
         return secrets.token_hex(6)
 
     def identity(self) -> Identity:
-        """Return the host, its boot, this process and when it began, as nobody else has them."""
+        """Return the host, its boot id, this process id and its start time: globally unique."""
         pid = os.getpid()
         return host(), boot_id(), pid, process_started(pid) or ""
 
     def in_thread(self, call: Callable[[], None], name: str) -> None:
         """Run `call` once outside the event loop.
 
-        Threads are daemons: one that never returns must not keep the process from ending.
+        Threads are daemons: one that never returns must not stop the process from exiting.
         """
         if os.getpid() != self._process:
-            # A fork has the list of the idle threads, not the threads.
+            # A fork copies the list of idle threads, but not the threads.
             self._process, self._idle = os.getpid(), []
         try:
             inbox = self._idle.pop()
@@ -90,14 +90,14 @@ class Runtime:
         return loop
 
     def end_loop(self, loop: AbstractEventLoop) -> None:
-        """End a loop that `loop_beside` gave, when what it does now is done; from any thread."""
+        """Stop a loop of `loop_beside` after its current callbacks; from any thread."""
         if not loop.is_closed():
             loop.call_soon_threadsafe(loop.stop)
 
     def spawn(self, target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
-        """Start a process that calls `target`; spawned, as a fork copies held locks.
+        """Start a process that calls `target`; spawned, because a fork copies held locks.
 
-        The script that this process was started with is not imported there before that.
+        The child does not import this process's main script before it calls `target`.
         """
         from poolhand.spawning import ChildProcess
 
@@ -106,17 +106,17 @@ class Runtime:
         return process
 
     def watch(self, call: Callable[[], None]) -> bool:
-        """Run what watches the event loop, beside it; False where nothing is to be watched."""
+        """Run the watchdog of the event loop in a thread; False if there is nothing to watch."""
         threading.Thread(target=call, name="poolhand-watchdog", daemon=True).start()
         return True
 
     def cpu_of_thread(self, thread: threading.Thread) -> float | None:
-        """Return the processor time a living thread has used, None where that cannot be known."""
-        # Of the kernel, by its own number: asking the thread library for one that is gone crashes.
+        """Return the CPU time of a living thread, None where it cannot be read."""
+        # By the kernel's thread id: asking the thread library about an ended thread crashes.
         return None if thread.native_id is None else _cpu_of((~thread.native_id << 3) | 6)
 
     def cpu_of_process(self, pid: int) -> float | None:
-        """Return the processor time a child has used, None where that cannot be known."""
+        """Return the CPU time of a child process, None where it cannot be read."""
         return _cpu_of((~pid << 3) | 2)
 
     def _serve(self, inbox: SimpleQueue[_Errand]) -> None:
@@ -124,7 +124,7 @@ class Runtime:
         while errand is not None:
             threading.current_thread().name, call = errand
             call()
-            # Kept while idle, it would keep all that it holds.
+            # An idle thread must not keep the call, and all that it references, alive.
             del call
             errand = None
             self._idle.append(inbox)
@@ -138,7 +138,7 @@ class Runtime:
         try:
             self._idle.remove(inbox)
         except ValueError:
-            # Somebody took this thread while it was giving up: its errand is on the way.
+            # `in_thread` took this thread while it was about to exit: its call will arrive.
             return inbox.get()
         return None
 
@@ -152,10 +152,10 @@ def _run_loop(loop: AbstractEventLoop) -> None:
 
 
 def host() -> str:
-    """Return the name of the machine, with what tells its containers apart.
+    """Return the name of the machine, with the id of this container's process namespace.
 
-    Two containers of one machine may bear one name and share its boot; their process numbers mean
-    different processes all the same.
+    Two containers of one machine may have the same name and boot id, but their process ids mean
+    different processes.
     """
     try:
         return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -164,7 +164,7 @@ def host() -> str:
 
 
 def is_coming_up() -> bool:
-    """Tell whether this is a child that still imports the script it was started from."""
+    """Return whether this is a child process that still imports its parent's script."""
     process: Any = sys.modules.get("multiprocessing.process")
     return process is not None and getattr(process.current_process(), "_inheriting", False)
 
@@ -173,10 +173,10 @@ GUARD = 'put what it does under `if __name__ == "__main__":`'
 
 
 class Importing:
-    """The import of a module by its name, as commands import an app: nothing is to be done by it.
+    """The import of an app's module by a command; it must not submit or run jobs.
 
-    `refused` is what it has tried to do. When the import is over, code that was started by it may
-    do what it likes.
+    `refused` is the error of what it tried to do. After the import, code that it started is no
+    longer restricted.
     """
 
     def __init__(self, module: str) -> None:
@@ -194,13 +194,13 @@ importing: ContextVar[Importing | None] = ContextVar("poolhand_importing", defau
 
 
 def current_import() -> Importing | None:
-    """Return the import of an app that the running code is a part of."""
+    """Return the import of an app that the running code belongs to."""
     found = importing.get()
     return None if found is None or found.is_over else found
 
 
 def check_script(what: str) -> None:
-    """Raise if something is done by a script, or by an app's module, that is only imported."""
+    """Raise UsageError if called while a script or an app's module is only being imported."""
     imported = current_import()
     if imported is not None:
         raise imported.refuse(what)
@@ -212,54 +212,54 @@ def check_script(what: str) -> None:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from all others, empty where nothing does."""
+    """Return the id of this boot of the machine, empty where there is none."""
     return _text_of("/proc/sys/kernel/random/boot_id").strip()
 
 
 def process_started(pid: int) -> str | None:
-    """Return when a living process began, in ticks of its machine; None when it is gone.
+    """Return when a living process started, in clock ticks of its machine; None if it has ended.
 
-    Empty where that cannot be known: a number alone may be that of another process by now. It is
-    the same from every time namespace, but for the last tick.
+    Empty where that cannot be read: a process id alone may have been reused. The value is the same
+    in every time namespace, except for the last tick.
     """
     if not sys.platform.startswith("linux"):
         return "" if _has_process(pid) else None
     fields = _text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    # State, then 19 more up to the start; a zombie has ended, only nobody has looked yet.
+    # The state, then 19 more fields up to the start time; a zombie has ended but is not reaped.
     if len(fields) <= 19 or fields[0] in "ZX":
         return None
-    # The kernel tells it by the clock of whoever asks.
+    # The kernel reports it relative to the clock of the reading process.
     ahead = clock_offsets().get("boottime", 0) * os.sysconf("SC_CLK_TCK") // 10**9
     return str(int(fields[19]) - ahead)
 
 
 def is_running(pid: int, started: str) -> bool:
-    """Tell whether a process that began then still runs."""
+    """Return whether the process with this id and start time still runs."""
     found = process_started(pid)
     if found is None or found == started:
         return found is not None
-    # Offsets that are no whole ticks are rounded; no number is given again that soon.
+    # Offsets that are not whole ticks are rounded; a process id is not reused that soon.
     return found.isdecimal() and started.isdecimal() and abs(int(found) - int(started)) <= 1
 
 
 def clock_offsets() -> dict[str, int]:
     """Return by how many nanoseconds the clocks of this process are ahead of the machine's.
 
-    Nothing, outside of a time namespace.
+    Empty outside a time namespace.
     """
     try:
         own, childrens = (os.stat(f"/proc/self/ns/{one}").st_ino for one in TIME_NAMESPACES)
     except OSError:
         return {}
     if own != childrens:
-        # What can be read is that of children to come; this process has not moved.
+        # The offsets that can be read apply to future children; this process has not moved.
         return {}
     lines = [line.split() for line in _text_of("/proc/self/timens_offsets").splitlines()]
     return {line[0]: int(line[1]) * 10**9 + int(line[2]) for line in lines if len(line) == 3}
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has, 0 where that cannot be known."""
+    """Return the resident memory of this process in bytes, 0 where it cannot be read."""
     fields = _text_of("/proc/self/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
@@ -283,7 +283,7 @@ def _text_of(path: str) -> str:
 
 
 def _cpu_of(clock: int) -> float | None:
-    """Read a clock by the number that Linux gives it: of a process, or of one thread."""
+    """Read the CPU clock of a process or a thread by its Linux clock id."""
     if not sys.platform.startswith("linux"):
         return None
     try:

@@ -1,6 +1,6 @@
-"""What can be set: names, kinds of values with their limits, and what holds when nothing is set.
+"""Settings: the names, types, limits and defaults of everything that can be configured.
 
-Nothing is read here: `config` finds what was set and where.
+Nothing is read here: `config` finds the configured values and their origins.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SWITCH |= {"false": False, "no": False, "off": False, "0": False}
 
 
 class SettingKind(Struct, frozen=True):
-    """Values of one kind: `parse` makes one of a text, or raises a ValueError.
+    """A type of setting: `parse` converts a text to a value, or raises a ValueError.
 
-    Only of a kind that is not `text` may a file give numbers and booleans as such.
+    Only where `text` is False may a file give numbers and booleans as such.
     """
 
     allowed: str
@@ -43,10 +43,10 @@ class SettingKind(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """One value that can be set; one that is `bare` by a variable without our prefix, too.
+    """One setting; if `bare`, also set by a variable without our prefix.
 
-    Only `poolhand work` reads those: to other processes such names may mean something else. One
-    without a `flag` is set in the environment or the file alone.
+    Only `poolhand work` reads those: for other processes such names may mean something else. A
+    setting without a `flag` can be set only in the environment or the file.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Setting(Struct, frozen=True):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Names in the environment; the first one that is set counts."""
+        """The environment variables; the first one that is set counts."""
         return (self.variable, self.name.upper()) if self.bare else (self.variable,)
 
 
 def written(value: object) -> str:
-    """Return what a file or a flag gives as the text that a variable would have."""
+    """Return a value from a file or a flag as the text that a variable would have."""
     match value:
         case str():
             return value
@@ -125,7 +125,7 @@ def _parse_switch(text: str) -> bool:
 
 def _parse_zone(text: str) -> str:
     if text != "UTC":
-        # Loaded by those alone who need it, and UTC needs no file of the machine.
+        # Imported only where needed; UTC needs no time zone file of the machine.
         from zoneinfo import ZoneInfo
 
         try:
@@ -213,7 +213,7 @@ PROFILES: Mapping[str, Mapping[str, str]] = MappingProxyType({"llm": {"prefetch_
 
 
 def check_farm(settings: object) -> None:
-    """Raise everything that is wrong with settings of a farm that a program has made itself."""
+    """Raise UsageError listing every fault of farm settings that a program created itself."""
     if not isinstance(settings, FarmSettings):
         raise UsageError(f"settings={shown(settings)} is not allowed; give FarmSettings(…)")
     faults = [
@@ -233,5 +233,5 @@ def _fault(setting: Setting, value: object) -> str | None:
         parsed = setting.kind.parse(NONE if value is None else written(value))
     except ValueError:
         return fault
-    # A text may stand for a number in a variable, not in a program.
+    # A text may stand for a number in a variable, but not in a program.
     return None if parsed == value else fault

@@ -1,9 +1,9 @@
-"""Spawned processes that know their parent before they run any code of its script.
+"""Spawning: child processes that watch their parent before they run any code of its script.
 
-A spawned process imports the main module of its parent first of all. A script without
-`if __name__ == "__main__":` may stay in that import for ever, and would outlive its parent there.
-So the import is left to what the process is started for, which first sees to it that it ends with
-its parent.
+A spawned process first imports the main module of its parent. A script without
+`if __name__ == "__main__":` may never finish that import, and would then outlive its parent. So the
+import is left to the function that the process runs, which first makes sure that the process ends
+with its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAIN = ("init_main_from_name", "init_main_from_path")
 
 
 class ChildProcess(SpawnProcess):
-    """A spawned process; `main` says where the script of its parent is found."""
+    """A spawned process; `main` is the location of its parent's script."""
 
     main: dict[str, Any] | None = None
 
@@ -30,7 +30,7 @@ class ChildProcess(SpawnProcess):
             from multiprocessing.popen_spawn_posix import Popen
 
             class Launched(Popen):
-                """Starts a process as Popen does, but leaves its main module for later."""
+                """Starts a process like Popen, but leaves its main module unimported."""
 
                 def _launch(self, process_obj: Any) -> None:
                     _launch(self, process_obj)
@@ -39,7 +39,7 @@ class ChildProcess(SpawnProcess):
 
 
 def _launch(popen: Any, process: Any) -> None:
-    """Do what `Popen._launch` does, without the main module among what is prepared."""
+    """Do what `Popen._launch` does, but remove the main module from the preparation data."""
     tracker = resource_tracker.getfd()
     data = spawn.get_preparation_data(process.name)
     process.main = {key: data.pop(key) for key in MAIN if key in data}
@@ -66,7 +66,7 @@ def _launch(popen: Any, process: Any) -> None:
         with open(theirs[1], "wb", closefd=False) as pipe:
             pipe.write(packed.getbuffer())
     finally:
-        # Its own ends are open as long as the process is known: their end tells that we are gone.
+        # Our pipe ends stay open while the Popen exists: their EOF shows that we have ended.
         popen.finalizer = util.Finalize(popen, _close, [ours[0], theirs[1]])
         _close(theirs[0], ours[1])
 
@@ -77,7 +77,7 @@ def _close(*files: int) -> None:
 
 
 def import_main() -> None:
-    """Import the script that this process comes from; meanwhile it counts as coming up."""
+    """Import the parent's script; meanwhile `is_coming_up` is true for this process."""
     process: Any = current_process()
     if getattr(process, "main", None):
         process._inheriting = True

@@ -1,7 +1,7 @@
-"""A worker process of a farm: `python -m poolhand.worker_process FD`, as a supervisor starts it.
+"""A worker process of a farm: `python -m poolhand.worker_process FD`, started by a supervisor.
 
-It boots the app freshly: the post first, which shows life and hears orders; then the app and its
-warm-up; then jobs, until it is told to stop.
+It boots in order: the control thread, which sends heartbeats and receives commands; the app and its
+warm-up; then it runs jobs until it is asked to stop.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
     from poolhand.app import App
 
 FOREVER = 10.0**9
-STOP_GRACE = 0.2  # what is cut short at the end of a grace has this long, twice, to come to an end
+STOP_GRACE = 0.2  # jobs cut short at the end of the grace have this long, twice, to stop
 LAST_WORDS = 0.5
-UNFIT = 3  # the exit code of a worker that cannot work
+UNFIT = 3  # the exit code of a worker that cannot run jobs
 
 
 def main(descriptor: int) -> int:
-    """Be a worker until the supervisor, a signal or the settings end it; return the exit code."""
-    # Before anything else: Ctrl-C is for the supervisor.
+    """Run a worker until the supervisor, a signal or the settings end it; return the exit code."""
+    # First of all: Ctrl-C is handled by the supervisor.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     link = socket.socket(fileno=descriptor)
-    # What jobs start must not hold on to it: its end tells that this process has ended.
+    # Processes that jobs start must not inherit it: its EOF signals that this process has ended.
     link.set_inheritable(False)
     post = ControlThread(link, Runtime())
     post.start()
     if isinstance(sys.stdout, TextIOWrapper):
-        # What jobs print is seen when they do, and lines of several workers do not mix.
+        # Output of jobs appears at once, and lines of several workers do not mix.
         sys.stdout.reconfigure(line_buffering=True)
-    # Before any handler of a log takes a stream for itself.
+    # Before a log handler captures one of the streams.
     attribute_output()
     employ = post.employ
     show_log(employ.loglevel.upper())
@@ -72,10 +72,10 @@ def main(descriptor: int) -> int:
 
 
 async def work(app: App, post: ControlThread) -> None:
-    """Warm up, run jobs until told to stop, and drain."""
+    """Warm up, run jobs until asked to stop, and drain."""
     loop = asyncio.get_running_loop()
     _tell_events(app, post)
-    # However long that takes, and even if nothing else can be done meanwhile.
+    # However long it takes, and even if it blocks the event loop.
     await app.get_ready()
     async with app:
         station = await app.station()
@@ -90,12 +90,12 @@ async def work(app: App, post: ControlThread) -> None:
         if report.stuck:
             station.say_farewell(LAST_WORDS)
     post.bye(Goodbye(report.completed, report.failed, report.handed_back))
-    # Now: the end of a loop waits for tasks that do not let go.
+    # Before the loop is closed, which waits for tasks that do not stop.
     post.end_soon()
 
 
 class Stopping:
-    """Hears when to stop, from the thread of the post, and sees to it that it is done in time."""
+    """Receives stop requests from the control thread, and limits how long the drain takes."""
 
     def __init__(self, loop: AbstractEventLoop, shift: Worker) -> None:
         self.told = asyncio.Event()
@@ -142,7 +142,7 @@ def _remember(post: ControlThread, job: Job) -> None:
 
 
 def _cut_short(post: ControlThread, jobs: Sequence[Unfinished]) -> None:
-    """Tell the supervisor which jobs are cut short, before the process ends under them."""
+    """Report to the supervisor which jobs are cut short, before the process exits."""
     if jobs:
         back = tuple(one.id for one in jobs if not one.fails)
         post.say(CutShort(back, cut_short_text(jobs)))
@@ -154,23 +154,23 @@ def _leave(post: ControlThread) -> None:
 
 
 def _tell_events(app: App, post: ControlThread) -> None:
-    """Let the supervisor know at once what should not be; and log, if that is wanted."""
+    """Report problems to the supervisor at once; log all events if verbose."""
 
     def tell(event: Event) -> None:
         if is_loud(event) and not (isinstance(event, SlotStuck) and post.is_leaving):
-            # What does not stop at the end of a worker is told with all that it cuts short.
+            # A slot stuck at the end of a worker is reported with all jobs that are cut short.
             job = getattr(event, "job", None)
             post.say(TroubleReport(_text(event), job.id if isinstance(job, Job) else None))
 
     app.events.subscribe(tell)
-    # The supervisor logs them: it names the worker.
+    # The supervisor logs them, with the name of the worker.
     report(app.events, LOUD)
     if post.employ.verbose:
         log_events(events=app.events)
 
 
 def _text(event: Event) -> str:
-    """Return an event as the supervisor logs it: with what to do, where that is known."""
+    """Return the text of an event for the supervisor's log, with advice where there is some."""
     match event:
         case JobSetAside(job=job, cause=cause, hint=hint):
             return set_aside_line(job, cause, hint)

@@ -172,7 +172,7 @@ REVEALED = {
     "Autoscale(2, 5, interval=MINUTE).interval": "float",
     "Keep(results=MINUTE).results": "float",
     "AgentRequest(review, timeout=MINUTE).timeout": "float | None",
-    "app.run_worker(slots=2, drain_timeout=MINUTE)": "ShiftReport",
+    "app.run_worker(slots=2, drain_timeout=MINUTE)": "WorkerReport",
     "await study.submit_many([('bees',)])": "list[Ticket[list[str]]]",
     "await chat.session('s').submit('hi')": "Ticket[list[int]]",
     "await (await talk.session('s').submit(5, deep=True))": "str",

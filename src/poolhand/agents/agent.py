@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @explain_misuse
 class Agent(Generic[P, T]):
-    """A registered agent. Called with a session it just runs; in a session it is submitted."""
+    """A registered agent. Called with a Session it runs here; `session(…)` submits turns."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Agent(Generic[P, T]):
         self.__qualname__ = getattr(call, "__qualname__", code.name)
         self.__module__ = call.__module__
         self.__wrapped__ = call
-        # Checked where the agent is made, not by its first session.
+        # Check the options where the agent is defined, not at its first session.
         self._door_of("any", None, None, None, BY_DECORATOR).check()
 
     if not TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Agent(Generic[P, T]):
         return self.code.name
 
     async def __call__(self, session: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take a turn here and now, as if it were no agent; nothing is kept."""
+        """Run a turn in this process, as a plain function; nothing is stored."""
         given: object = session
         if isinstance(given, str | int | None):
             raise UsageError(
@@ -79,11 +79,11 @@ class Agent(Generic[P, T]):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What the options of its turns were changed to."""
+        """The changes to the options of its turns."""
         return {**self._changes, "on_busy": self._on_busy}
 
     def usual_options(self) -> Options:
-        """Return the options of every turn, those of the pool included."""
+        """Return the options of every turn, including those of the pool."""
         return self.session("any").usual_options()
 
     def session(
@@ -94,10 +94,10 @@ class Agent(Generic[P, T]):
         user: str | None = None,
         on_busy: str | None = None,
     ) -> SessionCaller[P, T]:
-        """Return the way to one session: `await assistant.session("s-1").submit("hello")`.
+        """Return a handle on one session: `await assistant.session("s-1").submit("hello")`.
 
-        Of a tenant and a user, if you have several; the same name with another tenant is another
-        session. `on_busy` says what a turn does that finds another one there.
+        `tenant` and `user` own the session; the same id with another tenant is another session.
+        `on_busy` decides what happens to a turn that finds another turn in the session.
         """
         if not isinstance(id, str):
             raise UsageError(
@@ -125,26 +125,26 @@ OF_SESSIONS = ("map", "run", "submit", "submit_in", "submit_many", "submit_sync"
 
 
 class SessionCaller(TaskSubmitter[P, T]):
-    """One session of an agent, from outside: turns go in, and what is kept can be seen."""
+    """A handle on one session of an agent: submits turns and reads the stored session."""
 
     @property
     def _where(self) -> tuple[str | None, str]:
         return self._changes["tenant"], self._changes["session"]
 
     async def record(self) -> SessionRecord | None:
-        """Return the session as it was last written, None if it was not."""
+        """Return the session as last written, or None if it never was."""
         station = await self._own()
         key = session_of(*self._where)
         found = await station.keeper.ask(lambda: station.store.get_document(key))
         return None if found is None else read(found[0])
 
     async def revisions(self) -> list[SessionRecord]:
-        """Return what is kept of the states it has had, oldest first."""
+        """Return the revisions of its state that are still stored, oldest first."""
         lines = await self._lines(session_of(*self._where))
         return [read(body) for body in lines]
 
     async def history(self) -> list[Execution]:
-        """Return the attempts at its turns, oldest first."""
+        """Return the attempts of its turns, oldest first."""
         lines = await self._lines(executions_of(*self._where))
         return [read_execution(body) for body in lines]
 
@@ -153,7 +153,7 @@ class SessionCaller(TaskSubmitter[P, T]):
         return await station.keeper.ask(lambda: bodies_of(station.store, stream))
 
     async def _own(self) -> StoreConnection:
-        """Return where the session is kept, if it belongs to the user of this way to it."""
+        """Return the store connection of the session, if its user may use the session."""
         station, key = await self._door.station(), session_of(*self._where)
         users = await station.keeper.ask(lambda: station.store.users_of([key]))
         if key in users and not may_use(users[key], self._changes["user"]):
@@ -162,9 +162,9 @@ class SessionCaller(TaskSubmitter[P, T]):
 
 
 def message_of(code: TaskCode, data: bytes, turn: Job) -> Any:
-    """Return what a turn was submitted with that has joined another one.
+    """Return the arguments of a turn that was merged into another turn.
 
-    It was signed for a job of its own, whose id it brings, in the session of the turn it joined.
+    They were signed for a job of their own, whose id they contain, in the session of that turn.
     """
     brief = read_brief(data, turn.id)
     to = bound(CALL, bound_to(turn, brief, brief.run or "")) if code.signs else None

@@ -1,4 +1,4 @@
-"""A session as its turn sees it: loaded before, saved with the outcome, or not at all."""
+"""A session as its turn sees it: loaded before the turn, saved with the turn's outcome."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from poolhand.rules.validation import (
 
 
 class SessionTerms(Struct, frozen=True):
-    """How the sessions of an agent are kept: the shape of their state, and for how long.
+    """How the sessions of an agent are stored: the schema of their state, and for how long.
 
-    `most_state` is how many bytes of JSON the state may have.
+    `most_state` is the maximum size of the state in bytes of JSON.
     """
 
     schema: int = 1
@@ -73,10 +73,10 @@ def _are_upcasters(value: object) -> bool:
 
 
 class Session:
-    """One turn's view of its session; `state` is yours to change, in place or as a whole.
+    """One turn's view of its session; the agent may change `state` in place or replace it.
 
-    `inbox` holds what was submitted to this turn while it waited (on_busy="merge"). `revision`
-    grows with every write of the state; it is 0 before the first, which may be above 1.
+    `inbox` holds the messages merged into this turn while it waited (on_busy="merge"). `revision`
+    grows with every write of the state; it is 0 before the first write, which may set it above 1.
     """
 
     @explain_misuse
@@ -100,10 +100,10 @@ class Session:
         self._terms = SessionTerms()
 
     async def save(self) -> None:
-        """Write the state now: it stays, whatever becomes of this turn, unless it is rolled back.
+        """Write the state now: it stays whatever the turn's outcome is, unless it is rolled back.
 
-        Without this it is written with the outcome of the turn, if that is good. SessionErased: the
-        session was erased since this turn began.
+        Otherwise the state is written with the outcome of the turn, if the turn succeeds. Raises
+        SessionErased if the session was erased since this turn began.
         """
         if self._inside is not None:
             data = self._data(final=False)
@@ -118,20 +118,20 @@ class Session:
         if found is not None:
             data, self.revision = found
             record = read(data)
-            # While a turn may be rolled back, the revision before it has to stay.
+            # While a turn may be rolled back, the revision before it must stay.
             is_due = record.final and _reaches_a_multiple(self.revision, record.writes)
             await self._take(record)
             if is_due:
                 await self._shorten()
 
     async def close(self) -> None:
-        """Have the state written with the outcome."""
+        """Have the state written with the outcome of the turn."""
         assert self._inside is not None
         data = self._data(final=True)
         await self._inside.ask("hold", self._place(), data, self._terms.ttl, self.revision)
 
     async def _shorten(self) -> None:
-        """Let go of what is old."""
+        """Delete old revisions, rollbacks and executions."""
         assert self._inside is not None
         revisions, executions, rollbacks = streams_of_session(self.tenant, self.id)
         await self._inside.ask("shorten", revisions, KEPT_REVISIONS)
@@ -139,11 +139,11 @@ class Session:
         await self._inside.ask("shorten", executions, KEPT_EXECUTIONS)
 
     async def _take(self, record: SessionRecord) -> None:
-        """Take a record over, or the one before it where its turn is rolled back."""
+        """Load the state of a record, or of the one before it if its turn is rolled back."""
         assert self._inside is not None
         job: Any = self._inside.snapshot()
         if not may_use(record.user, job.user):
-            # Refused when it was submitted; here once more, as the state is about to be read.
+            # Rejected at submit already; checked again because the state is about to be read.
             raise SessionForbidden(f"session {self.id!r} belongs to another user than {job.user!r}")
         self._writes = 0 if record.final or record.turn != job.id else record.writes
         undone = set() if record.final else await self._undone()
@@ -156,13 +156,13 @@ class Session:
         await self.save()
 
     async def _undone(self) -> set[str]:
-        """Return the turns whose writes do not count."""
+        """Return the turns whose writes were rolled back."""
         assert self._inside is not None
         stream = rollbacks_of(self.tenant, self.id)
         return {body.decode() for body in await self._inside.ask("lines", stream)}
 
     async def _before(self, undone: set[str]) -> SessionRecord | None:
-        """Return the last revision that counts."""
+        """Return the last revision that was not rolled back."""
         assert self._inside is not None
         revisions = [read(body) for body in await self._inside.ask("lines", self._place())]
         counts = (one for one in reversed(revisions) if one.final or one.turn not in undone)
@@ -177,21 +177,21 @@ class Session:
         return write(record, self._terms.most_state)
 
     def _place(self) -> str:
-        """Return the key of the document, and the stream of its revisions."""
+        """Return the key of the document, which is also the stream of its revisions."""
         return session_of(self.tenant, self.id)
 
 
 def _reaches_a_multiple(revision: int, writes: int) -> bool:
-    """Tell whether the last writes passed a multiple of what is kept: then old ones are let go."""
+    """Return whether the last writes passed a multiple of the limit: then old ones are deleted."""
     return revision // KEPT_REVISIONS != (revision - writes) // KEPT_REVISIONS
 
 
 def turn_of(
     fn: Callable[..., Any], terms: SessionTerms, message_of: Callable[[bytes, Job], Any]
 ) -> Callable[..., Any]:
-    """Return an agent as the task of one turn: without the session, which is loaded for it.
+    """Return an agent as the task of one turn: without the session parameter, which it loads.
 
-    `message_of` reads what has joined a turn.
+    `message_of` decodes a message that was merged into the turn.
     """
     signature = without_session(fn, Session)
 

@@ -1,4 +1,4 @@
-"""The signature of an agent: does its first parameter take the session?"""
+"""The signature of an agent: check that its first parameter accepts the session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def without_session(fn: Callable[..., Any], session: type) -> inspect.Signature:
-    """Return the signature of an agent as its callers see it, or say what is wrong with it."""
+    """Return the signature of an agent as its callers see it, or raise if it is invalid."""
     signature = inspect.signature(fn)
     parameters = list(signature.parameters.values())
     if not inspect.iscoroutinefunction(fn):
@@ -29,7 +29,7 @@ def without_session(fn: Callable[..., Any], session: type) -> inspect.Signature:
 
 
 def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return the type of a parameter; Any where its name cannot be looked up here."""
+    """Return the type of a parameter; Any if its name cannot be resolved here."""
     if not isinstance(parameter.annotation, str):
         return parameter.annotation
     try:
@@ -39,7 +39,7 @@ def _annotation(fn: Callable[..., Any], parameter: inspect.Parameter) -> Any:
 
 
 def _looked_up(fn: Callable[..., Any], text: str) -> Any:
-    """Return what a name means to a function, where another of its types cannot be found."""
+    """Resolve one name in a function's globals, when another of its types cannot be resolved."""
     names = getattr(inspect.unwrap(fn), "__globals__", {})
     builtins = names.get("__builtins__", {})
     known = builtins if isinstance(builtins, dict) else vars(builtins)
@@ -47,14 +47,14 @@ def _looked_up(fn: Callable[..., Any], text: str) -> Any:
 
 
 def _may_be(kind: Any, session: type) -> bool:
-    """Tell whether a session may be meant by a type; only what surely is another one is not."""
+    """Return whether a type may mean a session; only a clearly different type is rejected."""
     if get_origin(kind) is Annotated:
         return _may_be(get_args(kind)[0], session)
     if get_origin(kind) in (Union, UnionType):
         return any(_may_be(one, session) for one in get_args(kind))
     if kind is None or kind is type(None) or get_origin(kind) is not None:
         return False
-    # Any is a class, and so is a protocol, which a session may well fit.
+    # Any is a class, and so is a protocol, which a session may well satisfy.
     if (
         kind in (inspect.Parameter.empty, Any)
         or not isinstance(kind, type)

@@ -1,4 +1,4 @@
-"""The record of a session: its state, whose it is, and which turn wrote it."""
+"""The stored record of a session: its state, its tenant and user, and the turn that wrote it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poolhand.rules.values.json_values import (
     told,
 )
 
-MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app says otherwise
+MOST_STATE = 1024 * 1024  # bytes of JSON, unless the app configures another limit
 KEPT_REVISIONS, KEPT_EXECUTIONS = 20, 1000
 
 State = dict[str, Any]
@@ -27,10 +27,10 @@ Upcasters = Mapping[int, Callable[[State], State]]
 
 
 class SessionRecord(Struct, frozen=True):
-    """A session as it is kept; `turn` is the job that wrote it, `schema` the shape of its state.
+    """A session as it is stored; `turn` is the job that wrote it, `schema` the state's version.
 
-    What is `final` was written with the outcome of its turn, and is never taken back. `writes`
-    counts the writes of that turn, this one included.
+    A `final` record was written with the outcome of its turn and is never rolled back. `writes`
+    counts the writes of that turn, including this one.
     """
 
     id: str
@@ -48,12 +48,12 @@ _decode = msgspec.json.Decoder(SessionRecord).decode
 
 
 def new_state(session_id: str, at: datetime) -> State:
-    """Return the state of a session that nobody has written yet."""
+    """Return the initial state of a session that has not been written."""
     return {"session_id": session_id, "messages": [], "context": {}, "created_at": at.isoformat()}
 
 
 def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
-    """Return a record as it is kept, or say why it cannot be."""
+    """Encode a record for the store, or raise if its state cannot be stored."""
     if not isinstance(record.state, dict):
         kind = type(record.state).__name__
         raise UsageError(f"the state of session {record.id!r} is a {kind}; it must be a dict")
@@ -66,7 +66,7 @@ def write(record: SessionRecord, most: int = MOST_STATE) -> bytes:
         raise UsageError(
             f"the state of session {record.id!r} takes JSON values: {error}"
         ) from error
-    # As which NaN and infinity are written.
+    # NaN and infinity are written as null.
     not_finite = find_not_finite(record.state) if b"null" in data else None
     if not_finite is not None:
         raise UsageError(
@@ -98,7 +98,7 @@ def read(data: bytes) -> SessionRecord:
 
 
 def upcast(record: SessionRecord, schema: int, upcasters: Upcasters) -> State:
-    """Return the state in the shape of today."""
+    """Return the state converted to the current schema."""
     state, known = record.state, record.schema
     if known > schema:
         raise SchemaTooNew(

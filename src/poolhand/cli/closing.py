@@ -1,4 +1,4 @@
-"""The line that is written when a live view has closed: how long it ran, what was done and left."""
+"""The summary line after a live view has closed: duration, jobs done and jobs left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poolhand.farm.records import FarmRecord
 from poolhand.operate.actions import Operator
 from poolhand.tui.format import lasting
 
-WITHIN = 2.0  # seconds for reading what is left: a store that is away holds up no end
+WITHIN = 2.0  # seconds for reading the jobs left: an unavailable store must not delay the exit
 UNKNOWN = "what is left could not be read from the store"
 LEFT = {
     "queued": "still queued",
@@ -24,14 +24,14 @@ LEFT = {
 async def after_farm(
     operator: Operator, farm: FarmRecord, pools: Collection[str] | None = None
 ) -> str:
-    """Return what a farm that has ended did, and what is left in its pools, or in all."""
+    """Return the summary of a stopped farm, with the jobs left in these pools, or in all."""
     ran = (farm.written_at - farm.started_at).total_seconds()
     done = _done(farm.completed, farm.failed)
     return f"farm {farm.id} ran {lasting(ran)}: {done}; {await _left(operator, pools)}"
 
 
 class ViewSummary:
-    """What farms do while they are watched; those that end meanwhile count as last seen."""
+    """Counts the work of farms while a view is open; a farm that ends meanwhile is left out."""
 
     def __init__(self, operator: Operator, now: float) -> None:
         self._operator = operator
@@ -39,11 +39,11 @@ class ViewSummary:
         self._before: dict[str, FarmRecord] = {}
 
     async def begin(self) -> None:
-        """Note how far farms are."""
+        """Record the counts of all farms."""
         self._before = {farm.id: farm for farm in await _farms(self._operator)}
 
     async def end(self, now: float) -> str:
-        """Return what they have done since, and what is left."""
+        """Return the summary since `begin`, with the jobs left."""
         completed = failed = 0
         after = await _farms(self._operator)
         for farm in after:

@@ -1,4 +1,4 @@
-"""Exit codes: what a command tells the script that called it."""
+"""Exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODES = {
     "PH-POL": REFUSED,
     "PH-JOB": WRONG,
     "PH-STO": STORE,
-    "PH-STO-002": REFUSED,  # somebody else was first
+    "PH-STO-002": REFUSED,  # a conflict with another process
     "PH-STO-003": USAGE,  # no such kind of store
     "PH-WIR": WRONG,
     "PH-TOL": WRONG,
@@ -29,13 +29,13 @@ CODES = {
 
 
 def of_error(error: PoolhandError) -> int:
-    """Return the exit code of an error: that of its own code, or of its family."""
+    """Return the exit code of an error: by its own code, else by its family."""
     family = error.code.rpartition("-")[0]
     return CODES.get(error.code, CODES.get(family, WRONG))
 
 
 def of_answers(answers: Sequence[ControlResult]) -> int:
-    """Return the exit code of what was asked of several jobs: some done and some not is wrong."""
+    """Return the exit code of an operation on several jobs: partly done counts as wrong."""
     if all(answer.done for answer in answers):
         return FINE
     if any(answer.done for answer in answers):

@@ -1,8 +1,8 @@
-"""Columns of a table on a terminal: which are shown, and how wide each is.
+"""Column layout of a table on a terminal: which columns are shown, and how wide each is.
 
-The first column names its row, the last may be long: both are folded, never cut. The name of a
-task stays on every terminal of 80 columns or more: other columns go before it, and of a name that
-is too long the function is what is left.
+The first column identifies its row, the last may be long: both are folded, never cut. The task name
+is shown on every terminal of 80 columns or more: other columns are dropped before it, and a name
+that is too long is shortened to its function.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ NOTHING = "-"
 GAP = 2
 LEAST = 4
 LEAST_OF_LAST = 24
-LEAST_BESIDE_A_NAME = 16  # of the last column, where a name would not fit otherwise
-SHORTEST_FUNCTION, LONGEST_FUNCTION = 12, 24  # what is left of a name at least
+LEAST_BESIDE_A_NAME = 16  # of the last column, if a name would not fit otherwise
+SHORTEST_FUNCTION, LONGEST_FUNCTION = 12, 24  # bounds for the shortened form of a name
 USUAL_WIDTH = 80
 NAMES = ("name", "task")
 STATES = ("status", "state", "result")
@@ -26,7 +26,7 @@ Cells = Sequence[Sequence[str]]
 def fitting(
     columns: Sequence[str], cells: Cells, spare: Sequence[str], width: int
 ) -> dict[int, int]:
-    """Return the places of the columns to show, and how wide each is to be."""
+    """Return the indexes of the columns to show, each with its width."""
     wanted = [max(map(_length, column)) for column in zip(columns, *cells, strict=True)]
     places = [
         place
@@ -39,14 +39,14 @@ def fitting(
     function = max((_length(function_of(row[name])) for row in cells), default=0)
     least = max(LEAST, min(wanted[name], function + len(CUT), LONGEST_FUNCTION))
     smallest = [least if place == name else room for place, room in enumerate(wanted)]
-    # What can be spared goes first, then everything else between the name and the edges.
+    # Drop spare columns first, then all others between the first and the last but the name.
     others = [one for one in columns[1:-1] if one not in (*spare, *STATES)]
     order = [one for one in (*spare, *reversed(others)) if one not in NAMES]
     return _around(name, _without(order, columns, places, smallest, width), wanted, smallest, width)
 
 
 def short_name(name: str, room: int) -> str:
-    """Return the name of a task in that room: its function, and as much before it as fits."""
+    """Shorten a task name to that width: its function, and as much before it as fits."""
     if _length(name) <= room:
         return name
     parts = name.split(".")
@@ -74,7 +74,7 @@ def _without(
     rooms: Sequence[int],
     width: int,
 ) -> list[int]:
-    """Return the places that are left when columns go, in that order, until the rest fits."""
+    """Drop columns in the given order until the rest fits; return the remaining indexes."""
     left = list(places)
     for word in spare:
         last = min(LEAST_OF_LAST, rooms[left[-1]])
@@ -87,11 +87,11 @@ def _without(
 def _around(
     name: int, places: Sequence[int], wanted: Sequence[int], smallest: Sequence[int], width: int
 ) -> dict[int, int]:
-    """Give the name what the others leave, and at least its functions."""
+    """Give the name the width that the others leave, and at least room for its functions."""
     *before, last = places
     first = before[0]
     states = sum(wanted[place] + GAP for place in before if place not in (first, name))
-    # An id is copied: a long name is cut in its middle before that is folded.
+    # Users copy ids: cut a long name in its middle before folding the id.
     shortest = min(smallest[name], SHORTEST_FUNCTION)
     room = width - states - shortest - GAP - LEAST_BESIDE_A_NAME - GAP
     rooms = {place: wanted[place] for place in before}
@@ -105,7 +105,7 @@ def _around(
 
 
 def _shared(places: Sequence[int], wanted: Sequence[int], width: int) -> dict[int, int]:
-    """Share the width between the columns in the middle."""
+    """Share the width among the middle columns."""
     first, *middle, last = places if len(places) > 1 else (*places, *places)
     kept = min(LEAST_OF_LAST, wanted[last])
     rooms = {first: max(LEAST, min(wanted[first], width - kept - GAP))}

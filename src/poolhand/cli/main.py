@@ -1,4 +1,4 @@
-"""`poolhand`: the command line, put together."""
+"""The entry point of the command line `poolhand`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Examples:
   $ poolhand jobs list --store sqlite:///agents.db
   $ poolhand help jobs list
 """
-WRONG, USAGE = 1, 2  # as in `exits`, which would import what no help needs
+WRONG, USAGE = 1, 2  # as in `exits`, whose imports `--help` does not need
 
 app = typer.Typer(
     name="poolhand",
@@ -61,7 +61,7 @@ def _root(
 
 
 def run() -> None:
-    """Run the command line of this process, and end it with the code that the command deserves."""
+    """Run the command line of this process, and exit with the command's code."""
     streams.take_over()
     try:
         _check_words(sys.argv[1:])
@@ -74,7 +74,7 @@ def run() -> None:
 
 
 def _check_folder() -> None:
-    """Refuse to begin in a folder that was deleted: no name of a file means anything there."""
+    """Exit if the current folder has been deleted: no relative path works there."""
     try:
         os.getcwd()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Options that several commands share, each with one meaning."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ WHEN = "such as 90s, 15m, 2h, 3d, 1w (before now) or 2030-01-31T12:00"
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that a person names: so long before now, or a time, UTC if it says none."""
+    """Parse a time: a duration before now, or an ISO time, in UTC if it has no zone."""
     try:
         if SPAN.sub("", text) == "" and text:
             long = sum(float(number) * SPANS[unit] for number, unit in SPAN.findall(text))
@@ -127,7 +127,7 @@ def chosen(
     until: datetime | None,
     id_prefix: str | None,
 ) -> Filter:
-    """Return which jobs these options mean."""
+    """Return the job filter of these options."""
     return Filter(
         pool=pool,
         name=name,
@@ -146,5 +146,5 @@ AN_ID = "19a8b0c1d2e3f4a5b6c7d8e00001"
 
 
 def examples(*lines: str) -> str:
-    """Return what stands below a help text; the mark keeps its lines as they are."""
+    """Return the epilog of a help text; the mark keeps its lines unwrapped."""
     return "\n".join(("\b", "Examples:", *(f"  $ {line}" for line in lines)))

@@ -1,7 +1,7 @@
-"""The root of the commands: each command is imported when it is run, not to list its name.
+"""The root command group, which imports a command only when that command runs.
 
-`poolhand --help` and a typo need names and one line of help. What a command imports (the operator,
-a store's driver, the live view) costs more than all the rest of such a call.
+`poolhand --help` and a mistyped command need only names and one line of help each. The imports of a
+command (the operator, a store's driver, the live view) cost more than the rest of such a call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CommandModule(NamedTuple):
-    """The module of `poolhand.cli` that holds a command, and the line that says what it does."""
+    """The module of `poolhand.cli` that defines a command, and its one-line help."""
 
     module: str
     help: str
@@ -65,7 +65,7 @@ ELSEWHERE = {
 
 
 class LazyGroup(TyperGroup):
-    """All commands by name; those added to the Typer app itself work as everywhere."""
+    """All commands by name, loaded lazily; commands added to the Typer app work as usual."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS, *(name for name in self.commands if name not in COMMANDS)]
@@ -100,7 +100,7 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """Import a command, with what it needs."""
+    """Import a command and its dependencies."""
     module = import_module(f"poolhand.cli.{COMMANDS[name].module}")
     made = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     if hasattr(module, "commands"):

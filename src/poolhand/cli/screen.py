@@ -1,7 +1,7 @@
-"""The screen: tables on a terminal, plain lines in a pipe, JSON for programs.
+"""Output of the commands: tables on a terminal, plain lines in a pipe, JSON for programs.
 
-What comes out of a store was written by others: it is shown as text, never as markup, and what
-would steer a terminal is spelled out.
+Stored values are untrusted: they are shown as text, never as markup, and control characters are
+escaped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STYLES = {
 
 
 def shown(value: object) -> str:
-    """Return a value as people read it."""
+    """Return a value as text for people."""
     match value:
         case None | "":
             return NOTHING
@@ -59,11 +59,11 @@ def shown(value: object) -> str:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], spare: Sequence[str] = ()
 ) -> None:
-    """Write rows: as a table on a terminal, in columns of plain text elsewhere.
+    """Write rows: as a table on a terminal, as columns of plain text elsewhere.
 
-    The first column names its row, the last one may be long; both are shown whole. A terminal that
-    is too narrow does without the columns that can be spared, in that order, and without those
-    that are empty; the name of a task is shortened before it goes.
+    The first column identifies its row, the last one may be long; both are shown whole. Empty
+    columns are left out. On a narrow terminal the `spare` columns are dropped in that order; a task
+    name is shortened before it is dropped.
     """
     cells = [[shown(value) for value in row] for row in rows]
     if sys.stdout.isatty():
@@ -77,7 +77,7 @@ def table(
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> None:
-    """Write names and values, one pair to a line; those that are None are left out."""
+    """Write names and values, one pair per line, without those that are None."""
     known = [(name, value) for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
@@ -85,47 +85,47 @@ def facts(pairs: Sequence[tuple[str, object]]) -> None:
 
 
 def line(text: str) -> None:
-    """Write one line to the output."""
+    """Write one line to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
 def begin_again() -> None:
-    """Empty the terminal, to draw in the place of what was shown before."""
+    """Clear the terminal, so that the next output replaces the last."""
     if sys.stdout.isatty():
         _console(sys.stdout).clear()
 
 
 def is_lost() -> bool:
-    """Flush the output; return whether its reader has gone."""
+    """Flush stdout; return whether its reader has closed it."""
     sys.stdout.flush()
     return isinstance(sys.stdout, SafeStream) and sys.stdout.lost is not None
 
 
 def aside(text: str) -> None:
-    """Write one line beside the output, for the person alone."""
+    """Write one line to stderr, for people only."""
     sys.stdout.flush()
     sys.stderr.write(f"{text}\n")
 
 
 def as_json(value: Any) -> None:
-    """Write a value as JSON, and nothing else."""
+    """Write a value as indented JSON."""
     _write_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def json_line(value: Any) -> None:
-    """Write a value as one line of JSON, at once."""
+    """Write a value as one line of JSON, and flush."""
     _write_json(msgspec.json.encode(value))
     sys.stdout.flush()
 
 
 def _write_json(data: bytes) -> None:
-    # Every character that could steer a terminal stands inside a string, where it may be escaped.
+    # Every control character is inside a string, where JSON allows an escape.
     line("".join(c if c == "\n" or c.isprintable() else _in_json(c) for c in data.decode()))
 
 
 @contextmanager
 def progress(what: str, clock: Callable[[], float]) -> Iterator[Callable[[Progress], None]]:
-    """Show how far something is: a bar on a terminal, a line now and then elsewhere."""
+    """Show progress on stderr: a bar on a terminal, a line every second elsewhere."""
     if sys.stderr.isatty():
         with _bar(what) as tell:
             yield tell
@@ -172,7 +172,7 @@ def _rich_table(
     for place, room in places.items():
         folds = place in (min(places), max(places))
         overflow: Literal["fold", "ellipsis"] = "fold" if folds else "ellipsis"
-        # Widths are given, not left to be found: what is found may be wider than the terminal.
+        # Set the widths: rich may compute a table wider than the terminal.
         grid.add_column(columns[place], width=room, no_wrap=not folds, overflow=overflow)
     for row in cells:
         grid.add_row(

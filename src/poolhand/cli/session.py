@@ -1,4 +1,7 @@
-"""The door: from settings to a store that is open, and from an error to one line and a code."""
+"""The session of a command: opens the store that the settings name, and reports errors.
+
+An error of ours becomes one line on stderr and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ NO_STORE = (
 
 
 def operate(store: str | None, app: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
-    """Open the store that is named, do this as its operator, and close it."""
+    """Open the named store, call `work` with an operator of it, and close it."""
     with told() as tell:
         url = named(store, app)
         tell.urls.append(url)
@@ -54,7 +57,7 @@ async def _operate(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def opened(store: Store) -> AsyncIterator[None]:
-    """Open a store, and close it in any case."""
+    """Open a store for the length of a block."""
     await store.open()
     try:
         yield
@@ -63,7 +66,7 @@ async def opened(store: Store) -> AsyncIterator[None]:
 
 
 def existing(url: str, runtime: Runtime) -> Store:
-    """Return the store of a URL, unless it is a file that is not there: looking makes none."""
+    """Return the store of a URL; raise if its file does not exist: reading creates none."""
     store = outside(url, runtime)
     if isinstance(store, InFile) and not store.path.exists():
         raise Unavailable(
@@ -74,12 +77,12 @@ def existing(url: str, runtime: Runtime) -> Store:
 
 
 def place_of(store: InFile | OnServer) -> str:
-    """Return where a store is, as people call it."""
+    """Return the place of a store as text: its path or its address."""
     return str(store.path) if isinstance(store, InFile) else store.place
 
 
 def check_schema(place: str, has: int, knows: int, url: str) -> None:
-    """Refuse a store that opening would change: what looks and acts migrates no schema."""
+    """Raise if opening the store would migrate it: only `poolhand migrate` may do that."""
     if has == 0:
         raise Unavailable(
             f"{place!r} is no store of poolhand yet; check the name, or make one of it with "
@@ -93,7 +96,7 @@ def check_schema(place: str, has: int, knows: int, url: str) -> None:
 
 
 def outside(url: str, runtime: Runtime) -> Store:
-    """Return the store of a URL, unless it is nothing that can be seen from here."""
+    """Return the store of a URL; raise if other processes cannot open it."""
     store = store_of(url, runtime)
     if url.lower().startswith("memory:"):
         raise UsageError(
@@ -119,7 +122,7 @@ def _migrate(url: str) -> str:
 
 
 def named(store: str | None, app: str | None) -> str:
-    """Return the URL of the store to use: of `store` and `app`, the one that is named nearer by."""
+    """Return the URL of the store: from `store` or `app`, whichever setting takes precedence."""
     by_url, by_app = settings.load_store(store=store, app=app)
     if by_app.text is not None and by_app.rank < by_url.rank:
         return loaded(by_app.text).url
@@ -130,12 +133,12 @@ def named(store: str | None, app: str | None) -> str:
 
 
 def loaded(app: str) -> App:
-    """Return the app of a name; what its module does while it is imported is said at once."""
+    """Import the app of a name; notices of its import go to stderr at once."""
     return load_app(app, lambda text: screen.aside(f"poolhand: {screen.safe(text)}"))
 
 
 def file_of(url: str) -> Path | None:
-    """Return the file that a URL names, None where it names something else."""
+    """Return the file that a URL names, None if it names something else."""
     try:
         store = store_of(url, Runtime())
     except PoolhandError:
@@ -144,14 +147,14 @@ def file_of(url: str) -> Path | None:
 
 
 def _check_default(url: str) -> None:
-    """Raise unless there is the file that an app uses whose code names no store."""
+    """Raise unless the default store's file exists."""
     file = file_of(url)
     if file is not None and not file.exists():
         raise UsageError(NO_STORE)
 
 
 class StoreUrls:
-    """What must be known to tell an error: URLs whose secrets stay out of it."""
+    """The URLs in use, whose secrets are removed from error messages."""
 
     def __init__(self) -> None:
         self.urls: list[str] = []
@@ -159,7 +162,7 @@ class StoreUrls:
 
 @contextmanager
 def told() -> Iterator[StoreUrls]:
-    """End the command with one line and the right code when it raises an error of ours."""
+    """Turn an error of ours into one line on stderr and the exit code of the command."""
     known = StoreUrls()
     try:
         yield known
@@ -170,6 +173,6 @@ def told() -> Iterator[StoreUrls]:
 
 
 def fail(text: str, code: int) -> typer.Exit:
-    """Say what is wrong; return what ends the command with that code."""
+    """Report an error on stderr; return the exception that exits with that code."""
     screen.aside(f"poolhand: {screen.safe(text)}")
     return typer.Exit(code)

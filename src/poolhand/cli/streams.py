@@ -1,4 +1,4 @@
-"""The streams of a process: those that are closed, full or gone end no command halfway."""
+"""Output streams that do not abort a command when they are closed, full or gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 
 class SafeStream(TextIOWrapper):
-    """Text for a place that may not take it: that is noted as `lost`, and the rest is dropped."""
+    """A text stream that keeps its first write error as `lost` and drops the rest."""
 
     lost: OSError | None = None
 
@@ -29,7 +29,7 @@ class SafeStream(TextIOWrapper):
 
     def _drop(self, error: OSError) -> None:
         self.lost = self.lost or error
-        # What is left in the buffer goes nowhere, or Python would complain of it at its end.
+        # Send the rest of the buffer to /dev/null, or Python reports an error at exit.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
@@ -37,14 +37,14 @@ class SafeStream(TextIOWrapper):
 
 
 def take_over() -> None:
-    """Put streams in the place of those that the process was started with."""
+    """Replace stdout and stderr by safe streams."""
     sys.stdout, sys.stderr = _stream(sys.stdout), _stream(sys.stderr)
 
 
 def output_is_lost() -> bool:
-    """Write what is left, and tell whether some of the output went nowhere; say so if we can.
+    """Flush stdout, and return whether some output was lost; report that on stderr.
 
-    A reader that has gone, as `head` does, had enough and needs no word.
+    A reader that has closed the pipe, as `head` does, is not reported.
     """
     sys.stdout.flush()
     lost = sys.stdout.lost if isinstance(sys.stdout, SafeStream) else None
@@ -62,7 +62,7 @@ def _stream(file: TextIO | None) -> TextIO:
     return SafeStream(
         file.buffer,
         file.encoding,
-        # A terminal that cannot show a character gets its number, not an error.
+        # A character that the terminal cannot show is written as its number.
         "backslashreplace",
         line_buffering=file.line_buffering,
         write_through=file.write_through,

@@ -1,11 +1,11 @@
-"""The wall: what a store promises, in four small ports behind one URL.
+"""The store contract: what a store promises, in four small ports behind one URL.
 
-A store keeps and orders; who may enter, who is next and how a job changes is said by `rules`, which
-every store asks; one suite of tests holds them all to it. A verb is all or nothing: what it returns
-is written, what it raised has left no trace. Only a StoreError says that a store could not do it.
-Verbs take durations: the store is the only clock of what it keeps. Audit records are written with
-the change they tell of. Records of which there are many (`gc=False`) hold nothing that could lead
-back to them, so that the garbage collector need not look through them.
+A store persists and orders jobs; `rules` decides admission, order and transitions, and every store
+calls it. One test suite checks all stores. A verb is atomic: if it returns, its changes are
+committed; if it raises, nothing changed. A store reports failures only as StoreError. Verbs take
+durations, because the store's clock is the only one that counts for what it stores. Audit records
+are written with the change they describe. Records that exist in large numbers (`gc=False`) cannot
+be part of a reference cycle, so the garbage collector need not scan them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The port of documents: small values under keys."""
+"""The documents port: small values under keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from poolhand.contract.log import LogLine
 
 
 class Put(Struct, frozen=True, gc=False):
-    """A document to write if its version is still `expect` (0: there is none; None: whatever).
+    """A document to write if its version is still `expect` (0: it must not exist; None: any).
 
-    `seen` is the version that its writer goes on from: one that was erased is not written again.
+    `seen` is the version that the writer read: a document erased since then is not written again.
     """
 
     key: str
@@ -26,28 +26,28 @@ class Put(Struct, frozen=True, gc=False):
 class Documents(Protocol):
     """Small values under keys, each with a version that grows with every write.
 
-    No version of a key comes twice: a new document may start above 1, behind deleted ones.
+    A version of a key is never reused: a new document may start above 1, after deleted ones.
     """
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None:
         """Return a document and its version."""
 
     async def expires_in(self, key: str) -> float | None:
-        """Return for how many more seconds a document is kept, by the store's clock.
+        """Return the seconds until a document expires, by the store's clock.
 
-        None: there is none, or it has no end.
+        None: the document does not exist, or does not expire.
         """
 
     async def put(
         self, puts: Sequence[Put], token: int | None = None, log: Sequence[LogLine] = ()
     ) -> tuple[int, ...] | None:
-        """Write all documents, and lines with them, and return their versions.
+        """Write all documents, and log lines with them, and return the new versions.
 
-        None: a version differs, one was erased, or the claim is invalid; nothing is written.
+        None: a version differs, a document was erased, or the claim is invalid; nothing is written.
         """
 
     async def delete(self, key: str, expect: int | None = None) -> bool:
-        """Delete a document; tell whether it was there, of that version."""
+        """Delete a document; return whether it existed with that version."""
 
     async def scan(self, prefix: str, after: str = "", limit: int = 100) -> list[str]:
-        """Return keys that begin so, sorted, from behind `after` on."""
+        """Return the keys with this prefix, sorted, starting after `after`."""

@@ -1,4 +1,4 @@
-"""The port of the log: streams of numbered lines."""
+"""The log port: streams of numbered lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class LogLine(Struct, frozen=True, gc=False):
-    """An entry for a stream of the log; one with a token is good only under that claim."""
+    """A line to append to a stream; with a token it is valid only under that claim."""
 
     stream: str
     kind: str
@@ -19,7 +19,7 @@ class LogLine(Struct, frozen=True, gc=False):
 
 
 class LogEntry(Struct, frozen=True, gc=False):
-    """A line of the log as it is kept; numbers of a stream have no gaps."""
+    """A line as it is stored; the numbers of a stream have no gaps."""
 
     number: int
     at: datetime
@@ -31,12 +31,12 @@ class Log(Protocol):
     """Streams of numbered lines."""
 
     async def append(self, lines: Sequence[LogLine]) -> frozenset[int]:
-        """Write lines, all but those whose claim is not good; return the tokens of these."""
+        """Append lines, except those whose claim is invalid; return the tokens of the latter."""
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
     ) -> list[LogEntry]:
-        """Return lines from behind a number on, those whose kind begins so."""
+        """Return the lines after a number whose kind begins with `kind`."""
 
     async def trim(self, stream: str, before: int) -> int:
-        """Forget the lines below a number, all but the last of the stream; return how many."""
+        """Delete the lines below a number, except the stream's last line; return how many."""

@@ -1,4 +1,4 @@
-"""What goes over the wall about jobs, pools and leases."""
+"""The records that stores take and return: jobs, pools, leases, claims."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from poolhand.rules.streams import OF_SESSIONS
 
 
 class Owner(Struct, frozen=True):
-    """A process that holds leases: who it is, and how to tell on its host whether it lives.
+    """A process that holds leases: its identity, by which its host can check that it is alive.
 
-    One that `works` runs jobs of the `pools` it serves, None for any; others only submit them.
-    `catalogue` names the document with the tasks that it has.
+    With `works` it runs jobs of the `pools` it serves, None for any; other owners only submit jobs.
+    `catalogue` is the key of the document that lists its tasks.
     """
 
     id: str
@@ -34,12 +34,12 @@ class Owner(Struct, frozen=True):
     catalogue: str | None = None
 
     def serves(self, pool: str) -> bool:
-        """Tell whether this process runs jobs of a pool."""
+        """Return whether this process runs jobs of a pool."""
         return self.works and (self.pools is None or pool in self.pools)
 
 
 class Lease(Struct, frozen=True):
-    """What can be seen of an owner: `renewal` grows while it lives; `holds` counts its rows."""
+    """The state of an owner: `renewal` grows while it is alive; `holds` counts the rows it owns."""
 
     owner: Owner
     renewal: int
@@ -48,13 +48,14 @@ class Lease(Struct, frozen=True):
 
 
 class JobRequest(Struct, frozen=True, gc=False):
-    """A job to be added, with what a worker needs to run it, which no store looks into.
+    """A job to add, with the call record that a worker needs to run it; stores do not read that.
 
-    `job` is a draft: the store gives it its moments and its place. It may run after `delay` seconds
-    or from `job.run_at` on; after `expires` seconds of waiting it is over. `rerun_failed`: a key
-    whose job did not succeed runs again. `revives` names a dead job that this one replaces. One
-    that comes alone may find its session busy: `on_busy` says what then. `triggers` is the id of
-    the schedule whose task an operator runs with it; the audit has that beside its submit.
+    `job` is a draft: the store sets its times and its place. It may run after `delay` seconds or
+    from `job.run_at` on; after `expires` seconds of waiting it expires. `rerun_failed`: a key whose
+    job did not succeed runs again. `revives` is the id of a dead job that this one replaces.
+    `on_busy` applies if a request that is alone in its batch finds its session busy. `triggers` is
+    the id of the schedule whose task an operator runs with it; the audit log records that besides
+    the submit.
     """
 
     job: Job
@@ -68,9 +69,10 @@ class JobRequest(Struct, frozen=True, gc=False):
 
 
 class JobBatch(Struct, frozen=True):
-    """Orders that come in together or not at all.
+    """Job requests that are added together or not at all.
 
-    Where a pool blocks its submitters, one without a place is parked under `owner`, or refused.
+    With `block_submitter` a job that finds the queue full waits under `owner`'s lease; without an
+    owner it is refused.
     """
 
     orders: tuple[JobRequest, ...]
@@ -78,7 +80,7 @@ class JobBatch(Struct, frozen=True):
 
 
 class Admission(StrEnum):
-    """How an order came in: `joined` got the job its key stands for, `parked` waits to come in."""
+    """How a request was admitted: `joined` the job of its key, `parked` (submitter is blocked)."""
 
     TAKEN = "taken"
     JOINED = "joined"
@@ -87,14 +89,14 @@ class Admission(StrEnum):
 
 
 class Added(Struct, frozen=True, gc=False):
-    """What became of one order; `job` is the one its submitter has now."""
+    """The result of one job request; `job` is the job that its submitter gets."""
 
     job: Job
     entry: Admission
 
 
 class Refusal(Struct, frozen=True):
-    """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (what it was to revive).
+    """Why a batch was refused: "full", "no_slot", "busy", "not_dead" (the job to revive is not).
 
     "user": it has a turn of a session that belongs to another user, or to none.
     """
@@ -107,10 +109,10 @@ class Refusal(Struct, frozen=True):
 
 
 class ClaimRequest(Struct, frozen=True, gc=False):
-    """What an owner would run: as many jobs as it has free slots, of these pools or of all.
+    """What an owner can run: as many jobs as it has free slots, of these pools or of all.
 
-    Jobs that were set aside are claimed only by their `causes`, before those that are queued; not
-    by those that it has `refused`, whatever version of a call the causes allow.
+    Jobs that were set aside are claimed only by their `causes`, before queued ones, and never by
+    causes in `refused`, even if `causes` allows any version of the call.
     """
 
     owner: str
@@ -121,7 +123,7 @@ class ClaimRequest(Struct, frozen=True, gc=False):
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """A job that runs under a lease; the token grows with every claim of a store."""
+    """A job that runs under a lease; tokens grow with every claim in a store."""
 
     job: Job
     brief: bytes
@@ -130,13 +132,13 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What became of a claimed job, good only under its token.
+    """The new state of a claimed job, valid only under its token.
 
-    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. One
-    that waits for a cause and has neither is set aside until it is claimed by that, or woken.
-    `stuck`: it is over, but its code still runs, and counts as running until `release`. Documents
-    and lines are written with it, or nothing is; those of a session that was erased are left out,
-    and the job is marked.
+    A job that waits again may run after `wait` seconds, or, without that, from its `run_at` on. A
+    job that waits for a cause and has neither is set aside until it is claimed by that cause, or
+    woken. `stuck`: the job is final, but its code still runs, and counts as running until
+    `release`. Documents and lines are written with the change, or nothing is; those of an erased
+    session are left out, and the job is marked.
     """
 
     job: Job
@@ -147,23 +149,23 @@ class Change(Struct, frozen=True, gc=False):
     log: tuple[LogLine, ...] = ()
 
     def without_session(self) -> Change:
-        """Return what becomes of a turn whose session was erased while it ran."""
+        """Return the change of a turn whose session was erased while it ran."""
         job = replace(self.job, marks=(*self.job.marks, SESSION_ERASED))
         log = tuple(line for line in self.log if not line.stream.startswith(OF_SESSIONS))
         return replace(self, job=job, documents=(), log=log)
 
 
 class ReplacedJob(Struct, frozen=True):
-    """Which changes were made, in their order, and what was claimed with them."""
+    """Which changes were written, in order, and which jobs were claimed with them."""
 
     made: tuple[bool, ...]
     claims: tuple[Claim, ...] = ()
 
 
 class Extended(Struct, frozen=True):
-    """The news of a renewal: tokens no longer good, and those whose job is wished to be over.
+    """The result of a renewal: lost tokens, and tokens of jobs whose cancellation is requested.
 
-    An owner that is not `alive` was buried: it holds nothing any more.
+    An owner that is not `alive` was expired: it holds nothing any more.
     """
 
     alive: bool
@@ -172,7 +174,7 @@ class Extended(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True, gc=False):
-    """A job as it is kept. `parked`: it has no place yet. `dead`: it failed, nobody reran it."""
+    """A job as it is stored. `parked`: its submitter is blocked. `dead`: failed and not retried."""
 
     job: Job
     parked: bool = False
@@ -181,10 +183,10 @@ class Stored(Struct, frozen=True, gc=False):
 
 
 class Filter(OptionsStruct, frozen=True):
-    """Which jobs are meant: those for which everything given holds.
+    """Selects jobs: those that match everything given.
 
-    `since` and `until` are about when a job was submitted: from the first moment on, and before the
-    second. Both have a time zone.
+    `since` and `until` bound the time a job was submitted: from `since` on, and before `until`.
+    Both need a time zone.
     """
 
     pool: str | None = None
@@ -201,14 +203,14 @@ class Filter(OptionsStruct, frozen=True):
 
 
 class JobPage(Struct, frozen=True):
-    """Some jobs, newest first, and the cursor that goes on behind them, None at the end."""
+    """A page of jobs, newest first, and the cursor of the next page, None at the end."""
 
     jobs: tuple[Stored, ...]
     after: int | None = None
 
 
 class Promoted(Struct, frozen=True):
-    """How many jobs came due or expired, and in how many seconds the next one does."""
+    """How many jobs became due or expired, and in how many seconds the next one does."""
 
     moved: int
     expired: int
@@ -216,7 +218,7 @@ class Promoted(Struct, frozen=True):
 
 
 class PoolRow(Struct, frozen=True):
-    """A pool as it is kept: its rules, what an operator set, and who is where."""
+    """A pool as it is stored: its rules, what an operator changed, and its job counts."""
 
     spec: PoolSpec
     paused: bool = False

@@ -1,4 +1,4 @@
-"""The port of signals: hints that something has changed."""
+"""The signals port: hints that something has changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ Hint = Callable[[str], None]
 
 
 class Signals(Protocol):
-    """Hints between all who share a store; they may be lost, doubled or late.
+    """Hints between all processes that share a store; they may be lost, duplicated or late.
 
-    A store gives "ready" (a job can be claimed), "over" (one has ended), "entered" (a parked order
-    has a place), "wish" (one shall end) and "due" (one is to be promoted) when that is written.
+    A store publishes after the commit: "ready" (a job can be claimed), "over" (a job is final),
+    "entered" (a blocked submitter's job was admitted), "wish" (a cancellation was requested) and
+    "due" (a job is to be promoted).
     """
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
-        """Call `hint` on the loop of the store for every signal; return what ends that."""
+        """Call `hint` on the store's loop for every signal; return a function that unsubscribes."""
 
     def publish(self, topic: str) -> None:
-        """Give a signal to everybody, oneself included; never raises, never waits."""
+        """Send a signal to all processes, this one included; never raises, never waits."""

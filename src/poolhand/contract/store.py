@@ -11,17 +11,17 @@ from poolhand.contract.signals import Signals
 
 
 class Store(Jobs, Documents, Log, Signals, Protocol):
-    """All ports behind one URL. A store is used from the event loop that opened it."""
+    """All ports behind one URL. A store is used only from the event loop that opened it."""
 
     @property
     def place(self) -> str:
-        """Where it is, as people are shown it: the full path of its file, or its server."""
+        """The location to show to users: the full path of its file, or its server."""
 
     async def open(self) -> None:
-        """Make the store ready: connect, check the schema, or raise a StoreError that says why."""
+        """Prepare the store: connect and check the schema, or raise a StoreError that says why."""
 
     async def close(self) -> None:
-        """Let go of everything; what was written stays, unless the store is memory."""
+        """Release everything; stored data remains, unless the store is in memory."""
 
     async def check(self) -> None:
-        """Return if the store could take a job now, else raise the StoreError it would raise."""
+        """Raise the StoreError that a submit would raise now; return if a job can be accepted."""

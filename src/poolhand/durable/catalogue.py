@@ -1,8 +1,8 @@
 """The catalogue: which tasks and pools the workers of a store have, for other processes.
 
-Each version of an app writes one document, under a digest of its content; the owner record of a
-process names the one that it works by. It stays a while after the last of those processes, so that
-a task can be submitted by its name while no worker runs.
+Each version of an app stores one document, under a digest of its content; the owner record of a
+process names the one that it uses. The document stays a while after the last of those processes, so
+that a task can be submitted by its name while no worker runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TASK, AGENT = "task", "agent"
 
 
 class TaskRecord(Struct, frozen=True, omit_defaults=True):
-    """A task as others see it: `arguments` is a JSON Schema, the rest are its usual options.
+    """A task as published: `arguments` is a JSON Schema, the rest are its default options.
 
     `parameters` are names and kinds in their order, which a JSON Schema does not have.
     """
@@ -67,10 +67,10 @@ class PublishedTasks(Struct, frozen=True):
 
 
 class CatalogueRecord(Struct, frozen=True):
-    """What the document of a catalogue holds: tasks, and when a worker last published them.
+    """The content of a catalogue document: tasks, and when a worker last published them.
 
-    `pools` are the specs of those that the app declares, undecoded: one that a newer version wrote
-    must not hide the tasks.
+    `pools` are the specs of the pools that the app declares, undecoded: one that a newer version
+    wrote must not hide the tasks.
     """
 
     at: datetime
@@ -97,14 +97,14 @@ class Catalogue:
         self._tasks: dict[str, tuple[TaskCode, str, str, Callable[[], Options]]] = {}
 
     def add(self, code: TaskCode, pool: str, kind: str, options: Callable[[], Options]) -> None:
-        """Take in a task; its options are asked for later, as its pool may be declared later."""
+        """Add a task; `options` is called later, as its pool may be declared later."""
         self._tasks[code.name] = code, pool, kind, options
 
     def published(self) -> PublishedTasks:
-        """Return the catalogue as it is written down; on a thread where code of users may run."""
+        """Return the catalogue to publish; call it on a thread where user code may run."""
         records = []
         for _, task in sorted(self._tasks.items()):
-            # One whose options do not go with its pool is refused when it is submitted.
+            # A task whose options do not fit its pool is refused when it is submitted.
             with suppress(UsageError):
                 records.append(_record(*task))
         pools = [msgspec.json.encode(spec, order="deterministic") for spec in self._pools()]
@@ -114,7 +114,7 @@ class Catalogue:
 
 
 class KnownTask(Struct, frozen=True):
-    """A task that was last published `at` a time, and the processes that have it and are alive."""
+    """A task that was last published `at` a time, and the live processes that have it."""
 
     record: TaskRecord
     at: datetime
@@ -122,7 +122,7 @@ class KnownTask(Struct, frozen=True):
 
 
 class CatalogueReader(Protocol):
-    """The verbs of a store that the catalogue is read with."""
+    """The methods of a store needed to read the catalogue."""
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
 
@@ -151,12 +151,13 @@ def _age(at: datetime) -> float:
 async def workers_with(
     store: CatalogueReader, task: str, leases: Sequence[Lease]
 ) -> tuple[list[Owner], list[str]]:
-    """Return the living workers that have a task, and names between which its name leaves open."""
+    """Return the live workers that have a task, and the tasks that an ambiguous name may mean."""
     workers, having, ambiguous = _workers(leases), set[str](), set[str]()
     for digest in sorted({one.catalogue for one in workers if one.catalogue is not None}):
         contents = await _contents(store, digest)
         names = meant(task, [record.name for record in contents.tasks])
-        # One that only ends alike may stand in another file: whether it does is seen by its worker.
+        # A task with the same end of its name may be in another file, which only its worker can
+        # check.
         if names == [task]:
             having.add(digest)
         ambiguous.update(names[1:] and names)
@@ -166,7 +167,7 @@ async def workers_with(
 async def contents_of(
     store: CatalogueReader, workers: Sequence[Owner]
 ) -> dict[str, CatalogueRecord]:
-    """Return what these workers have published, by the digests that their records name."""
+    """Return the catalogues of these workers, by the digests that their records name."""
     digests = sorted({one.catalogue for one in workers if one.catalogue is not None})
     return {digest: await _contents(store, digest) for digest in digests}
 
@@ -182,7 +183,7 @@ async def _contents(store: CatalogueReader, digest: str) -> CatalogueRecord:
     try:
         return msgspec.json.decode(found[0], type=CatalogueRecord)
     except msgspec.DecodeError:
-        # A newer version may write what this one cannot read; it is only a help.
+        # A newer version may write documents that this one cannot read; the catalogue is optional.
         return NOTHING
 
 

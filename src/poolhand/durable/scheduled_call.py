@@ -1,7 +1,7 @@
 """The call of a schedule: packed once, on the thread of the user, then copied for each moment.
 
-Validators and `__repr__` of arguments are user code, which must not run on the thread of the store:
-a slow one would hold up the renewal of leases.
+Validators and `__repr__` of arguments are user code, which must not run on the store thread: a slow
+one would delay the renewal of leases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_TEXT = 100
 
 
 class CallPacker(Protocol):
-    """What the packing of a call needs of an app."""
+    """The parts of an app that packing a call uses."""
 
     @property
     def orders(self) -> JobRequests: ...
@@ -42,11 +42,11 @@ class ScheduledCall(Struct, frozen=True):
     text: str
 
     def order_for(self, key: str, by: str) -> JobRequest:
-        """Return the order for one job."""
+        """Return the request for one job."""
         return self.orders.copy(self.order, by, key, self.code)
 
     def as_document(self) -> bytes:
-        """Return the order as `trigger` copies it; empty where the call must be signed."""
+        """Return the request that `trigger` copies; empty if the call must be signed."""
         if self.code.signs:
             return b""
         draft = replace(self.order.job, id="", submitted_at=EPOCH, submitted_by="")
@@ -63,13 +63,13 @@ def pack_call(
     """Pack a call of a task with `code`; raise if the task cannot be called so."""
     agreed = terms(task.usual_options(), task.pool, home.pool_id(task.pool))
     call = TaskCall(code.name, args, kwargs, code)
-    # An empty context: no moment brings along the variables of the code that starts a worker.
+    # In an empty context: jobs must not inherit variables of the code that starts a worker.
     order = Context().run(home.orders.make, call, agreed)
     return ScheduledCall(home.orders, code, order, _text(args, kwargs))
 
 
 def _text(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return arguments as people read them."""
+    """Return arguments as readable text."""
     named = (f"{name}={shown(value)}" for name, value in kwargs.items())
     text = ", ".join((*map(shown, args), *named))
     text = "".join(letter if is_writable(letter) else "\ufffd" for letter in text)

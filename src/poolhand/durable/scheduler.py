@@ -1,8 +1,8 @@
 """The scheduler: submits tasks at their moments, once over all processes that share a store.
 
-It is a loop on the keeper for as long as this process has a worker. A moment is submitted under a
-key of its own, then it is written down that it was: who dies in between, or does it at the same
-time as another, finds the job of the key and joins it.
+It is a loop on the store thread while this process has a worker. It submits each moment under its
+own idempotency key, then records that in the store: a process that crashed in between, or one that
+submits at the same time, joins the job of that key.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from poolhand.rules.validation import is_short, shown
 from poolhand.rules.values.canonical import digest
 
 DOCUMENTS = "schedule/"
-CALLS = "schedule-call/"  # the order that `trigger` copies; empty where calls are signed
+CALLS = "schedule-call/"  # the request that `trigger` copies; empty where calls are signed
 PAUSES = "schedule-pause/"  # in documents of their own: an older worker would not keep them
 SUBMITTER = "schedule"
-LOOK_EVERY = 1.0  # somebody may have moved the clock
+LOOK_EVERY = 1.0  # the clock may have been changed
 SOONEST = 0.005
-AGAIN = timedelta(seconds=1)  # until what was refused is tried again
-PATIENCE = (0.1, 0.6)  # seconds that the others leave to who did it last
+AGAIN = timedelta(seconds=1)  # until a refused submit is retried
+PATIENCE = (0.1, 0.6)  # seconds, from and to: the lead of the process that submitted last
 AT_ONCE = 100
 KEEP = timedelta(days=366)
 RENEW_EVERY = timedelta(days=1)  # how often a declared schedule renews its call and its pause
@@ -49,7 +49,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class ScheduleRecord(Struct, frozen=True):
-    """A schedule as a store keeps it, the same for all processes."""
+    """A schedule as stored, the same for all processes."""
 
     task: str
     text: str
@@ -75,9 +75,8 @@ class SchedulePause(Struct, frozen=True):
 class TimedTask:
     """A task with its arguments and one of its schedules, as this process knows them.
 
-    Another look is worth while at `look_at`, by the wall clock. It is `ours` if this process was
-    the last to write it down. Its call is packed by `prepare`, before the thread of the store
-    needs it.
+    The next check is due at `look_at`, by the wall clock. It is `ours` if this process was the last
+    to record it. Its call is packed by `prepare`, before the store thread needs it.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class TimedTask:
         return f"{PAUSES}{self.schedule.id}"
 
     def is_renewed(self, now: datetime) -> bool:
-        """Tell whether call and pause were renewed lately; not if the clock was set back."""
+        """Return whether call and pause were renewed lately; not if the clock was set back."""
         at = self.renewed_at
         return at is not None and at <= now < at + RENEW_EVERY
 
@@ -118,15 +117,15 @@ class TimedTask:
         self._call = pack_call(home, self.task, code, self._args, self._kwargs)
 
     def order(self, moment: datetime) -> JobRequest:
-        """Return the order for the job of a moment."""
+        """Return the request for the job of a moment."""
         return self._packed().order_for(self.schedule.key(moment), SUBMITTER)
 
     def single(self) -> JobRequest:
-        """Return the order for a job of no moment; the call is packed anew, here."""
+        """Return the request for a job of no moment; the call is packed anew, here."""
         return self.task.with_options(idempotency_key=None).order(self._args, self._kwargs)
 
     def call(self) -> Put:
-        """Return the order to be kept for those who have not the code of the task."""
+        """Return the request to be stored for processes that do not have the code of the task."""
         key, value = f"{CALLS}{self.schedule.id}", self._packed().as_document()
         return Put(key, value, ttl=KEEP.total_seconds())
 
@@ -136,19 +135,19 @@ class TimedTask:
         return self._call
 
     def record(self, past: Past, now: datetime) -> Put:
-        """Return what is to be written down."""
+        """Return the record to be stored."""
         schedule = self.schedule
         coming = rules.upcoming(schedule, past, now)
         zone = schedule.when.zone if isinstance(schedule.when, Cron) else None
         times = schedule.when.text, zone, schedule.missed, past, coming
         record = ScheduleRecord(schedule.task, *times, self._packed().text)
-        # Longer than any time in which nothing is written: what is forgotten begins anew.
+        # Longer than any time without a write: a schedule whose record expires starts anew.
         keep = KEEP if coming is None else max(KEEP, 2 * (coming - past.last))
         return Put(self.document, msgspec.json.encode(record), ttl=keep.total_seconds())
 
 
 class SchedulerApp(OpenStore, CallPacker, Protocol):
-    """What a scheduler needs of its app."""
+    """The parts of an app that a scheduler uses."""
 
     def config(self, pool: str) -> PoolConfig: ...
 
@@ -158,7 +157,7 @@ class SchedulerApp(OpenStore, CallPacker, Protocol):
 class Scheduler:
     """All schedules of an app, and the loop that submits what is due.
 
-    `zone` tells which time zone is meant where none is named.
+    `zone` returns the time zone of schedules that name none.
     """
 
     def __init__(self, home: SchedulerApp, codes: TaskRegistry, zone: Callable[[], str]) -> None:
@@ -178,7 +177,7 @@ class Scheduler:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Have a task run at these moments, from the next one on."""
+        """Run a task at these moments, from the next one on."""
         code, call = self._checked_call(task, args, kwargs)
         schedule = Schedule(task.name, when, missed, call)
         self._check_name(schedule)
@@ -190,13 +189,13 @@ class Scheduler:
             self.begin(self._station)
 
     def order(self, id: str) -> JobRequest | None:
-        """Return the order for one more job of a schedule that this process declares."""
+        """Return the request for one more job of a schedule that this process declares."""
         found = self._timed.get(id)
         return None if found is None else found.single()
 
     def check(self) -> None:
-        """Raise for what cannot go well, as far as it was not known when it was declared."""
-        # Called on the thread that starts a worker: code of the user may run here.
+        """Raise for faults that could not be known when the schedules were declared."""
+        # Called on the thread that starts a worker: user code may run here.
         self._is_checked = True
         for one in self._timed.values():
             if self._codes.find(one.task.name) is not one.task.code:
@@ -204,7 +203,7 @@ class Scheduler:
                     f"{one.task.name!r} was made a task again after it was scheduled; write "
                     "@app.cron(…) and @app.every(…) above @app.task(…)"
                 )
-            # Types may be defined after the task: only now they are all known.
+            # Types may be defined after the task: only now are they all known.
             one.prepare(self.home, one.task.code)
             config = self.home.config(one.task.pool)
             if config.key_ttl < KEY_TTL or config.max_keys < MOST_KEYS:
@@ -216,7 +215,7 @@ class Scheduler:
                 )
 
     def begin(self, station: StoreConnection) -> None:
-        """Submit what is due while this station has workers; from any thread."""
+        """Submit what is due while this store connection has workers; from any thread."""
         self._station = station
         if self._timed:
             station.keeper.post(self._begin, station)
@@ -231,14 +230,14 @@ class Scheduler:
     def _checked_call(
         self, task: Task[..., Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[TaskCode, str]:
-        """Return what packs a call of a task, and what stands for the arguments in names.
+        """Return the code that packs a call of a task, and a digest of the arguments for names.
 
         Raise if it cannot be called with them.
         """
         code = task.code
         if self._codes.find(task.name) is not code:
             raise UsageError(f"task {task.name!r} is one of another app; schedule it there")
-        # With a signature of its own: that of the task would keep types that are not yet defined.
+        # With a separate signature: that of the task would cache types that are not yet defined.
         trial = TaskCode(code.name, code.fn, code.parcels)
         try:
             trial.pack(args, kwargs)
@@ -259,7 +258,7 @@ class Scheduler:
 
 
 class SchedulerLoop:
-    """The loop of one station; everything happens on its keeper."""
+    """The loop of one store connection; everything runs on its store thread."""
 
     def __init__(
         self, station: StoreConnection, opened: OpenStore, timed: Callable[[], Sequence[TimedTask]]
@@ -271,7 +270,7 @@ class SchedulerLoop:
         self._seen = self._runtime.wall()
         self._submissions = StoreSubmitter(opened, station.events, self._keeper.news.tell)
         for one in timed():
-            # What is known of a schedule is not older than this loop.
+            # Nothing known from before this loop is valid.
             one.look_at = None
             one.renewed_at = None
 
@@ -279,7 +278,7 @@ class SchedulerLoop:
         while True:
             await self._look()
             await asyncio.sleep(self._pause())
-            # Not before: the worker for which this began may still be on its way in.
+            # Only after the pause: the worker that started this may not be attached yet.
             if not self._station.workers:
                 return
 
@@ -293,7 +292,7 @@ class SchedulerLoop:
             try:
                 await self._attend(one)
             except StoreError:
-                raise  # The keeper tells, and begins anew in a second.
+                raise  # The store thread reports it, and restarts this loop in a second.
             except Exception as error:
                 self._keeper.trouble(one.what, error)
                 one.look_at = self._runtime.wall() + AGAIN
@@ -302,16 +301,16 @@ class SchedulerLoop:
         self._keeper.well("scheduler")
 
     def _pause(self) -> float:
-        """Return how long nothing is to be done; at most until the clock may have been moved."""
+        """Return the seconds to the next check; at most LOOK_EVERY, as the clock may change."""
         now = self._runtime.wall()
         looks = [now if one.look_at is None else one.look_at for one in self._timed()]
         left = (min(looks) - now).total_seconds() if looks else LOOK_EVERY
         return min(LOOK_EVERY, max(SOONEST, left))
 
     async def _attend(self, one: TimedTask) -> None:
-        """Submit what is due, and write it down."""
+        """Submit what is due, and record it."""
         if not one.is_renewed(self._runtime.wall()):
-            # First: a schedule that can be seen can be triggered.
+            # Before the record: a schedule that is visible must be triggerable.
             await self._renew(one)
         found = await self._keeper.store.get_document(one.document)
         pause = read_pause(await self._keeper.store.get_document(one.pause_document))
@@ -334,11 +333,11 @@ class SchedulerLoop:
             written = one.ours = await self._keeper.store.put([put]) is not None
         if refusal is not None:
             raise refusal
-        # Where another was first it may have seen less than we did, or more.
+        # If another process wrote first, look again: it may have seen less than this one, or more.
         one.look_at = self._next_look(one, past, now) if written else now
 
     async def _renew(self, one: TimedTask) -> None:
-        """Keep the call and the pause for another year: the schedule is still declared."""
+        """Store the call and the pause for another year: the schedule is still declared."""
         store = self._keeper.store
         await store.put([one.call()])
         kept = await store.get_document(one.pause_document)
@@ -358,11 +357,11 @@ class SchedulerLoop:
     async def _submit(
         self, one: TimedTask, moments: Sequence[datetime]
     ) -> tuple[list[datetime], PoolhandError | None]:
-        """Hand in the jobs of moments; return those that are in before the first refused one."""
+        """Submit the jobs of moments; return those accepted before the first refused one."""
         done: list[datetime] = []
         for start in range(0, len(moments), AT_ONCE):
             part = moments[start : start + AT_ONCE]
-            # Under no owner: where submitters are blocked it is refused, and comes again.
+            # Without an owner: a pool that blocks submitters refuses it, and it is retried.
             batches = [JobBatch((one.order(moment),)) for moment in part]
             refusal: PoolhandError | None = None
             for moment, answer in zip(part, await self._keeper.store.add(batches), strict=True):
@@ -386,7 +385,7 @@ class SchedulerLoop:
 
 
 def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:
-    """Return a pause as it is kept; None where there is none, or one of a newer version."""
+    """Return a stored pause; None if there is none, or one of a newer version."""
     with suppress(msgspec.DecodeError):
         return None if found is None else msgspec.json.decode(found[0], type=SchedulePause)
     return None
@@ -395,4 +394,4 @@ def read_pause(found: tuple[bytes, int] | None) -> SchedulePause | None:
 def _past(data: bytes) -> Past | None:
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(data, type=ScheduleRecord).past
-    return None  # Written by a newer version: it begins anew, and repeats nothing.
+    return None  # Written by a newer version: start anew, and repeat nothing.

@@ -1,4 +1,4 @@
-"""The notices of a farm: its record in the store, and the wishes that others leave for it."""
+"""The control inbox of a farm: its record in the store, and the control requests to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poolhand.farm.records import (
 
 
 class ControlInbox:
-    """Writes and reads for one farm, on the keeper; everything may raise a StoreError."""
+    """Writes and reads for one farm, on the store thread; every method may raise a StoreError."""
 
     def __init__(self, station: StoreConnection, farm: str) -> None:
         self._station = station
@@ -34,7 +34,7 @@ class ControlInbox:
         self._written_at = 0.0
 
     async def tell(self, record: FarmRecord) -> None:
-        """Write the record down, if it says something new or the old one would soon be gone."""
+        """Write the record if it has changed, or if the stored one would soon expire."""
         says, now = _gist(record), self._now()
         if says == self._written and now - self._written_at < WRITE_EVERY:
             return
@@ -46,7 +46,7 @@ class ControlInbox:
         await self._station.keeper.ask(lambda: self._station.store.delete(self._key))
 
     async def grant(self, grant: Callable[[ControlRequest], Awaitable[ControlAnswer]]) -> None:
-        """Take all wishes, one after the other, and answer them."""
+        """Take all control requests, one after the other, and answer them."""
         for key in await self._station.keeper.ask(lambda: self._station.store.scan(self._wishes)):
             wish = await self._take(key)
             if wish is not None:
@@ -67,7 +67,7 @@ class ControlInbox:
 
 
 def _gist(record: FarmRecord) -> tuple[object, ...]:
-    """Return what of a record is news: not that time has passed."""
+    """Return the part of a record whose change is worth a write: no times."""
     workers = [
         (one.id, one.state, one.active, one.stuck, one.completed, one.failed, one.heard > 2.0)
         for one in record.workers

@@ -1,8 +1,8 @@
-"""The post of a worker process: a thread that shows its supervisor life, and hears its orders.
+"""The control thread of a worker process: sends heartbeats to the supervisor, receives its orders.
 
-It has a thread of its own, so that neither a module that takes long to import nor a job that blocks
-the event loop makes the worker look dead. When the supervisor is gone the worker is told to stop at
-once; when it only says nothing, to drain. What does not end in time is ended from here.
+It is a thread of its own, so that neither a slow import nor a job that blocks the event loop makes
+the worker look dead. When the supervisor has died, it stops the worker at once; when the supervisor
+is only silent, it drains the worker. It ends the process if that takes too long.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from poolhand.rules.job import Job
 from poolhand.rules.scaling.liveness import is_silent
 from poolhand.runtime import Runtime, resident_bytes
 
-LATE = 0.5  # seconds after the end of a grace, when a process that is still there is ended
-FAREWELL_SECONDS = 0.3  # for saying that what is cut short is not its own fault
-ORPHAN_SECONDS = 3.0  # what a worker has that lost its supervisor, to give its jobs back
-END_SECONDS = 2.0  # between the last word and the end of the process
-MOST_FINISHED = 50  # jobs told in one beat
+LATE = 0.5  # seconds after the grace at which a process that still runs exits hard
+FAREWELL_SECONDS = 0.3  # for the clean exit marker, which keeps attempts from being charged
+ORPHAN_SECONDS = 3.0  # for handing jobs back after the supervisor has died
+END_SECONDS = 2.0  # between the last message and a hard exit of the process
+MOST_FINISHED = 50  # finished jobs in one heartbeat
 SEND_SECONDS = 5.0
-LOOK_EVERY = 1.0  # whether the time has come to end, however rarely it beats
+LOOK_EVERY = 1.0  # most seconds between checks of the deadline, however long the interval
 
 
 class WorkerAtWork(Protocol):
-    """What can be seen of a worker from another thread."""
+    """The state of a worker that other threads may read."""
 
     @property
     def running(self) -> int: ...
@@ -68,7 +68,7 @@ class WorkerAtWork(Protocol):
 
 
 class Pulse:
-    """Notices, from outside, for how long an event loop has not turned."""
+    """Measures from another thread for how long an event loop has been blocked."""
 
     def __init__(self, loop: AbstractEventLoop, now: Callable[[], float]) -> None:
         self._loop = loop
@@ -76,12 +76,12 @@ class Pulse:
         self._asked_at: float | None = None
 
     def look(self) -> float:
-        """Return for how many seconds the loop has not answered, and ask it again if it has."""
+        """Return for how many seconds the loop has been blocked; start the next probe if not."""
         if self._asked_at is not None:
             return self._now() - self._asked_at
         self._asked_at = self._now()
         with suppress(RuntimeError):
-            # The loop is closed: nobody waits for it any more.
+            # A closed loop needs no watching.
             self._loop.call_soon_threadsafe(self._turn)
         return 0.0
 
@@ -90,7 +90,7 @@ class Pulse:
 
 
 class ControlThread:
-    """Speaks with the supervisor, on a thread of its own, from the first moment of the process."""
+    """Exchanges messages with the supervisor, on its own thread, from the process's start."""
 
     def __init__(self, link: socket.socket, runtime: Runtime) -> None:
         self._link = link
@@ -119,7 +119,7 @@ class ControlThread:
         Thread(target=self._serve, name="poolhand-post", daemon=True).start()
 
     def watch(self, *loops: AbstractEventLoop) -> None:
-        """Tell of these loops when they do not turn."""
+        """Report in heartbeats for how long these loops have been blocked."""
         self._pulses = [Pulse(loop, self._now) for loop in loops]
 
     def ready(
@@ -128,38 +128,38 @@ class ControlThread:
         on_stop: Callable[[Stop], None],
         farewell: Callable[[float], None],
     ) -> None:
-        """Tell that the worker takes jobs.
+        """Report that the worker claims jobs.
 
-        Called on the thread of the post: `on_stop` when it shall stop, `farewell` before the
-        process is ended under running code.
+        Both callbacks are called on the control thread: `on_stop` when the worker has to stop,
+        `farewell` before a hard exit with code still running.
         """
         self._on_stop = on_stop
         self._farewell = farewell
-        # Last: from here on it is not ended, but told to stop.
+        # Set last: from here on a Stop calls `on_stop` instead of exiting the process.
         self._worker = worker
         self._beat()
 
     def say(self, word: WorkerMessages) -> None:
-        """Send a word; from any thread. A supervisor that is gone hears nothing."""
+        """Send a message; from any thread. A closed pipe is ignored."""
         with self._sending:
             if self._open:
                 try:
                     self._link.sendall(packed(word))
                 except OSError:
-                    # Half of it may be sent: nothing that follows could be understood.
+                    # Half of it may be sent: later messages could not be decoded.
                     self._open = False
 
     def leave(self, grace: float | None, why: str) -> None:
-        """Have the worker stop, unless it does so before that; from any thread."""
+        """Stop the worker, unless it already stops within less; from any thread."""
         self._stop(Stop(self.employ.farm, grace, why))
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the worker was told to stop."""
+        """Whether the worker has been stopped."""
         return self._leaving is not None
 
     def end_soon(self) -> None:
-        """Have the process ended soon, whatever still keeps it."""
+        """Exit the process soon, even if something still runs."""
         self._ends_at = min(self._ends_at or float("inf"), self._now() + END_SECONDS)
 
     # The thread.
@@ -180,8 +180,8 @@ class ControlThread:
                 self._look(now)
 
     def _pause(self) -> float:
-        """Return how long nothing is to be done, unless something is heard."""
-        # Ended at the moment it has to: the supervisor kills soon after the end of a grace.
+        """Return how long to wait for messages before the next thing is due."""
+        # Exit exactly on time: the supervisor kills soon after the grace.
         due = min(self._beats_at, self._ends_at or self._beats_at)
         return max(0.0, min(LOOK_EVERY, due - self._now()))
 
@@ -217,28 +217,28 @@ class ControlThread:
 
     def _stop(self, stop: Stop) -> None:
         if stop.farm != self.employ.farm:
-            return  # Somebody else's.
+            return  # Meant for another farm.
         if self._leaving is not None and not _is_sooner(stop, self._leaving):
             return
         self._leaving = stop
         if stop.grace is not None:
             self._ends_at = self._now() + stop.grace + LATE
         if self._worker is None:
-            # Nothing runs yet, and nothing shall.
+            # No job runs yet.
             _exit()
         if self._on_stop is not None:
             self._on_stop(stop)
         self._beats_at = 0.0
 
     def _orphaned(self) -> None:
-        """Stop at once: who started this process is gone, and nobody else would end it."""
+        """Stop at once: the supervisor has died, and nothing else would end this process."""
         self._stop(Stop(self.employ.farm, 0.0, "the supervisor is gone"))
         self._ends_at = min(self._ends_at or float("inf"), self._now() + ORPHAN_SECONDS)
         self._open = self._hears = False
 
     def _look(self, now: float) -> None:
-        """Leave if the supervisor is silent, or if this process has come to an end of its own."""
-        # While this thread could not run, nobody could be heard.
+        """Leave if the supervisor is silent, or if this process has reached one of its limits."""
+        # Do not count the time in which this thread could not run and receive.
         self._heard_at += max(0.0, now - self._looked_at - 2 * self._interval)
         self._looked_at = now
         worker, settings = self._worker, self._settings
@@ -256,7 +256,7 @@ class ControlThread:
             self.leave(None, f"{settings.max_jobs_per_worker} jobs are done")
 
     def bye(self, word: Goodbye) -> None:
-        """Say the last words: how it stands at the end, and that all is written."""
+        """Send the last messages: a final heartbeat, and that all jobs are settled."""
         self._beat()
         self.say(word)
 
@@ -264,7 +264,7 @@ class ControlThread:
         worker, leaving = self._worker, self._leaving
         completed, failed = (0, 0) if worker is None else worker.attempts
         with self._beating:
-            # The last beat comes from another thread.
+            # The last heartbeat is sent by another thread.
             ended, self._told = self.history.newest(self._told, MOST_FINISHED)
         self.say(
             HeartbeatMessage(
@@ -302,7 +302,7 @@ def _is_sooner(new: Stop, old: Stop) -> bool:
 
 
 def _exit() -> None:
-    """End the process now: whatever it still runs goes back when its lease is taken."""
+    """Exit the process now: jobs it still runs go back to the queue when its lease is reaped."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -1,4 +1,4 @@
-"""The staff: all worker processes of a supervisor, kept at the number that is wanted."""
+"""The fleet: all worker processes of a supervisor, kept at the wanted number."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from poolhand.rules.scaling.liveness import Deaths, Verdict, came_up, died, judg
 from poolhand.rules.scaling.worker_count import Plan, Processes, held_text, plan, to_dismiss
 from poolhand.runtime import Runtime
 
-LOST_FOR = 3  # intervals without a look of our own, in which nobody could be heard
+LOST_FOR = 3  # heartbeat intervals without a check: this process was suspended meanwhile
 ANSWER_WITHIN = 5.0
-LAST_WORDS = 0.5  # seconds in which all that a dead process wrote is read
+LAST_WORDS = 0.5  # seconds for reading the last output of a dead process
 
 _log = logging.getLogger("poolhand")
 
 
 class Fleet:
-    """Starts, hears, watches and dismisses worker processes; on the loop of the supervisor.
+    """Starts, monitors and retires worker processes; lives on the supervisor's loop.
 
-    `on_death` is called when one dies that was not told to: its jobs are to be taken back.
+    `on_death` is called when a worker ends without having settled its jobs: its leases are to be
+    reaped.
     """
 
     def __init__(
@@ -76,16 +77,16 @@ class Fleet:
         self._asked: dict[int, asyncio.Future[Snapshot]] = {}
         self._looked_at = runtime.monotonic()
 
-    # What can be seen.
+    # State.
 
     @property
     def staying(self) -> list[WorkerHandle]:
-        """Those who are wanted, oldest first."""
+        """The workers that are to stay, oldest first."""
         return [one for one in self.hired.values() if one.stays]
 
     @property
     def ready(self) -> list[WorkerHandle]:
-        """Those of them who take jobs."""
+        """The staying workers that claim jobs."""
         return [one for one in self.staying if one.is_ready]
 
     @property
@@ -94,17 +95,17 @@ class Fleet:
 
     @property
     def slots(self) -> int:
-        """How many jobs can run at once in workers that take jobs, outgoing ones included."""
+        """How many jobs the workers that claim can run at once, outgoing workers included."""
         return sum(one.slots for one in self.hired.values() if one.is_ready and not one.is_leaving)
 
     @property
     def active(self) -> int:
-        """How many jobs run in those who stay."""
+        """How many jobs run in the staying workers."""
         return sum(one.beat.active for one in self.staying if one.beat is not None)
 
     @property
     def all_busy(self) -> bool:
-        """Whether all are here who are wanted, and none has a slot free."""
+        """Whether all wanted workers are ready and none has a free slot."""
         if len(self.ready) < self.wanted:
             return False
         stuck = sum(one.beat.stuck for one in self.ready if one.beat is not None)
@@ -112,15 +113,15 @@ class Fleet:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """How many attempts have ended, well and otherwise, in all workers there ever were."""
+        """How many attempts have succeeded and failed, in all workers since the start."""
         beats = [one.beat for one in self.hired.values() if one.beat is not None]
         completed = self._gone[0] + sum(beat.completed for beat in beats)
         return completed, self._gone[1] + sum(beat.failed for beat in beats)
 
-    # What is done.
+    # Operations.
 
     async def keep(self) -> None:
-        """Start missing workers and dismiss those that are too many, as `rules/scaling` says."""
+        """Start missing workers and retire surplus ones, as `rules/scaling` decides."""
         plan = self._plan()
         if plan.stop:
             active = [(one.id, one.beat.active if one.beat else 0) for one in self.staying]
@@ -129,7 +130,7 @@ class Fleet:
         self._hold(plan.held)
         starts = plan.start
         if starts and not self._closed and self._runtime.monotonic() >= self.starts_at:
-            # Where none comes up, one at a time is enough to see whether it does.
+            # While workers die before they are ready, start one at a time.
             if self._deaths.unready:
                 starts = int(all(one.is_ready for one in self.staying))
             for _ in range(starts):
@@ -137,7 +138,7 @@ class Fleet:
 
     @property
     def starts_at(self) -> float:
-        """From when on the next one may be started."""
+        """The earliest time at which the next worker may be started."""
         return may_start_at(self._deaths)
 
     def dismiss(self, hired: WorkerHandle, grace: float | None, why: str) -> None:
@@ -147,10 +148,10 @@ class Fleet:
         self.changed.set()
 
     async def renew(self) -> None:
-        """Replace each worker, one after the other.
+        """Replace every worker, one after the other.
 
-        An old one works until its replacement is ready. Without room for one more process it has to
-        end first: then the others are ready before the next one goes.
+        An old worker runs until its replacement is ready. Without room for one more process the old
+        one ends first; the next one is replaced only when the others are ready.
         """
         for old in self.staying:
             while self._awaits(old):
@@ -167,7 +168,7 @@ class Fleet:
                 self.dismiss(old, None, why)
 
     def _awaits(self, old: WorkerHandle) -> bool:
-        """Tell whether fewer workers than wanted are ready, while an old one is still there."""
+        """Return whether fewer workers than wanted are ready while the old one still exists."""
         return old.id in self.hired and not self._closed and len(self.ready) < self.wanted
 
     def _plan(self) -> Plan:
@@ -179,7 +180,7 @@ class Fleet:
         return Processes(staying, len(self.hired) - staying - leaving, leaving)
 
     def _hold(self, held: int) -> None:
-        """Note how many workers cannot be started yet; log it when that begins."""
+        """Record how many workers cannot be started yet; log it when that begins."""
         if held and not self.held and not self._closed:
             bounds = (self.settings.max_workers, self.settings.surge)
             why = held_text(*bounds, held, self._processes().leaving)
@@ -187,13 +188,14 @@ class Fleet:
         self.held = held
 
     def watch(self) -> None:
-        """Show life to everybody, and see to those who show none."""
+        """Ping all workers; terminate and then kill hung ones."""
         now = self._runtime.monotonic()
         away = now - self._looked_at - LOST_FOR * self.settings.heartbeat_interval_s
         self._looked_at = now
         for hired in list(self.hired.values()):
             if away > 0 and hired.heard_at is not None:
-                hired.heard_at = now  # It was us who stood still.
+                # This process was suspended, so missing heartbeats prove nothing.
+                hired.heard_at = now
             hired.look()
             hired.show_life()
             verdict, why = judge(hired.sight(), self.settings, now)
@@ -206,13 +208,13 @@ class Fleet:
                 hired.kill()
 
     def close(self, grace: float | None) -> None:
-        """Let nobody be started any more, and tell all to end within the grace."""
+        """Start no more workers, and stop all within the grace."""
         self._closed, self.held = True, 0
         for hired in list(self.hired.values()):
             self.dismiss(hired, grace, "the farm stops")
 
     async def snapshot(self, hired: WorkerHandle, after: int, limit: int) -> Snapshot | None:
-        """Return what a worker runs and has lately finished; None if it does not say."""
+        """Return a worker's running and recently finished jobs; None if it does not answer."""
         number = next(self._questions)
         future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._asked[number] = future
@@ -226,12 +228,12 @@ class Fleet:
             del self._asked[number]
 
     async def news(self) -> None:
-        """Wait until something has changed."""
+        """Wait for the next change of a worker."""
         self.changed.clear()
         await self.changed.wait()
 
     def trouble(self, text: str, worker: str | None = None, job: str | None = None) -> None:
-        """Tell everybody that something is wrong."""
+        """Record, log and emit a trouble."""
         text = text[:LONGEST_TEXT]
         self.troubles.append(Trouble(self._runtime.wall(), text, worker, job))
         place = f"farm {self._employ.farm}" if worker is None else f"worker {worker}"
@@ -256,7 +258,7 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._closed:
-            # Meanwhile: nothing runs there yet.
+            # The farm was stopped during the start; nothing runs in this worker yet.
             self.dismiss(hired, 0.0, "the farm stops")
 
     async def _attend(self, hired: WorkerHandle) -> None:
@@ -267,17 +269,17 @@ class Fleet:
             self._gone[1] += hired.beat.failed
         last_words = ""
         if self._hides:
-            # Not seen anywhere else: its end is told.
+            # Output is hidden: the trouble quotes the end of it.
             last_words = await asyncio.to_thread(self.relay.last, hired.id, LAST_WORDS)
         self._part(hired, last_words)
         self.changed.set()
 
     def _part(self, hired: WorkerHandle, last_words: str) -> None:
-        """Tell how a process has ended, and have its jobs taken back if that was not meant."""
+        """Report how a process has ended, and have its leases reaped if that was not planned."""
         beat = hired.beat
         if hired.leaving is not None and (hired.said_bye or hired.code == 0):
             if not hired.said_bye:
-                # It may have been ended under running code, which held its loop.
+                # Running code may have blocked its loop until the process exited.
                 if hired.cut_short is None and beat is not None and beat.jobs:
                     jobs = [Unfinished(job.id, job.name) for job in beat.jobs]
                     ids = tuple(job.id for job in beat.jobs)
@@ -288,7 +290,7 @@ class Fleet:
             done = (0, 0) if beat is None else (beat.completed, beat.failed)
             self._tell(events.ProcessEnded("", hired.id, *done, hired.handed_back))
             if hired.leaves_by_itself and not any(done):
-                # The next one may well do the same, for ever.
+                # Back off as after a death: the next worker may do the same, for ever.
                 self._deaths = died(self._deaths, True, self._runtime.monotonic())
                 self.trouble(f"worker {hired.id} has run nothing: {hired.leaving}", hired.id)
             return

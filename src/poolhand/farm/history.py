@@ -1,4 +1,4 @@
-"""What a worker has lately finished, for those who ask for a snapshot."""
+"""The history of a worker: its recently finished jobs, for snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BYTES = 256 * 1024  # of one page
 
 
 class History:
-    """The last jobs that ended, newest first when they are read; numbers never come twice."""
+    """The jobs that ended last; pages are newest first, numbers are never reused."""
 
     def __init__(self, most: int) -> None:
         self._jobs: deque[tuple[int, FinishedJob]] = deque(maxlen=most)
@@ -25,14 +25,14 @@ class History:
         self._jobs.append((self.count, job))
 
     def newest(self, since: int, most: int) -> tuple[tuple[FinishedJob, ...], int]:
-        """Return what came behind a number, oldest first, of that the newest; and the last one."""
-        # A list first: made in one go, while jobs go on ending on another thread.
+        """Return the newest jobs after a number, oldest first, and the last number."""
+        # Copy into a list in one step: another thread adds jobs meanwhile.
         kept = list(self._jobs)
         found = tuple(job for number, job in kept if number > since)
         return found[-most:], kept[-1][0] if kept else since
 
     def page(self, after: int, limit: int) -> tuple[tuple[FinishedJob, ...], int | None]:
-        """Return a page, newest first, from below the number `after` on (0: from the newest)."""
+        """Return a page, newest first, of jobs below the number `after` (0: from the newest)."""
         found: list[FinishedJob] = []
         size, last = 0, 0
         for number, job in reversed(list(self._jobs)):
@@ -53,7 +53,7 @@ class History:
 
 
 def finished(job: Job, worker: str) -> FinishedJob | None:
-    """Return what is told of a job that has ended."""
+    """Return the record of a job that has ended; None if it has not."""
     if job.finished_at is None:
         return None
     return FinishedJob(
@@ -70,7 +70,7 @@ def finished(job: Job, worker: str) -> FinishedJob | None:
 
 
 def running(jobs: Sequence[Job]) -> tuple[RunningJob, ...]:
-    """Return what is told of jobs that run."""
+    """Return the records of running jobs."""
     return tuple(
         RunningJob(job.id, job.name, job.pool, job.started_at, job.marks[-1] if job.marks else None)
         for job in jobs

@@ -1,8 +1,8 @@
-"""The relay: what worker processes write goes on to where their supervisor writes.
+"""The output relay: copies the output of worker processes to that of their supervisor.
 
-Line by line, each with its worker, and harmless to a terminal, however it was written: by a job,
-by a library, by a process that a job has started. It has a thread of its own, so that neither a
-terminal that stands still nor much output holds up the supervisor.
+It copies line by line, prefixes each line with its worker and escapes control characters, whether
+a job wrote it, a library or a process started by a job. It runs on a thread of its own, so that
+neither a blocked terminal nor much output delays the supervisor.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from threading import Condition, Thread
 from poolhand.rules.values.escape import complete_lines, safe
 
 CHUNK = 64 * 1024
-ROOM = 1024 * 1024  # bytes that a worker can write ahead of the relay
-LONGEST_LINE = 256 * 1024  # characters: room for the longest one of a job, spelled out
-LAST_OUTPUT = 1000  # characters of what a process wrote that are kept of it
+ROOM = 1024 * 1024  # bytes that a pipe buffers until the relay reads them
+LONGEST_LINE = 256 * 1024  # characters: enough for the longest line of a job, escaped
+LAST_OUTPUT = 1000  # characters kept of the output of each process
 CLOSE_WITHIN = 2.0
 STDOUT, STDERR = 1, 2
 
 
 class OutputStream:
-    """One pipe from a worker: its lines go to `target`, and their end is kept."""
+    """One pipe from a worker, whose lines go to `target`."""
 
     def __init__(self, worker: str, file: int, target: int) -> None:
         self.worker = worker
@@ -35,7 +35,7 @@ class OutputStream:
         self._held = ""
 
     def lines(self, data: bytes) -> list[str]:
-        """Return the lines that these bytes complete; without any, what is left."""
+        """Return the lines that these bytes complete; for no bytes (EOF), the unfinished line."""
         text = self._decoder.decode(data, final=not data)
         lines, self._held = complete_lines(self._held, text, LONGEST_LINE)
         if not data and self._held:
@@ -44,7 +44,7 @@ class OutputStream:
 
 
 class OutputRelay:
-    """Reads what all workers of a supervisor write; `shows` it, or only keeps its end."""
+    """Reads the output of all workers of a supervisor; `shows` it, or only keeps its end."""
 
     def __init__(self, shows: bool) -> None:
         self._shows = shows
@@ -55,7 +55,7 @@ class OutputRelay:
         self._closing = False
 
     def open(self, worker: str) -> tuple[int, int]:
-        """Return where the process of a worker writes its output and its errors."""
+        """Return the file descriptors for stdout and stderr of a worker process."""
         made: list[tuple[int, int]] = []
         try:
             for _ in range(2):
@@ -70,19 +70,19 @@ class OutputRelay:
         return made[0][1], made[1][1]
 
     def last(self, worker: str, within: float) -> str:
-        """Return the end of what a worker wrote that is gone, and forget it."""
+        """Return the last output of a worker that has ended, and forget it."""
         with self._changed:
             self._changed.wait_for(lambda: worker not in self._open, within)
             return self._ends.pop(worker, "").strip()
 
     def close(self) -> None:
-        """Show what has been written up to now, and end."""
+        """Show the output written so far, and end the thread."""
         self._closing = True
         if self._thread is not None:
-            # The thread may have seen that it is to end, and closed the other end of this pipe.
+            # The thread may have seen `_closing` already and closed the other end of this pipe.
             with suppress(OSError):
                 os.write(self._waker, b".")
-            # Not for ever: a terminal may stand still.
+            # With a timeout: a blocked terminal may hold the thread.
             self._thread.join(CLOSE_WITHIN)
             if not self._thread.is_alive():
                 _close(self._waker)
@@ -128,7 +128,7 @@ class OutputRelay:
             _write(stream.target, text)
         with self._changed:
             if not self._shows:
-                # Of what is shown nothing need be kept.
+                # Only hidden output is kept, for `last`.
                 kept = self._ends.get(stream.worker, "") + text
                 self._ends[stream.worker] = kept[-LAST_OUTPUT:]
             if not data:
@@ -143,7 +143,7 @@ class OutputRelay:
 def _write(target: int, text: str) -> None:
     data = memoryview(text.encode(errors="backslashreplace"))
     with suppress(OSError):
-        # Where nobody reads it any more it is lost, as it was when workers wrote it themselves.
+        # If the reader of our output is gone, the text is lost, as with direct writes.
         while data:
             data = data[os.write(target, data) :]
 

@@ -1,8 +1,8 @@
-"""What a supervisor and its worker processes say to each other, over a pipe between the two.
+"""The messages between a supervisor and its worker processes, over a pipe.
 
-A pipe, not the store: who watches over a worker must hear it while the store is away, and when one
-end of it dies the other knows at once. The tags are those of older versions: during an upgrade an
-older supervisor and a newer worker understand each other.
+A pipe, not the store: heartbeats must arrive while the store is unavailable, and when one end
+dies the other notices at once. The tags are those of older versions: during an upgrade an older
+supervisor and a newer worker can decode each other's messages.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from poolhand.farm.records import FinishedJob, RunningJob, Snapshot
 from poolhand.rules.scaling.farm_settings import FarmSettings
 
 _HEAD = Layout(">I")
-CHUNK = 65_536  # bytes that are read at once
+CHUNK = 65_536  # bytes per read
 
 
 class SupervisorMessage(Struct, frozen=True, tag=True):
-    """The root of what a supervisor says."""
+    """The base class of a supervisor's messages."""
 
 
 class Start(SupervisorMessage, frozen=True, tag="Employ"):
-    """The first word: which app to run, as whom, under which settings."""
+    """The first message: the app to run, the ids of farm and worker, and the settings."""
 
     app: str
     farm: str
@@ -36,11 +36,11 @@ class Start(SupervisorMessage, frozen=True, tag="Employ"):
 
 
 class Ping(SupervisorMessage, frozen=True, tag="Alive"):
-    """The supervisor shows life."""
+    """The supervisor is alive."""
 
 
 class Stop(SupervisorMessage, frozen=True, tag="Stop"):
-    """Take no more jobs, finish within `grace` seconds (None: however long that takes), and end."""
+    """Claim no more jobs, finish within `grace` seconds (None: without a limit), and exit."""
 
     farm: str
     grace: float | None
@@ -48,7 +48,7 @@ class Stop(SupervisorMessage, frozen=True, tag="Stop"):
 
 
 class SnapshotRequest(SupervisorMessage, frozen=True, tag="Ask"):
-    """Tell what runs and what has lately ended; the answer bears this number."""
+    """Send the running and recently finished jobs; the answer carries this number."""
 
     number: int
     after: int
@@ -56,11 +56,11 @@ class SnapshotRequest(SupervisorMessage, frozen=True, tag="Ask"):
 
 
 class WorkerMessage(Struct, frozen=True, tag=True):
-    """The root of what a worker says."""
+    """The base class of a worker's messages."""
 
 
 class HeartbeatMessage(WorkerMessage, frozen=True, tag="Beat"):
-    """A worker shows life, and tells how it is; `finished` are the newest since the last beat."""
+    """A worker's state; `finished` are the newest jobs that ended since the last heartbeat."""
 
     ready: bool
     leaving: str | None
@@ -75,34 +75,34 @@ class HeartbeatMessage(WorkerMessage, frozen=True, tag="Beat"):
 
 
 class TroubleReport(WorkerMessage, frozen=True, tag="Happened"):
-    """Something that the supervisor should know at once."""
+    """A trouble that the supervisor reports at once."""
 
     text: str
     job: str | None = None
 
 
 class CutShort(WorkerMessage, frozen=True):
-    """The worker has to end while jobs run: those that are handed back, and what is said of all."""
+    """The worker ends while jobs run: the ids of those handed back, and a text about all."""
 
     handed_back: tuple[str, ...]
     text: str
 
 
 class StartFailed(WorkerMessage, frozen=True, tag="Failed"):
-    """The worker cannot work, and ends."""
+    """The worker cannot start, and exits."""
 
     text: str
 
 
 class SnapshotAnswer(WorkerMessage, frozen=True, tag="Answer"):
-    """What was asked for."""
+    """The answer to a SnapshotRequest."""
 
     number: int
     snapshot: Snapshot
 
 
 class Goodbye(WorkerMessage, frozen=True, tag="Bye"):
-    """All is written; the process ends."""
+    """All jobs are settled; the process exits."""
 
     completed: int
     failed: int
@@ -122,13 +122,13 @@ _worker_messages: msgspec.msgpack.Decoder[WorkerMessages] = msgspec.msgpack.Deco
 
 
 def packed(message: SupervisorMessages | WorkerMessages) -> bytes:
-    """Return a message as it goes through the pipe."""
+    """Return a message as bytes for the pipe: its length, then its body."""
     body = _encoder.encode(message)
     return _HEAD.pack(len(body)) + body
 
 
 class MessageBuffer(msgspec.Struct):
-    """Makes messages of the bytes that come, however they were cut."""
+    """Splits received bytes into messages, wherever the reads were cut."""
 
     _bytes: bytearray = msgspec.field(default_factory=bytearray)
 

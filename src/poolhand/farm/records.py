@@ -1,7 +1,8 @@
-"""The roster: what a farm writes down of itself in the store, and what others wish of it.
+"""The records of a farm in the store: its state, control requests to it, and their answers.
 
-A supervisor writes its record as a document that is gone soon after it: every face reads the same
-counts. Who wants something of a farm leaves a wish; a signal says that there is one.
+A supervisor writes its state as a document that expires soon after the supervisor ends: every
+interface reads the same counts. An operator controls a farm by writing a control request; a signal
+announces it.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from msgspec import Struct
 from poolhand.rules.job import Fault, Status
 from poolhand.rules.values.plain import PlainView
 
-FARMS = "farm/"  # the record of each, by its id
-WISHES = "farm-wish/"  # what is wished of each, by the id of the farm, then of the wish
-ANSWERS = "farm-answer/"  # by the id of the wish
-TOPIC = "farm"  # the signal that something is wished, or answered
-KEEP = 15.0  # seconds that a record stays without being written again
-WRITE_EVERY = KEEP / 5  # at most that long after the last time a supervisor writes it again
-SILENT_AFTER = 2.5 * WRITE_EVERY  # a record that is older has probably lost its supervisor
+FARMS = "farm/"  # farm records, by the id of the farm
+WISHES = "farm-wish/"  # control requests, by the id of the farm, then of the request
+ANSWERS = "farm-answer/"  # answers, by the id of the request
+TOPIC = "farm"  # the signal for a new request or answer
+KEEP = 15.0  # seconds until a record expires that is not written again
+WRITE_EVERY = KEEP / 5  # most seconds between two writes of a supervisor's record
+SILENT_AFTER = 2.5 * WRITE_EVERY  # the supervisor of an older record has probably died
 KEEP_WISH = 60.0
-MOST_JOBS = 50  # of a worker that stand in a record; the rest is only counted
+MOST_JOBS = 50  # running jobs listed per worker in a record; the rest is only counted
 MOST_TROUBLES = 20
 LONGEST_TEXT = 2_000
 
 
 class WorkerState(StrEnum):
-    """Where a worker process is in its life; a leaving one takes no more jobs."""
+    """The state of a worker process; a leaving one claims no more jobs."""
 
     STARTING = "starting"
     READY = "ready"
@@ -39,7 +40,7 @@ class WorkerState(StrEnum):
 
 
 class FarmState(StrEnum):
-    """Where a farm is in its life."""
+    """The state of a farm."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -47,7 +48,7 @@ class FarmState(StrEnum):
 
 
 class RunningJob(PlainView, frozen=True, gc=False):
-    """A job that runs in a worker."""
+    """A job running in a worker."""
 
     id: str
     name: str
@@ -57,7 +58,7 @@ class RunningJob(PlainView, frozen=True, gc=False):
 
 
 class FinishedJob(PlainView, frozen=True, gc=False):
-    """A job as its worker saw it end: over, or to be tried again."""
+    """A job whose attempt ended in a worker: finished, or to be retried."""
 
     id: str
     name: str
@@ -73,9 +74,9 @@ class FinishedJob(PlainView, frozen=True, gc=False):
 class WorkerRecord(PlainView, frozen=True):
     """A worker process as its supervisor knows it.
 
-    `heard` is how many seconds ago it last showed life, `blocked` for how many its event loop has
-    not turned. `memory` is in bytes. `completed` and `failed` count attempts. `leaving_at` is since
-    when it takes no more jobs, or has been found hung.
+    `heard` is the seconds since its last message, `blocked` the seconds for which its event loop
+    has been blocked. `memory` is in bytes. `completed` and `failed` count attempts. `leaving_at` is
+    when it stopped claiming, or was found hung.
     """
 
     id: str
@@ -96,7 +97,7 @@ class WorkerRecord(PlainView, frozen=True):
 
 
 class Trouble(PlainView, frozen=True):
-    """Something that went wrong in a farm, in one line; a job may be to blame."""
+    """A problem of a farm, in one line, with the job that may have caused it."""
 
     at: datetime
     text: str
@@ -107,12 +108,12 @@ class Trouble(PlainView, frozen=True):
 class FarmRecord(PlainView, frozen=True):
     """A farm: its bounds, its load and its workers.
 
-    `demand` is how many jobs could run now, those that do included; `capacity` how many its ready
-    workers can run at once. `wanted` is the number of workers that follows, which an `external`
-    farm only tells. `completed` and `failed` count the attempts of all workers it ever had.
+    `demand` is how many jobs could run now, running ones included; `capacity` how many its ready
+    workers can run at once. `wanted` is the resulting number of workers, which an `external` farm
+    only reports. `completed` and `failed` count the attempts of all its workers since its start.
     `surge` is how many processes it may have beyond the maximum, `held` how many wanted workers
     it cannot start until leaving ones have ended.
-    `pools` are those it serves; None: a record of an older version, which does not say.
+    `pools` are those it serves; None in a record of an older version, which lacks the field.
     `age` is how many seconds ago the record was written, by the store's clock; its reader sets it.
     """
 
@@ -142,21 +143,21 @@ class FarmRecord(PlainView, frozen=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether its supervisor has not written for so long that it is probably gone."""
+        """Whether the record is so old that its supervisor has probably died."""
         return self.age >= SILENT_AFTER
 
 
 class ControlKind(StrEnum):
-    """What can be wished of a farm; of one worker, if it is named: drain and snapshot."""
+    """The kinds of control requests; drain and snapshot may name one worker."""
 
-    DRAIN = "drain"  # finish what runs, then end; a worker is replaced
-    RESTART = "restart"  # put a new worker in the place of each, one after the other
-    BOUNDS = "bounds"  # other numbers of workers, at least and at most
-    SNAPSHOT = "snapshot"  # tell what runs and what has lately ended
+    DRAIN = "drain"  # finish the running jobs, then end; a single worker is replaced
+    RESTART = "restart"  # replace every worker by a new one, one after the other
+    BOUNDS = "bounds"  # set the minimum and maximum number of workers
+    SNAPSHOT = "snapshot"  # return the running and recently finished jobs
 
 
 class ControlRequest(Struct, frozen=True):
-    """What somebody wants of a farm."""
+    """A request of an operator to a farm."""
 
     id: str
     kind: ControlKind
@@ -169,9 +170,9 @@ class ControlRequest(Struct, frozen=True):
 
 
 class Snapshot(PlainView, frozen=True):
-    """What a farm, or one of its workers, runs and has lately finished, newest first.
+    """The running and recently finished jobs of a farm or of one worker, newest first.
 
-    `finished` is a page; `after` goes on behind it, None at the end.
+    `finished` is a page; `after` is the cursor of the next one, None at the end.
     """
 
     farm: str
@@ -182,7 +183,7 @@ class Snapshot(PlainView, frozen=True):
 
 
 class ControlAnswer(PlainView, frozen=True):
-    """What came of a wish: a sentence, and what was asked for."""
+    """The answer to a control request: a sentence, and the snapshot if one was requested."""
 
     done: bool
     text: str
@@ -197,7 +198,7 @@ def write(record: FarmRecord | ControlRequest | ControlAnswer) -> bytes:
 
 
 def read(data: bytes, kind: type[T]) -> T | None:
-    """Return what was written, None for what a newer version wrote that cannot be read here."""
+    """Return the record; None if a newer version wrote it and this one cannot decode it."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:

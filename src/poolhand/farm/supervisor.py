@@ -1,7 +1,7 @@
-"""The supervisor: runs worker processes over a store, watches, scales and stops them.
+"""The supervisor: starts worker processes, monitors, scales and stops them.
 
-It decides nothing by itself: how many workers there shall be is said by `rules/scaling`, who is
-hung by `rules/vigil`. It runs no job.
+It only carries out decisions: `rules/scaling/worker_count` decides how many workers are wanted,
+`rules/scaling/liveness` decides which worker is hung. It runs no job itself.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from poolhand.rules.scaling.worker_count import CapWatch, Load, Trend, decide, r
 from poolhand.runtime import Runtime
 
 UP_WITHIN = 15.0
-# After the end of a grace, when those are told who are still there, and when they are killed:
-# behind the moment at which they end by themselves, within the second that a stop may take.
+# Seconds after the grace at which workers still alive get SIGTERM, and then SIGKILL. Both come
+# after the moment at which workers exit by themselves, and within the second a stop may take.
 TERM_AFTER, KILL_AFTER = 0.7, 0.9
 AGAIN_AFTER = 1.0
-TELL_EVERY = 1.0  # at most, between two looks at whether the record has to be written
-MOST_NAMED = 20  # jobs that the event of a farm that has ended names
-LAST_WRITE = 0.5  # seconds for taking back the record of a farm that has ended
+TELL_EVERY = 1.0  # most seconds between two checks whether the record has to be written
+MOST_NAMED = 20  # jobs listed in the FarmStopped event
+LAST_WRITE = 0.5  # seconds for deleting the record of a stopped farm
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger("poolhand")
 
 
 class SupervisedApp(Protocol):
-    """The app whose jobs are run."""
+    """The part of an App that a supervisor uses."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -67,9 +67,9 @@ class SupervisedApp(Protocol):
 
 
 class Supervisor:
-    """One farm, from its start to its end; on the main thread, which starts the processes.
+    """One farm, from start to stop; lives on the main thread, which starts the processes.
 
-    `stop`, `renew` and `drain` may be called from signal handlers of the loop.
+    `stop`, `renew` and `end_within` may be called from signal handlers of the loop.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Supervisor:
         return self._stopping.is_set()
 
     async def run(self) -> None:
-        """Run the farm until it is told to stop, and all is over."""
+        """Run the farm until a stop is requested and all workers have ended."""
         self._loop = asyncio.get_running_loop()
         self._station = station = await self._app.station()
         self._notices = ControlInbox(station, self.id)
@@ -137,21 +137,21 @@ class Supervisor:
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(LAST_WRITE):
                 await self._notices.withdraw()
-                # What was cut short under its code is free now.
+                # Reap killed workers, so that their unfinished jobs can be claimed at once.
                 await station.reap()
         await self._app.close()
         handed_back = tuple(self._staff.handed_back[:MOST_NAMED])
         self._tell(events.FarmStopped("", self.id, *self._staff.totals, handed_back))
 
     def stop(self, fast: bool = False) -> None:
-        """Stop within the grace; `fast`, or asked again, at once: what runs goes back."""
-        # A drain that takes as long as it takes is not the first time.
+        """Stop within the grace; with `fast`, or at the second call, hand running jobs back now."""
+        # A drain without a time limit does not count as the first call.
         again = self._ends_at is not None
         grace = 0.0 if fast or again else self.settings.worker_shutdown_grace_s
         self.end_within(grace)
 
     def end_within(self, grace: float | None) -> None:
-        """Take no more jobs, and end when those that run are over, or after the grace."""
+        """Claim no more jobs; end when the running ones have ended, or after the grace."""
         ends_at = None if grace is None else self._now() + grace
         if self._ends_at is None or (ends_at is not None and ends_at < self._ends_at):
             self._ends_at = ends_at
@@ -161,12 +161,12 @@ class Supervisor:
         self._stopping.set()
 
     def renew(self) -> None:
-        """Put a new worker in the place of each, one after the other."""
+        """Replace every worker by a new one, one after the other."""
         if self._renewing is None or self._renewing.done():
             self._renewing = self._start(self._staff.renew)
 
     def record(self) -> FarmRecord:
-        """Return what is told of this farm, everywhere."""
+        """Return this farm's record, which every interface shows."""
         now, settings = self._now(), self.settings
         host, _, pid, _ = self._app.runtime.identity()
         completed, failed = self._staff.totals
@@ -209,23 +209,23 @@ class Supervisor:
             self.state = FarmState.RUNNING
 
     async def _watch(self) -> None:
-        """Show life, and see who does not."""
+        """Ping the workers, and replace those that are hung."""
         while True:
             self._staff.watch()
             await asyncio.sleep(self.settings.heartbeat_interval_s)
 
     async def _tell_how_it_is(self) -> None:
-        # By itself: a store that is away must not keep anybody from showing life.
+        # A loop of its own: an unavailable store must not delay the pings.
         while True:
             with suppress(StoreError):
                 await self._notices.tell(self.record())
-            # However rarely life is shown: a record that is not written again looks abandoned.
+            # Capped even with a long heartbeat interval: a stale record looks abandoned.
             await asyncio.sleep(min(TELL_EVERY, self.settings.heartbeat_interval_s))
 
     async def _scale(self) -> None:
-        """Look at the load and want as many workers as it asks for."""
+        """Read the load and set the wanted number of workers accordingly."""
         while not self._stopping.is_set():
-            # A store that does not answer skips a look: nobody is started or dismissed blindly.
+            # Skip this round if the store does not answer: never scale without figures.
             with suppress(StoreError):
                 self._look(await self._pools())
             await asyncio.sleep(self.settings.scale_check_interval_s)
@@ -266,15 +266,15 @@ class Supervisor:
             )
 
     def _own(self, running: int, startable: int) -> int:
-        """Return how many of the jobs that run are ours: what other farms run is no load here."""
+        """Return how many running jobs belong to this farm: those of other farms are no load."""
         told = self._staff.active
         if not startable:
             return told
-        # While jobs wait, whoever can run them does, or is about to; beats tell it a little later.
+        # While jobs wait, free workers are claiming them; heartbeats report that a little later.
         return max(told, min(running, self._staff.capacity))
 
     async def _keep(self) -> None:
-        """Have as many workers as are wanted, at every news."""
+        """Start and retire workers until their number is the wanted one, after every change."""
         while not self._stopping.is_set():
             await self._staff.keep()
             waits = self._staff.starts_at - self._now()
@@ -292,7 +292,7 @@ class Supervisor:
             self._wished.clear()
 
     async def _go_on(self, work: Work) -> None:
-        """Do something for as long as the farm lives; when it fails, tell and begin anew."""
+        """Run a loop for as long as the farm lives; when it fails, log it and restart it."""
         while True:
             try:
                 await work()
@@ -352,7 +352,7 @@ class Supervisor:
         return ControlAnswer(True, f"{least} to {most} workers")
 
     async def _come_to_an_end(self) -> None:
-        """Wait for all workers; tell and then kill those who are there after the grace."""
+        """Wait for all workers; after the grace terminate, then kill, the remaining ones."""
         for after, blow in ((TERM_AFTER, WorkerHandle.terminate), (KILL_AFTER, WorkerHandle.kill)):
             await self._gone_by(after)
             for hired in list(self._staff.hired.values()):
@@ -360,7 +360,7 @@ class Supervisor:
         await self._gone_by(None)
 
     async def _gone_by(self, after: float | None) -> None:
-        """Wait until all are gone, or so many seconds are over after the end, which may move."""
+        """Wait for all workers, at most until `after` seconds past the deadline, which may move."""
         while self._staff.hired:
             left = None
             if self._ends_at is not None and after is not None:
@@ -376,10 +376,10 @@ class Supervisor:
             self._station.look_for_dead()
 
     def _hint(self) -> None:
-        """Hear that something is wished; on the keeper's loop."""
+        """Note that a control request may have arrived; called on the store thread's loop."""
         assert self._loop is not None
         with suppress(RuntimeError):
-            # The loop is closed: nobody grants anything any more.
+            # The loop is closed: the farm handles no more requests.
             self._loop.call_soon_threadsafe(self._wished.set)
 
     def _start(self, work: Work) -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""A worker process as its supervisor knows it: started, heard, told to leave, seen to be gone."""
+"""The supervisor's handle on one worker process: start it, exchange messages, stop it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from poolhand.farm.records import WorkerRecord, WorkerState
 from poolhand.rules.scaling.liveness import LivenessFacts
 
 ENTRY = "poolhand.worker_process"
-GONE_EVERY = 0.02  # how often it is seen whether a process that closed its pipe has ended
-GONE_WITHIN = 5.0  # after which it is killed
+GONE_EVERY = 0.02  # seconds between polls of a process that has closed its pipe
+GONE_WITHIN = 5.0  # seconds until such a process is killed
 
 
 class WorkerHandle:
-    """One worker process and the pipe to it; lives on the loop of the supervisor.
+    """One worker process and the pipe to it; lives on the supervisor's loop.
 
-    `outgoing`: it works on until another has taken its place.
+    An `outgoing` worker runs on until its replacement is ready.
     """
 
     def __init__(self, employ: Start, now: float, wall: datetime) -> None:
@@ -66,7 +66,7 @@ class WorkerHandle:
         self._writer: StreamWriter | None = None
 
     async def start(self, relay: OutputRelay) -> None:
-        """Start the process; on the main thread, as a fork of another may hold strange locks."""
+        """Start the process; on the main thread, as a fork from another may copy held locks."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -81,7 +81,7 @@ class WorkerHandle:
     async def listen(
         self, hear: Callable[[WorkerHandle, WorkerMessages], None], now: Callable[[], float]
     ) -> None:
-        """Hear what it says until it is gone."""
+        """Receive its messages until the process has ended."""
         assert self._reader is not None
         inbox = MessageBuffer()
         try:
@@ -90,9 +90,9 @@ class WorkerHandle:
                 for word in inbox.from_worker(data):
                     hear(self, word)
         except OSError:
-            pass  # Its end of the pipe is gone.
+            pass  # The worker's end of the pipe is closed.
         except msgspec.MsgspecError as error:
-            # Another version of poolhand, or a job that has found the pipe.
+            # Another version of poolhand, or a job that wrote to the pipe.
             self.failure = f"it said what nobody understands: {error}"
             self.kill()
         self.code = await self._ended()
@@ -100,7 +100,7 @@ class WorkerHandle:
         self._writer.close()
 
     async def _ended(self) -> int:
-        """Wait for the end of a process that says nothing more."""
+        """Wait for the exit of a process that has closed its pipe; kill it if that takes long."""
         assert self._process is not None
         looks = 0
         while (code := self._process.poll()) is None:
@@ -111,16 +111,16 @@ class WorkerHandle:
         return code
 
     def look(self) -> None:
-        """Hang up if the process has ended, though what it has started holds on to its pipe."""
+        """Close the pipe if the process has ended while a child of it keeps the pipe open."""
         if self._process is None or self._writer is None or self._process.poll() is None:
             return
         if self._seen_dead:
             self._writer.transport.abort()
-        # At the second look: its last words have been heard by then.
+        # Close at the second look: by then its last messages have been read.
         self._seen_dead = True
 
     def tell(self, order: SupervisorMessages) -> None:
-        """Send it an order; one that is gone hears nothing."""
+        """Send a message; a closed pipe is ignored."""
         if self._writer is not None and not self._writer.is_closing():
             with suppress(OSError):
                 self._writer.write(packed(order))
@@ -129,12 +129,12 @@ class WorkerHandle:
         self.tell(Ping())
 
     def leaves(self, why: str, now: float) -> None:
-        """Note that it takes no more jobs; the first reason counts."""
+        """Record that it claims no more jobs; the first reason counts."""
         if self.leaving is None:
             self.leaving, self.leaving_at = why, now
 
     def dismiss(self, grace: float | None, why: str, now: float) -> None:
-        """Tell it to take no more jobs, finish what runs, and end."""
+        """Send the order to claim no more jobs, finish the running ones, and exit."""
         self.leaves(why, now)
         self.tell(Stop(self._employ.farm, grace, why))
 
@@ -149,7 +149,7 @@ class WorkerHandle:
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self.code is None:
-            # Its poll knows whether the number is still that of our child.
+            # send_signal polls first, so it never signals a reused pid.
             self._process.send_signal(number)
 
     @property
@@ -158,12 +158,12 @@ class WorkerHandle:
 
     @property
     def stays(self) -> bool:
-        """Whether it is one of those that are wanted: it works, or will soon."""
+        """Whether it counts towards the wanted number: it is neither leaving nor outgoing."""
         return not self.is_leaving and not self.outgoing
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it takes no more jobs and its process is still there."""
+        """Whether it claims no more jobs while its process still exists."""
         return self.leaving is not None or self.told_at is not None
 
     @property
@@ -183,7 +183,7 @@ class WorkerHandle:
         return WorkerState.READY if self.is_ready else WorkerState.STARTING
 
     def record(self, now: float) -> WorkerRecord:
-        """Return what is told of it."""
+        """Return its part of the farm's record."""
         beat = self.beat or _NOTHING
         heard_at = self.started_at if self.heard_at is None else self.heard_at
         return WorkerRecord(
@@ -213,13 +213,13 @@ def _spawn(pipe: int, id: str, relay: OutputRelay) -> subprocess.Popen[bytes]:
     output, errors = relay.open(id)
     try:
         return subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs
-            # The id is for those who list processes.
+            # The id is an argument so that `ps` shows it.
             [sys.executable, "-m", ENTRY, str(pipe), id],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
             pass_fds=[pipe],
-            # Ctrl-C in a terminal is for the supervisor alone.
+            # A group of its own: Ctrl-C in a terminal must reach the supervisor alone.
             process_group=0,
         )
     finally:

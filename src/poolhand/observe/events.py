@@ -1,4 +1,4 @@
-"""Events: the closed list of what poolhand tells, and the one way to hear it."""
+"""Events: the complete list of events that poolhand emits, and how to subscribe to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PoolStarted(Event, frozen=True):
 
 
 class PoolResized(Event, frozen=True):
-    """The pool has another number of slots; `why` is "asked", or what the autoscaler saw."""
+    """The number of slots changed; `why` is "asked", or the observation of the autoscaler."""
 
     before: int
     after: int
@@ -51,7 +51,7 @@ class DrainStarted(Event, frozen=True):
 
 
 class DrainSlow(Event, frozen=True):
-    """More than 80 % of the drain's time is gone and work is left."""
+    """More than 80 % of the drain's time has passed and work is left."""
 
     waiting: int
     running: int
@@ -86,7 +86,7 @@ class JobSubmitted(Event, frozen=True):
 
 
 class JobJoined(Event, frozen=True):
-    """A submit met its own idempotency key and got the job that is already there."""
+    """A submit with a known idempotency key returned the existing job."""
 
     job: Job
 
@@ -130,7 +130,7 @@ class SubmitRefused(Event, frozen=True):
 
 
 class SlotStuck(Event, frozen=True):
-    """A job that is over still occupies its slot: its code does not stop."""
+    """A finished job still occupies its slot: its code does not stop."""
 
     job: Job
     slot: str
@@ -158,7 +158,7 @@ class WorkerBound(Event, frozen=True):
 
 
 class PoisonSuspected(Event, frozen=True):
-    """Attempts go on failing and nothing completes."""
+    """Attempts keep failing and none completes."""
 
     completed: int
     failed: int
@@ -172,7 +172,7 @@ class QueueHigh(Event, frozen=True):
 
 
 class ExecutorSmall(Event, frozen=True):
-    """Calls of busy jobs wait for a thread of the loop's default executor, which is smaller."""
+    """Calls of busy jobs wait for a thread: the loop's default executor is too small."""
 
     threads: int
     waiting: int
@@ -180,7 +180,7 @@ class ExecutorSmall(Event, frozen=True):
 
 
 class WorkerVanished(Event, frozen=True):
-    """What ran a job is gone without having ended it: its process, or its task."""
+    """The process or task that ran a job is gone without having ended the job."""
 
     job: Job
     slot: str
@@ -188,10 +188,10 @@ class WorkerVanished(Event, frozen=True):
 
 
 class LoopBlocked(Event, frozen=True):
-    """The event loop has not turned for `seconds` and still does not.
+    """The event loop has not turned for `seconds` and is still blocked.
 
-    Told at once, by the thread that watches the loop. `job` is the one whose code blocks it, None
-    when it is no job's; `stack` is where that code is, innermost call last.
+    Emitted at once, by the thread that watches the loop. `job` is the job whose code blocks it,
+    None if it is no job's code; `stack` is where that code is, innermost call last.
     """
 
     job: Job | None
@@ -207,16 +207,16 @@ class CallbackFailed(Event, frozen=True):
 
 
 class JobSetAside(Event, frozen=True):
-    """A worker leaves a job to others, as it lacks what the cause names; once for each cause."""
+    """A worker leaves a job to others because it lacks what `cause` names; once per cause."""
 
     job: Job
     cause: str
     hint: str = ""
-    served: bool = False  # another connected worker has its task: nothing is wrong
+    served: bool = False  # another connected worker has its task, so this is no problem
 
 
 class LeaseLost(Event, frozen=True):
-    """A job that runs here is no longer ours: it is stopped, and its result will not count."""
+    """This process lost the lease of a running job: the job is stopped, its result ignored."""
 
     job: Job
 
@@ -230,20 +230,20 @@ class OwnerReaped(Event, frozen=True):
 
 
 class SessionFreed(Event, frozen=True):
-    """A session was closed though no job held it; its next turn goes on."""
+    """A session was blocked although no job held it; it was released and its next turn can run."""
 
     session: str
 
 
 class StoreTrouble(Event, frozen=True):
-    """Something that keeps stored jobs going fails for now; it is tried again."""
+    """An operation that stored jobs depend on fails for now; it is retried."""
 
     what: str
     error: str
 
 
 class FarmStarted(Event, frozen=True):
-    """A supervisor begins; `pool` is empty, as in all events of a farm."""
+    """A supervisor starts; `pool` is empty, as in all events of a farm."""
 
     farm: str
     app: str
@@ -253,7 +253,7 @@ class FarmStarted(Event, frozen=True):
 
 
 class FarmScaled(Event, frozen=True):
-    """Another number of worker processes is wanted."""
+    """The target number of worker processes changed."""
 
     before: int
     after: int
@@ -261,7 +261,7 @@ class FarmScaled(Event, frozen=True):
 
 
 class FarmTrouble(Event, frozen=True):
-    """Something is wrong in a farm, in one line; a worker or a job may be to blame."""
+    """A problem in a farm, in one line, with the worker or job concerned, if any."""
 
     text: str
     worker: str | None = None
@@ -269,7 +269,7 @@ class FarmTrouble(Event, frozen=True):
 
 
 class FarmStopping(Event, frozen=True):
-    """No more jobs are taken; what runs has `grace` seconds to end, or as long as it takes."""
+    """The farm claims no more jobs; running jobs have `grace` seconds to end, None: no limit."""
 
     farm: str
     grace: float | None
@@ -283,28 +283,28 @@ class FarmStopped(Event, frozen=True):
 
 
 class ProcessStarted(Event, frozen=True):
-    """A worker process begins."""
+    """A worker process starts."""
 
     worker: str
     pid: int
 
 
 class ProcessReady(Event, frozen=True):
-    """A worker process takes jobs, so many seconds after its start."""
+    """A worker process is ready to claim jobs, that many seconds after its start."""
 
     worker: str
     seconds: float
 
 
 class ProcessLeaving(Event, frozen=True):
-    """A worker process takes no more jobs and ends when those that run are over."""
+    """A worker process claims no more jobs and ends when its running jobs are over."""
 
     worker: str
     why: str
 
 
 class ProcessEnded(Event, frozen=True):
-    """A worker process is gone, as it was told to."""
+    """A worker process ended as requested."""
 
     worker: str
     completed: int
@@ -316,10 +316,10 @@ Subscriber = Callable[[Event], None]
 
 
 class Tracer(Protocol):
-    """What a trace needs beyond events: the contexts of submitters and of runs.
+    """The hooks that tracing needs besides events: the contexts of submitters and of runs.
 
-    Contexts are not entered. `submitted` is told of every job that got a record, `started` of every
-    attempt before its code begins; `luggage` is what a run in another process takes along.
+    Contexts are not entered. `submitted` is called for every job with a record, `started` for every
+    attempt before its code begins; `luggage` is the trace context for a run in another process.
     """
 
     def submitted(self, job: Job, context: Context, at: datetime, blocked: bool) -> None: ...
@@ -332,18 +332,18 @@ class Tracer(Protocol):
 
 
 class Events:
-    """Hands every event to every subscriber; unless `live`, callers do not even build one."""
+    """Calls every subscriber with every event; unless `live`, callers do not build events."""
 
     __slots__ = ("_subscribers", "live", "reported", "tracer")
 
     def __init__(self) -> None:
         self.live = False
         self.tracer: Tracer | None = None
-        self.reported: tuple[tuple[type[Event], ...], ...] = ()  # what subscribers log
+        self.reported: tuple[tuple[type[Event], ...], ...] = ()  # types that subscribers log
         self._subscribers: tuple[tuple[object, Subscriber], ...] = ()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` with each event from now on; returns the way to end that."""
+        """Call `subscriber` with each event from now on; return a function that ends this."""
         _check(subscriber)
         mark = object()
         self._subscribers = (*self._subscribers, (mark, subscriber))
@@ -356,7 +356,7 @@ class Events:
         return unsubscribe
 
     def trace(self, tracer: Tracer) -> Callable[[], None]:
-        """Let `tracer` see the contexts of jobs from now on; returns the way to end that."""
+        """Pass the contexts of jobs to `tracer` from now on; return a function that ends this."""
         if self.tracer is not None:
             raise UsageError("these events are already traced; end that first")
         self.tracer = tracer
@@ -379,8 +379,8 @@ class Events:
             except KeyboardInterrupt:
                 raise
             except BaseException:
-                # A listener that breaks must not break the work it listens to. The event is not
-                # shown whole: what a job returned is not for logs.
+                # A failing subscriber must not break the work it observes. The event is not logged
+                # in full: the results of jobs do not belong in logs.
                 name = type(event).__name__
                 logging.getLogger("poolhand").exception("a subscriber failed on %s", name)
 

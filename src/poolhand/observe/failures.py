@@ -1,7 +1,7 @@
-"""Failures on the logger "poolhand", without a subscriber: what goes wrong is visible by default.
+"""Log failures on the logger "poolhand" by default, without a subscriber.
 
-Nothing is configured here: where the program has no logging of its own, Python writes warnings and
-errors to stderr. Lines that a subscriber logs already, such as `log_events`, are left to it.
+Nothing is configured here: if the program does not configure logging, Python writes warnings and
+errors to stderr. Lines that a subscriber such as `log_events` already logs are not repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 
 
 def report(events: Events, kinds: tuple[type[Event], ...]) -> Callable[[], None]:
-    """Note that a subscriber logs events of these types; returns the way to end that."""
+    """Record that a subscriber logs events of these types; return a function that undoes it."""
     events.reported = (*events.reported, kinds)
 
     def end() -> None:
@@ -35,7 +35,7 @@ def report(events: Events, kinds: tuple[type[Event], ...]) -> Callable[[], None]
 
 
 def is_reported(events: Events, kind: type[Event]) -> bool:
-    """Tell whether a subscriber logs events of a type."""
+    """Return whether a subscriber logs events of a type."""
     return any(issubclass(kind, kinds) for kinds in events.reported)
 
 
@@ -46,10 +46,10 @@ def warn(text: str, kind: type[Event] | None = None, events: Events | None = Non
 
 
 class FailureLog:
-    """Logs failed attempts, dead jobs and lost leases of one worker or pool, a few lines a second.
+    """Logs failed attempts, dead jobs and lost leases of one worker or pool, throttled.
 
-    Used on one event loop, which has a timer for the summary of what is held back. Without a loop
-    the owner calls `look` now and then; unless `throttled`, nothing is held back.
+    Used on one event loop, whose timer logs the summary of held lines. Without a loop the owner
+    calls `look` periodically. Unless `throttled`, nothing is held back.
     """
 
     def __init__(
@@ -68,38 +68,38 @@ class FailureLog:
         self._at_exit: finalize[..., FailureLog] | None = None
 
     def retried(self, job: Job, wait: float | None) -> None:
-        """Log an attempt that failed; the job runs again in `wait` seconds, None: at once."""
+        """Log a failed attempt; the job runs again in `wait` seconds, or at once if None."""
         when = "is retried at once" if wait is None else f"is retried in {max(0.0, wait):.1f} s"
         text = f"job {job.id} of task {_name(job)} failed at attempt {job.attempts} and {when}"
         self._write(JobRetried, logging.WARNING, job, f"{text}: {error_line(job)}")
 
     def died(self, job: Job) -> None:
-        """Log a job that has failed for good, with its traceback."""
+        """Log a job that has failed permanently, with its traceback."""
         attempts = f"{job.attempts} attempt{'' if job.attempts == 1 else 's'}"
         text = f"job {job.id} of task {_name(job)} is dead after {attempts}: {error_line(job)}"
         self._write(JobEnded, logging.ERROR, job, text + traceback_lines(job))
 
     def ended(self, job: Job, wait: float | None = None) -> None:
-        """Log what became of an attempt that failed."""
+        """Log the consequence of a failed attempt."""
         if job.status is Status.FAILED:
             self.died(job)
         else:
             self.retried(job, wait)
 
     def never_awaited(self, job: Job) -> None:
-        """Log a failure of a pool in memory whose ticket is gone without having been asked."""
+        """Log a failure of an in-memory job whose ticket was collected before it was read."""
         text = f"job {job.id} of {_name(job)} in pool {job.pool!r} failed, and its ticket was never"
         line = f"{text} awaited: {error_line(job)}"
         self._write(JobEnded, logging.ERROR, job, line + traceback_lines(job))
 
     def lease_lost(self, job: Job) -> None:
-        """Log a job whose result here does not count any more."""
+        """Log a job whose result in this process no longer counts."""
         self._write(LeaseLost, logging.WARNING, job, lease_lost_line(job))
 
     def set_aside(self, job: Job, cause: str, hint: str = "", served: bool = False) -> None:
         """Log a job that this worker cannot run; the caller does so once for each cause.
 
-        One that is `served` by another worker is worth no warning.
+        A job whose task is `served` by another worker gets no warning.
         """
         if not served:
             self._write(JobSetAside, logging.WARNING, job, set_aside_line(job, cause, hint))
@@ -107,7 +107,7 @@ class FailureLog:
             LOG.info("%s", served_line(job, cause))
 
     def close(self) -> None:
-        """Log what is held back."""
+        """Log all summaries of held lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -124,7 +124,7 @@ class FailureLog:
             LOG.log(level, "%s", text)
             return
         if self._at_exit is None:
-            # A ticket may be gone after the pool is closed: the count must not go with the log.
+            # Tickets may be collected after the pool is closed: the counts must not be lost then.
             self._at_exit = finalize(self, _flush, self._throttle, self._now)
         if self._timer is None:
             self._set_timer()
@@ -154,7 +154,7 @@ def _summarize(held: list[HeldLines]) -> None:
 
 
 def summary_line(held: HeldLines) -> str:
-    """Return the line that stands for those that were held back."""
+    """Return the summary line of held lines."""
     failures = "failure" if held.count == 1 else "failures"
     name = repr(safe(held.name[:LONGEST_NAME]))
     dead = ""
@@ -165,13 +165,13 @@ def summary_line(held: HeldLines) -> str:
 
 
 def lease_lost_line(job: Job) -> str:
-    """Return what it means that a lease is lost."""
+    """Describe the consequence of a lost lease."""
     text = f"the lease of job {job.id} of task {_name(job)} was lost: it is stopped here, its"
     return f"{text} result does not count, and another worker may run it"
 
 
 def set_aside_line(job: Job, cause: str, hint: str = "") -> str:
-    """Return why a worker leaves a job to others; a `hint` says more than the cause."""
+    """Explain why a worker leaves a job to other workers; a `hint` replaces the cause."""
     what = f"job {job.id} in pool {job.pool!r} waits"
     if hint:
         return f"{what}: {safe(hint)}"
@@ -196,7 +196,7 @@ def set_aside_line(job: Job, cause: str, hint: str = "") -> str:
 
 
 def served_line(job: Job, cause: str) -> str:
-    """Return that a job is left to another worker which has its task."""
+    """Report that a job is left to another worker which has its task."""
     return (
         f"job {job.id} in pool {job.pool!r} is left to another worker, which has the task "
         f"{safe(task_of(cause) or cause)!r} (jobs of this task that come later are not logged)"
@@ -204,7 +204,7 @@ def served_line(job: Job, cause: str) -> str:
 
 
 def error_line(job: Job) -> str:
-    """Return what a job raised as one line."""
+    """Return the error of a job as one line."""
     fault = job.error
     if fault is None:
         return "no error was recorded"
@@ -216,15 +216,15 @@ def error_line(job: Job) -> str:
 
 
 def traceback_lines(job: Job) -> str:
-    """Return the traceback of a failed job, indented and escaped, to stand behind its line.
+    """Return the traceback of a failed job, indented and escaped, to follow its log line.
 
-    Text of a job cannot pass for a line of the log: each of its lines is indented.
+    Each line is indented, so that text of a job cannot pass for a line of the log.
     """
     text = "" if job.error is None else job.error.traceback
     if not text.strip():
         return ""
     if text.startswith("  File "):
-        # Records of older versions hold the frames alone.
+        # Records of older versions hold only the frames.
         text = f"Traceback (most recent call last):\n{text}"
     return indented(text.rstrip(), "    ")
 

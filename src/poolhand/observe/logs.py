@@ -1,4 +1,4 @@
-"""Log lines: every event as one readable line."""
+"""Write every event as one readable log line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from poolhand.observe.failures import LOG, report, traceback_lines
 from poolhand.rules.job import Job, Status
 from poolhand.rules.validation import shown
 
-# What should not be.
+# Events that report a problem.
 LOUD = (
     CallbackFailed,
     DeadlockFound,
@@ -66,12 +66,12 @@ LOUD = (
 def log_events(
     logger: logging.Logger | None = None, *, json: bool = False, events: Events | None = None
 ) -> Callable[[], None]:
-    """Write every event to a logger ("poolhand" by default); returns the way to end that.
+    """Write every event to a logger ("poolhand" by default); return a function that ends this.
 
     Lines are for people; the traceback of a failed job follows its line, indented. `json=True`
     writes one JSON object per line. Text from jobs is escaped, so that it cannot start a line of
-    its own or steer a terminal. On "poolhand" these lines replace those that failures have there
-    by default.
+    its own or control a terminal. On "poolhand" these lines replace the default lines about
+    failures.
     """
     if not isinstance(logger, logging.Logger | logging.LoggerAdapter | None):
         raise UsageError(f"log_events({logger!r}) is not allowed; give a logging.Logger, or None")
@@ -102,13 +102,13 @@ def log_events(
 
 
 def _is_ours(target: logging.Logger | logging.LoggerAdapter[Any]) -> bool:
-    """Tell whether what is logged there comes where failures are logged by default."""
+    """Return whether this logger writes to where failures are logged by default."""
     logger = target.logger if isinstance(target, logging.LoggerAdapter) else target
     return logger is LOG or logger is LOG.root
 
 
 def is_loud(event: Event) -> bool:
-    """Tell whether an event says that something is wrong."""
+    """Return whether an event reports a problem."""
     return isinstance(event, LOUD) and not (isinstance(event, JobSetAside) and event.served)
 
 
@@ -146,7 +146,7 @@ def _as_json(event: Event) -> str:
         record.update(_flat(name, getattr(event, name)))
     if isinstance(event, JobEnded) and event.job.error is not None:
         record["traceback"] = event.job.error.traceback
-    # All but plain ASCII is escaped: terminals and line readers obey stranger characters too.
+    # Everything but plain ASCII is escaped: other characters can affect terminals and readers.
     return dumps(msgspec.to_builtins(record)).replace("\x7f", "\\u007f")
 
 
@@ -156,7 +156,7 @@ def _title(event: Event) -> str:
 
 
 def _flat(name: str, value: object) -> list[tuple[str, Any]]:
-    """Give a job by the few fields that tell it apart; arguments and results are not for logs."""
+    """Represent a job by a few identifying fields; arguments and results are not logged."""
     if not isinstance(value, Job):
         return [(name, value)]
     error = value.error

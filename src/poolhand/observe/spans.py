@@ -1,7 +1,7 @@
-"""Spans: jobs as OpenTelemetry spans, in the trace of whoever submitted them.
+"""Spans: jobs as OpenTelemetry spans, in the trace of their submitter.
 
-A job makes one `pool.submit` span; each of its attempts makes a `pool.dequeue` span, linked to it,
-and below that a `pool.run` span, under which stands whatever the job's own code traces.
+A job creates one `pool.submit` span. Each attempt creates a `pool.dequeue` span linked to it, and
+below that a `pool.run` span, which is the parent of the spans of the job's own code.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _Answer = TypeVar("_Answer")
 
 
 def _guarded(method: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer | None]:
-    """Log what a trace raises: it must not break the work that is traced."""
+    """Log errors of the tracing code: they must not break the traced work."""
 
     @wraps(method)
     def guarded(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer | None:
@@ -78,12 +78,12 @@ def _guarded(method: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer | No
 
 @_guarded
 def enter_trace(carrier: dict[str, str]) -> object:
-    """Go on with a trace that began in another process."""
+    """Continue a trace that began in another process."""
     return otel.attach(_W3C.extract(carrier))
 
 
 class _Run(NamedTuple):
-    """An attempt that is not known to be over; `at` is when it began, in nanoseconds."""
+    """An attempt not known to be over; `at` is when it began, in nanoseconds."""
 
     span: Span
     attempt: int
@@ -91,9 +91,9 @@ class _Run(NamedTuple):
 
 
 class _Life:
-    """What a trace knows of a job until it is over.
+    """The tracing state of a job until it is over.
 
-    `parent` holds the span its attempts stand under, `runs` the open attempts, oldest first.
+    `parent` holds the parent span of its attempts, `runs` the open attempts, oldest first.
     """
 
     __slots__ = ("parent", "runs", "submit")
@@ -105,11 +105,11 @@ class _Life:
 
 
 class Spans:
-    """Makes the spans of all jobs of one bus, and ends them."""
+    """Creates and ends the spans of all jobs of one event bus."""
 
     def __init__(self, provider: trace.TracerProvider | None) -> None:
         self._tracer = trace.get_tracer("poolhand", tracer_provider=provider)
-        # By job id. Each job is told of on its own thread, so plain dict operations will do.
+        # By job id. The calls for one job come from one thread, so plain dict operations suffice.
         self._lives: dict[str, _Life] = {}
 
     @_guarded
@@ -127,7 +127,7 @@ class Spans:
         span.end(max(begin, _nanoseconds(at)))
         submit = span.get_span_context()
         if not trace.get_current_span(parent).get_span_context().is_valid:
-            # Submitted outside of any span, a job still makes one trace, not one for each part.
+            # A job submitted outside of any span makes one trace, not one for each part.
             parent = trace.set_span_in_context(NonRecordingSpan(submit), parent)
         self._lives[job.id] = _Life(parent, submit)
 
@@ -142,9 +142,9 @@ class Spans:
     def started(self, job: Job, slot_index: int, context: Context) -> None:
         life = self._lives.get(job.id)
         if life is None:
-            # Submitted before the tracing began; the attempt runs in its submitter's context.
+            # Submitted before tracing began; the attempt runs in its submitter's context.
             life = self._lives[job.id] = _Life(context.run(otel.get_current), None)
-        # In its place from the start: endings are counted, whatever happens to the spans.
+        # Added before its span exists: ends are matched by count, even if creating a span fails.
         run = _Run(
             trace.INVALID_SPAN, job.attempts, _nanoseconds(job.started_at or job.submitted_at)
         )
@@ -167,11 +167,11 @@ class Spans:
             life = self._lives.get(event.job.id)
         else:
             return
-        # The oldest: an attempt may have started before the end of the one before is told.
+        # The oldest: an attempt may start before the end of the previous one is reported.
         if life is not None and life.runs:
             _end(life.runs.pop(0), event.job)
             if life.submit is None and not life.runs:
-                # Stored, it may go on in any process; the next attempt brings its context along.
+                # A stored job may continue in any process; its next attempt brings its own context.
                 self._lives.pop(event.job.id, None)
 
     def close(self) -> None:
@@ -220,11 +220,11 @@ class Spans:
 
 
 def _end(run: _Run, job: Job) -> None:
-    # A job that goes on may already stand elsewhere; from running it went to scheduled.
+    # A job that continues may have moved on already; from running it went to scheduled.
     status = Status.SCHEDULED if job.finished_at is None else job.status
     run.span.set_attribute(STATUS, status.value)
-    # An attempt that was cancelled or snoozed did not fail, though one before it may have and left
-    # its error in the record. A snoozed one is not counted: the number tells.
+    # A cancelled or snoozed attempt did not fail, but an earlier one may have left its error in the
+    # record. A snoozed attempt is not counted, so the attempt number shows the difference.
     if job.error is not None and job.status is not Status.CANCELLED and job.attempts == run.attempt:
         kind = _clean(job.error.type)
         run.span.set_attribute(ERROR_TYPE, kind)
@@ -261,7 +261,7 @@ def _of_pool(
 
 
 def _clean(text: str) -> str:
-    """Replace what is no text: one such character costs an exporter a whole batch of spans."""
+    """Replace invalid characters: one of them makes an exporter lose a whole batch of spans."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -270,5 +270,5 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 def _nanoseconds(at: datetime) -> int:
-    # In whole numbers: a float of today's nanoseconds is off by hundreds of them.
+    # Integer arithmetic: a float of today's nanoseconds is off by hundreds of them.
     return (at - _EPOCH) // timedelta(microseconds=1) * 1_000

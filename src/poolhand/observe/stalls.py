@@ -1,4 +1,4 @@
-"""Stalls on the logger "poolhand", without a subscriber: blocked event loops and stuck slots."""
+"""Log blocked event loops and stuck slots on the logger "poolhand", without a subscriber."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from poolhand.observe.failures import LOG, is_reported, warn
 from poolhand.rules.job import HARD_TIMEOUT, Job
 from poolhand.rules.values.escape import indented, safe
 
-LOGGED_AFTER = 1.0  # seconds; shorter blocks are for subscribers alone
+LOGGED_AFTER = 1.0  # seconds; shorter blocks are only emitted as events
 LONGEST_NAME = 200
 
 
 def logs_blocks(events: Events) -> bool:
-    """Tell whether a blocked loop is logged by default."""
+    """Return whether a blocked loop is logged by default."""
     return LOG.isEnabledFor(logging.WARNING) and not is_reported(events, LoopBlocked)
 
 
 def warn_blocked(blocks: Sequence[LoopBlocked], channels: Sequence[Events]) -> None:
-    """Log that an event loop does not turn, once: `blocks` are the same one for several pools."""
+    """Log a blocked event loop once: `blocks` are the same block for several pools."""
     for block, events in zip(blocks, channels, strict=True):
         if logs_blocks(events):
             LOG.warning("%s", blocked_text(block))
@@ -28,7 +28,7 @@ def warn_blocked(blocks: Sequence[LoopBlocked], channels: Sequence[Events]) -> N
 
 
 def blocked_text(block: LoopBlocked) -> str:
-    """Return what blocks a loop, where, and what to do; the stack follows, indented."""
+    """Describe what blocks a loop, where, and what to do; the indented stack follows."""
     what = f"code outside of any job, in the process of pool {block.pool!r},"
     if block.job is not None:
         what = _named(block.job)
@@ -41,7 +41,7 @@ def blocked_text(block: LoopBlocked) -> str:
 
 
 def warn_stuck(job: Job, slot: str, events: Events) -> None:
-    """Log that the code of a job that is over does not stop."""
+    """Log that the code of a finished job does not stop."""
     late = HARD_TIMEOUT in job.marks
     why = "ran past its timeout" if late else "was cancelled"
     warn(

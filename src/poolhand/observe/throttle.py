@@ -1,4 +1,4 @@
-"""Throttling of log lines: so many lines of a name in a second, the rest is counted."""
+"""Throttling of log lines: a limit of lines per name and second; the rest is counted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from msgspec import Struct
 
 MOST_LINES = 10
 WINDOW = 1.0
-REPORT_AFTER = 10.0  # seconds of silence that one summary covers
+REPORT_AFTER = 10.0  # seconds that one summary of held lines covers
 MOST_NAMES = 1_000  # names without held lines that are remembered
 
 
 class HeldLines(Struct, frozen=True):
-    """Lines of one name that were not written in the last `seconds`; `dead` of them are final."""
+    """Lines of one name held back in the last `seconds`; `dead` of them report dead jobs."""
 
     name: str
     count: int
@@ -20,7 +20,7 @@ class HeldLines(Struct, frozen=True):
 
 
 class _Counter:
-    """The lines of one name: those written since `opened_at`, and those held since `held_at`."""
+    """Counters of one name: lines written since `opened_at`, lines held since `held_at`."""
 
     __slots__ = ("dead", "held", "held_at", "opened_at", "written")
 
@@ -31,16 +31,16 @@ class _Counter:
 
 
 class Throttle:
-    """Allows up to 10 lines of a name in a second; from the next one on all are held and counted.
+    """Allows up to 10 lines per name and second; beyond that, lines are held back and counted.
 
-    A summary is due 10 s after the first line that was held. Then lines are allowed again.
+    A summary is due 10 s after the first held line. After it, lines are allowed again.
     """
 
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
 
     def allows(self, name: str, now: float, dead: bool = False) -> bool:
-        """Tell whether a line may be written; otherwise it is counted."""
+        """Return whether a line may be written; otherwise count it."""
         counter = self._counters.get(name)
         if counter is None:
             self._forget_old(now)
@@ -57,7 +57,7 @@ class Throttle:
         return False
 
     def next_at(self) -> float | None:
-        """Return when the next summary is due, None while no line is held."""
+        """Return when the next summary is due, or None while no line is held."""
         held = [one.held_at for one in self._counters.values() if one.held]
         return min(held) + REPORT_AFTER if held else None
 
@@ -66,7 +66,7 @@ class Throttle:
         return self._take(now, now - REPORT_AFTER)
 
     def flush(self, now: float) -> list[HeldLines]:
-        """Return the summaries of all lines that are held."""
+        """Return the summaries of all held lines."""
         return self._take(now, now)
 
     def _take(self, now: float, held_by: float) -> list[HeldLines]:

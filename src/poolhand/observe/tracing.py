@@ -1,4 +1,4 @@
-"""Tracing: every job as OpenTelemetry spans, for those who have it installed."""
+"""Tracing: every job as OpenTelemetry spans, if OpenTelemetry is installed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def trace_events(
     tracer_provider: TracerProvider | None = None, *, events: Events | None = None
 ) -> Callable[[], None]:
-    """Trace every job of every pool; returns the way to end that, open spans included.
+    """Trace every job of every pool; return a function that ends tracing and all open spans.
 
-    Without a provider it is the one that is set for the process.
+    Without a provider, the provider of the process is used.
     """
     try:
-        # Here, so that nobody pays for it who does not trace.
+        # Imported here, so that programs without tracing do not pay for it.
         from poolhand.observe.spans import Spans
     except ModuleNotFoundError as error:
         raise UsageError(
@@ -36,7 +36,7 @@ def trace_events(
         raise UsageError(f"trace_events: events={events!r} is not allowed; give Events(), or None")
     bus = events or EVENTS
     spans = Spans(tracer_provider)
-    # Listening first: a job that begins in between must be heard to end.
+    # Subscribe first: the end of a job that begins in between must be seen.
     unsubscribe = bus.subscribe(spans.hear)
     try:
         untrace = bus.trace(spans)

@@ -1,4 +1,4 @@
-"""The operator: everything that can be seen of a store and done to it, for every face alike."""
+"""The operator: all views of a store and all actions on it, shared by CLI, TUI and code."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ from poolhand.runtime import Runtime
 
 ALL = Filter()
 LOOK_AGAIN = 0.2
-SHORTEST_ID = 4  # characters by which a job may be named
-MOST_NAMED = 5  # ids that an error lists
+SHORTEST_ID = 4  # characters that an abbreviated job id needs
+MOST_NAMED = 5  # ids listed in an error
 
 
 @explain_misuse
 class Operator:
-    """Sees and acts on a store that is open; what is done ends in its audit log, with who did it.
+    """Reads an open store and acts on it; the audit log records every action and its actor.
 
-    `by` is that person's name. What is asked of a job, pool or farm that is not kept answers None,
-    or an Answer with the reason "not_found". A farm that does not answer: Unavailable.
+    `by` is the name of the actor. For an unknown job, pool or farm methods return None, or an
+    answer with the reason "not_found". If a farm does not answer, they raise Unavailable.
     """
 
     def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None = None) -> None:
@@ -94,12 +94,12 @@ class Operator:
     async def dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> JobsView:
-        """Return a page of dead letters: jobs that failed and that nobody ran again."""
+        """Return a page of dead letters: failed jobs that have not been retried."""
         check_filter(which)
         return await self.jobs(replace(which, dead=True), after, limit)
 
     async def job(self, id: str) -> JobView | None:
-        """Return one job with why it is where it is."""
+        """Return one job, with the reason why it waits."""
         check_texts(id=id)
         (stored,) = await self._store.get([id])
         if stored is None:
@@ -114,15 +114,15 @@ class Operator:
         return dict(await self._store.count(which))
 
     async def cancel(self, ids: Iterable[str], by: str) -> list[ControlResult]:
-        """End jobs that wait, ask those that run to stop."""
+        """Cancel waiting jobs, and request running ones to stop."""
         check_actor(by)
         return await bulk.cancel(self._store, listed_ids(ids), by)
 
     async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Cancel all jobs that are meant and not over; `tell` hears how far it is.
+        """Cancel all unfinished jobs that match the filter; `tell` is called with the progress.
 
-        It works in batches, each in a transaction of its own. Jobs that are submitted meanwhile are
-        left alone.
+        It works in batches, each in a transaction of its own. Jobs submitted meanwhile are not
+        cancelled.
         """
         check_actor(by)
         check_filter(which)
@@ -135,10 +135,10 @@ class Operator:
         return dict(await self._store.count(bulk.live(which)))
 
     async def resolve(self, id: str) -> str:
-        """Return the whole id of the job that an id, or the beginning of one, means.
+        """Return the full id of the job with this id or id prefix.
 
-        At least four characters are needed. Without any such job the id is returned as it is;
-        several are a UsageError that names them.
+        A prefix needs at least four characters. If no job matches, the id is returned unchanged; if
+        several match, a UsageError names them.
         """
         check_texts(id=id)
         (exact,) = await self._store.get([id])
@@ -155,29 +155,29 @@ class Operator:
         return found[0] if found else id
 
     async def payload(self, id: str) -> PayloadView | None:
-        """Return the arguments and the result of a job, as far as they can be read here."""
+        """Return the arguments and the result of a job, as far as they can be decoded here."""
         check_texts(id=id)
         return await payload_of(self._store, id)
 
     async def retry(self, ids: Iterable[str], by: str) -> list[ControlResult]:
-        """Run dead jobs again, each as a new job that takes its place."""
+        """Retry dead jobs, each as a new job that replaces it."""
         check_actor(by)
         return await self._reruns.some(listed_ids(ids), by)
 
     async def retry_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Run all dead jobs again that are meant; `tell` hears how far it is."""
+        """Retry all dead jobs that match the filter; `tell` is called with the progress."""
         check_actor(by)
         check_filter(which)
         check_progress(tell)
         return await self._reruns.all(which, by, tell)
 
     async def drop(self, ids: Iterable[str], by: str) -> list[ControlResult]:
-        """Forget dead letters that are not to run again."""
+        """Delete dead letters that are not to be retried."""
         check_actor(by)
         return await dead.drop(self._store, listed_ids(ids), by)
 
     async def drop_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
-        """Forget all dead letters that are meant; `tell` hears how far it is."""
+        """Delete all dead letters that match the filter; `tell` is called with the progress."""
         check_actor(by)
         check_filter(which)
         check_progress(tell)
@@ -186,7 +186,7 @@ class Operator:
     async def export_dead(
         self, which: Filter = ALL, after: int | None = None, limit: int = 100
     ) -> ExportPage:
-        """Return a page of dead letters with the calls they were to make."""
+        """Return a page of dead letters with their calls."""
         check_filter(which)
         check_page(0 if after is None else after, limit)
         return await dead.export(self._store, which, after, limit)
@@ -196,15 +196,15 @@ class Operator:
         return [pool_view(row) for row in await self._store.pools()]
 
     async def pause(self, pool: str, by: str) -> PoolView | None:
-        """Let no job of a pool start; those that run go on."""
+        """Pause a pool: no job of it starts; running jobs continue."""
         return await self._set_paused(pool, True, by)
 
     async def resume(self, pool: str, by: str) -> PoolView | None:
-        """Let jobs of a pool start again."""
+        """Resume a pool: its jobs start again."""
         return await self._set_paused(pool, False, by)
 
     async def resize(self, pool: str, slots: int | None, by: str) -> PoolView | None:
-        """Give a pool another cap, which wins over its declaration until None gives that back."""
+        """Override the cap that a pool declares; None restores the declared one."""
         check_actor(by)
         check_texts(pool=pool)
         if slots is not None and not are_slots(slots):
@@ -218,12 +218,12 @@ class Operator:
         return await self._pool(pool)
 
     async def near(self, pool: str) -> str | None:
-        """Return the name of a pool that was probably meant by this one; itself if it exists."""
+        """Return the pool name nearest to this one; the name itself if the pool exists."""
         names = [row.spec.name for row in await self._store.pools()]
         return pool if pool in names else nearest(pool, names)
 
     async def follow(self, id: str, after: int = 0) -> AsyncIterator[JobEvent]:
-        """Yield what a job tells, from behind that number on, until it is over."""
+        """Yield the events of a job after the given number, until the job has ended."""
         check_texts(id=id)
         over = False
         while not over:
@@ -239,7 +239,7 @@ class Operator:
     async def sessions(
         self, tenant: str | None = None, after: str = "", limit: int = 100
     ) -> SessionsView:
-        """Return a page of the sessions of a tenant, or, without one, of all."""
+        """Return a page of the sessions of a tenant; without one, of all tenants."""
         check_page(0, limit)
         check_texts(tenant=tenant, after=after)
         return await sessions_of(self._store, tenant, after, limit)
@@ -250,17 +250,17 @@ class Operator:
         return await session_of(self._store, tenant, id)
 
     async def session_tenants(self, id: str) -> list[str | None]:
-        """Return the tenants that have a session of this name, None for one of no tenant."""
+        """Return the tenants that have a session of this name; None stands for no tenant."""
         check_texts(id=id)
         return await tenants_of(self._store, id)
 
     async def session_history(self, id: str, tenant: str | None = None) -> list[Execution]:
-        """Return the attempts at the turns of a session, oldest first."""
+        """Return the attempts of all turns of a session, oldest first."""
         check_texts(id=id, tenant=tenant)
         return await history_of(self._store, tenant, id)
 
     async def erase_session(self, id: str, by: str, tenant: str | None = None) -> ErasedView | None:
-        """End the turns of a session, then forget it and all that they said and told."""
+        """Cancel the turns of a session, then delete it with its turns and their events."""
         check_actor(by)
         check_texts(id=id, tenant=tenant)
         return await erase_session(self._store, tenant, id, by)
@@ -277,32 +277,32 @@ class Operator:
         return erased
 
     async def schedules(self) -> list[ScheduleView]:
-        """Return all schedules that a worker has seen, by task."""
+        """Return all schedules that a worker has registered, ordered by task."""
         return await noted_schedules(self._store, self._runtime)
 
     async def pause_schedule(self, name: str, by: str) -> ScheduleView | None:
-        """Let no moment of a schedule run, in any process, until it is resumed.
+        """Pause a schedule in all processes: none of its moments runs until it is resumed.
 
-        The name is that of its task, or, where that has several, the id of the schedule.
+        The name is that of its task or, if the task has several schedules, the schedule's id.
         """
         check_actor(by)
         check_texts(name=name)
         return await self._schedule_acts.set_paused(name, True, by)
 
     async def resume_schedule(self, name: str, by: str) -> ScheduleView | None:
-        """Let a schedule run again, from its next moment on: those of the pause are left out."""
+        """Resume a schedule from its next moment on; moments during the pause are skipped."""
         check_actor(by)
         check_texts(name=name)
         return await self._schedule_acts.set_paused(name, False, by)
 
     async def trigger_schedule(self, name: str, by: str) -> ControlResult | None:
-        """Submit the task of a schedule once, now, paused or not; `new_id` is that of the job."""
+        """Submit a schedule's task once, now, paused or not; `new_id` is the id of the job."""
         check_actor(by)
         check_texts(name=name)
         return await self._schedule_acts.trigger(name, by)
 
     async def farms(self) -> list[FarmRecord]:
-        """Return all farms, by their ids."""
+        """Return all farms, ordered by id."""
         return await farms_of(self._store)
 
     async def farm(self, id: str) -> FarmRecord | None:
@@ -311,23 +311,23 @@ class Operator:
         return await farm_of(self._store, id)
 
     async def workers(self) -> WorkersView:
-        """Return all who run jobs: farms with their workers, and workers of no farm."""
+        """Return all workers: farms with their workers, and workers without a farm."""
         return await workers_of(self._store, self._runtime.identity())
 
     async def drain_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
-        """Let a farm finish what it runs, then end."""
+        """Stop a farm after its running jobs have finished."""
         check_actor(by)
         check_texts(farm_id=farm_id)
         return await self._wishes.drain(farm_id, by) if _is_farm(farm_id) else None
 
     async def drain_worker(self, worker_id: str, by: str) -> ControlAnswer | None:
-        """Let a worker finish what it runs, then end; another takes its place."""
+        """Stop a worker after its running jobs have finished; the farm replaces it."""
         check_actor(by)
         check_texts(worker_id=worker_id)
         return None if _is_farm(worker_id) else await self._wishes.drain(worker_id, by)
 
     async def restart_farm(self, farm_id: str, by: str) -> ControlAnswer | None:
-        """Put a new worker in the place of each, one after the other; no job is cut short."""
+        """Replace all workers of a farm, one after the other; no job is cut short."""
         check_actor(by)
         check_texts(farm_id=farm_id)
         return await self._wishes.restart(farm_id, by) if _is_farm(farm_id) else None
@@ -335,25 +335,25 @@ class Operator:
     async def set_bounds(
         self, farm_id: str, minimum: int | None, maximum: int | None, by: str
     ) -> ControlAnswer | None:
-        """Give a farm other numbers of workers, at least and at most; None leaves one as it is."""
+        """Set the minimum and maximum number of workers of a farm; None leaves one unchanged."""
         check_actor(by)
         check_texts(farm_id=farm_id)
         return await self._wishes.bounds(farm_id, minimum, maximum, by)
 
     async def snapshot(self, id: str, after: int = 0, limit: int = 100) -> ControlAnswer | None:
-        """Return what a farm, or one worker, runs, and a page of what it has lately finished."""
+        """Return the running jobs of a farm or worker, and a page of its recently finished ones."""
         check_texts(id=id)
         check_page(after, limit)
         return await self._wishes.snapshot(id, after, limit)
 
     async def audit(self, after: int, limit: int = 100, kind: str = "") -> list[AuditView]:
-        """Return audit lines from behind a number on, those whose kind begins so."""
+        """Return the audit lines after a number whose kind begins with `kind`."""
         check_texts(kind=kind)
         check_page(after, limit)
         return [audit_view(one) for one in await self._store.read(STREAM, after, limit, kind)]
 
     async def last_audit(self, limit: int = 100, kind: str = "") -> list[AuditView]:
-        """Return the newest audit lines, oldest of them first."""
+        """Return the newest audit lines, in order, oldest first."""
         check_texts(kind=kind)
         check_page(0, limit)
         end = await last_number(self._store, STREAM)

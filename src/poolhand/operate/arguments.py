@@ -1,4 +1,4 @@
-"""What an operator is called with: checked before a store is asked."""
+"""Argument checks of the operator, done before any call to the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPTIONAL = ("tenant",)
 
 
 def check_texts(**given: object) -> None:
-    """Raise unless ids and names are texts; a tenant may be None as well."""
+    """Raise unless ids and names are strings; a tenant may also be None."""
     for name, value in given.items():
         if isinstance(value, str) or (value is None and name in OPTIONAL):
             continue
@@ -25,13 +25,13 @@ def check_texts(**given: object) -> None:
 
 
 def check_progress(tell: object) -> None:
-    """Raise before anything is done, not after the first batch."""
+    """Raise unless `tell` is callable or None: before anything is done, not after a batch."""
     if tell is not None and not callable(tell):
         raise UsageError(f"tell={shown(tell)} is not allowed; give a function, or None")
 
 
 def check_tenant(tenant: object) -> None:
-    """Raise unless one tenant is named: None would mean the sessions of all."""
+    """Raise unless one tenant is named: None would select the sessions of all tenants."""
     if not isinstance(tenant, str):
         raise UsageError(
             f"tenant={shown(tenant)} is not allowed; name the tenant whose sessions are erased; "
@@ -73,7 +73,7 @@ def check_filter(which: object) -> None:
 
 
 def _are_statuses(value: object) -> bool:
-    # A single status is a text: taken for several it would mean its letters, and no job at all.
+    # A single status is a string: its letters are no statuses, so it is refused, not ignored.
     return isinstance(value, Collection) and all(one in list(Status) for one in value)
 
 
@@ -85,7 +85,7 @@ def check_page(after: Any, limit: Any) -> None:
 
 
 def listed_ids(ids: object) -> list[str]:
-    """Return ids as a list; a text is one id, not an iterable of letters."""
+    """Return ids as a list; refuse a single string, which would be iterated by letters."""
     if isinstance(ids, Iterable) and not isinstance(ids, str):
         listed = list(ids)
         if all(isinstance(id, str) for id in listed):

@@ -1,4 +1,4 @@
-"""Cancelling many jobs at once, a batch at a time, each batch in a transaction of its own."""
+"""Bulk cancel: many jobs in batches, each batch in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from poolhand.operate.retry import MOST_ANSWERS, NOT_FOUND, Progress, Tell
 from poolhand.operate.views import ControlResult, Summary
 from poolhand.rules.job import WAITING, Status
 
-CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
+CANCEL_AT_ONCE = 500  # jobs in one transaction, which locks the pools of these jobs
 LIVE = (*sorted(WAITING), Status.RUNNING)
 
 
 def live(which: Filter) -> Filter:
-    """Return the jobs that a filter means and that are not over; refuse states that are."""
+    """Restrict a filter to unfinished jobs; raise if it names a terminal status."""
     over = [status.value for status in which.statuses if status.terminal]
     if over:
         raise UsageError(
@@ -27,7 +27,7 @@ def live(which: Filter) -> Filter:
 
 
 async def cancel(store: Operable, ids: list[str], by: str) -> list[ControlResult]:
-    """Cancel these jobs; each answer stands by itself."""
+    """Cancel these jobs; return one answer per job."""
     answers: list[ControlResult] = []
     for start in range(0, len(ids), CANCEL_AT_ONCE):
         part = ids[start : start + CANCEL_AT_ONCE]
@@ -37,9 +37,9 @@ async def cancel(store: Operable, ids: list[str], by: str) -> list[ControlResult
 
 
 async def cancel_all(store: Operable, which: Filter, by: str, tell: Tell | None) -> Summary:
-    """Cancel all jobs that are meant and were accepted when it began.
+    """Cancel all jobs that match the filter and were accepted before the call.
 
-    Pages go back in time: jobs that are submitted meanwhile are left alone.
+    Pages go back in time, so jobs submitted meanwhile are not cancelled.
     """
     which = live(which)
     total = sum((await store.count(which)).values())

@@ -1,4 +1,4 @@
-"""Dead letters that are not to run again: exported with their calls, and dropped."""
+"""Export of dead letters with their calls, and deletion of those that are not to be retried."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from poolhand.rules.values.plain import PlainView
 
 
 class DeadLetter(PlainView, frozen=True):
-    """A dead letter for an archive: the job, and the call it was to make.
+    """A dead letter for an archive: the job and its call.
 
-    `call` is the task, its arguments by position and by name, where they can be read without the
-    code and the keys of the app; `payload` are the bytes as they are kept, in base64.
+    `call` is the task with its positional and keyword arguments, or None if they cannot be decoded
+    without the code and the keys of the app; `payload` is the stored bytes, in base64.
     """
 
     job: JobView
@@ -31,7 +31,7 @@ class DeadLetter(PlainView, frozen=True):
 
 
 class ExportPage(PlainView, frozen=True):
-    """Some dead letters, newest first; `after` goes on behind them, None at the end."""
+    """A page of dead letters, newest first; `after` is the next cursor, None at the end."""
 
     letters: tuple[DeadLetter, ...]
     after: int | None
@@ -49,7 +49,7 @@ async def export(store: Operable, which: Filter, after: int | None, limit: int) 
 
 
 async def drop(store: Operable, ids: Sequence[str], by: str) -> list[ControlResult]:
-    """Forget these dead letters; each answer stands by itself, each drop is in the audit."""
+    """Delete these dead letters; return one answer per job; the audit log records each."""
     found = dict(zip(ids, await store.get(ids), strict=True))
     dead = [id for id, one in found.items() if one is not None and one.dead]
     gone = set(await store.erase(dead, (), by))
@@ -57,7 +57,7 @@ async def drop(store: Operable, ids: Sequence[str], by: str) -> list[ControlResu
 
 
 async def drop_all(store: Operable, which: Filter, by: str, tell: Tell | None) -> Summary:
-    """Forget all dead letters that are meant."""
+    """Delete all dead letters that match the filter."""
     which = replace(which, dead=True)
     total = sum((await store.count(which)).values())
     done = 0
@@ -81,7 +81,7 @@ def _letter(stored: Stored, brief: bytes) -> DeadLetter:
         payload = read_brief(brief, stored.job.id).payload
         call = Serializer().read(payload, Any, "the call")
     except PoolhandError:
-        # Signed, pickled or damaged: only the bytes can be kept.
+        # Signed, pickled or damaged: only the bytes can be exported.
         pass
     return DeadLetter(job_view(stored, None), call, b64encode(payload).decode())
 

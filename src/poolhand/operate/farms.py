@@ -1,4 +1,4 @@
-"""Farms as an operator sees and steers them: their records, and wishes that they answer."""
+"""Operations on farms: read their records, send control requests and await the answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from poolhand.runtime import Identity, Runtime
 AT_ONCE = 100
 MOST_WORKERS = 1_000
 ANSWER_WITHIN = 10.0
-LOOK_AGAIN = 0.1  # then ever later, up to
+LOOK_AGAIN = 0.1  # first pause between two polls for an answer; it grows up to the next value
 LOOK_AGAIN_AT_MOST = 0.5
 BOUNDS_ALLOWED = (
     f"minimum must be an int from 0, maximum from 1, both up to {MOST_WORKERS:,}, "
@@ -52,7 +52,7 @@ AUDITED = {
 
 
 class LoneWorker(PlainView, frozen=True):
-    """A process that runs jobs and that no supervisor looks after; `holds` counts its jobs."""
+    """A worker process without a supervisor; `holds` counts its jobs."""
 
     id: str
     host: str
@@ -61,14 +61,14 @@ class LoneWorker(PlainView, frozen=True):
 
 
 class WorkersView(PlainView, frozen=True):
-    """Everybody who runs jobs of a store: farms with their workers, and those without a farm."""
+    """All workers of a store: farms with their workers, and workers without a farm."""
 
     farms: tuple[FarmRecord, ...]
     alone: tuple[LoneWorker, ...]
 
 
 async def farms_of(store: Operable) -> list[FarmRecord]:
-    """Return all farms that can be read here, by their ids."""
+    """Return all farms whose records this version can decode, ordered by id."""
     found: list[FarmRecord] = []
     after = ""
     while keys := await store.scan(FARMS, after, AT_ONCE):
@@ -85,8 +85,8 @@ async def farm_of(store: Operable, id: str) -> FarmRecord | None:
 
 
 async def workers_of(store: Operable, here: Identity) -> WorkersView:
-    """Return all who work: a lone process of this machine that has ended is left out."""
-    # First: a worker that a farm starts meanwhile is not taken for one without a farm.
+    """Return all workers, without lone processes of this machine that have ended."""
+    # Read leases first, or a worker that a farm starts meanwhile would count as alone.
     leases = await store.leases()
     farms = await farms_of(store)
     hired = {(farm.host, pid) for farm in farms for pid in _pids(farm)}
@@ -99,7 +99,7 @@ async def workers_of(store: Operable, here: Identity) -> WorkersView:
 
 
 def silence_text(farm: FarmRecord) -> str:
-    """Say that a supervisor shows no sign of life, and what to do."""
+    """Return the text for a farm whose supervisor is silent, and what to do."""
     host = farm.host.partition("/")[0]
     return (
         f"no sign of the supervisor (process {farm.pid} on {host}) for {farm.age:.0f} s: it was "
@@ -109,7 +109,7 @@ def silence_text(farm: FarmRecord) -> str:
 
 
 def parts_of(id: object) -> tuple[str, str | None] | None:
-    """Return the farm that an id names and, if it is that of a worker, that id; None: neither."""
+    """Split an id into farm id and worker id (None for a farm); None if it is neither."""
     found = ID.fullmatch(id) if isinstance(id, str) else None
     if found is None or not found[0].isprintable():
         return None
@@ -117,24 +117,27 @@ def parts_of(id: object) -> tuple[str, str | None] | None:
 
 
 class FarmControl:
-    """Leaves wishes for farms and brings their answers; who acts is in the audit log before."""
+    """Sends control requests to farms and returns their answers.
+
+    The audit log records the operator before the request is sent.
+    """
 
     def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._runtime = runtime
 
     async def drain(self, id: str, by: str) -> ControlAnswer | None:
-        """Wish the end of a farm, or of one worker, when what it runs is finished."""
+        """Request that a farm, or one worker, finishes its running jobs and ends."""
         return await self._of(id, ControlKind.DRAIN, by)
 
     async def restart(self, id: str, by: str) -> ControlAnswer | None:
-        """Wish a new worker in the place of each."""
+        """Request that a farm replaces all its workers."""
         return await self._of(id, ControlKind.RESTART, by)
 
     async def bounds(
         self, id: str, minimum: int | None, maximum: int | None, by: str
     ) -> ControlAnswer | None:
-        """Wish another least or greatest number of workers."""
+        """Request another minimum or maximum number of workers."""
         farm = await farm_of(self._store, id)
         lowest, highest = (0, MOST_WORKERS) if farm is None else (farm.minimum, farm.maximum)
         _check_bounds(minimum, maximum, lowest, highest)
@@ -146,7 +149,7 @@ class FarmControl:
         return await self._grant(id, wish, f"{id} {_or_none(minimum)}-{_or_none(maximum)}")
 
     async def snapshot(self, id: str, after: int, limit: int) -> ControlAnswer | None:
-        """Wish to hear what a farm or a worker runs and has lately finished."""
+        """Request the running and recently finished jobs of a farm or a worker."""
         return await self._of(id, ControlKind.SNAPSHOT, "", after, limit)
 
     async def _of(
@@ -160,7 +163,7 @@ class FarmControl:
         return await self._grant(farm, wish, id)
 
     async def _grant(self, farm: str, wish: ControlRequest, detail: str) -> ControlAnswer:
-        """Have a farm do something, and return what it says."""
+        """Send a request to a farm, and return its answer."""
         await self._note(wish, detail)
         key = f"{WISHES}{farm}/{wish.id}"
         await self._store.put([Put(key, write(wish), ttl=KEEP_WISH)])
@@ -168,7 +171,7 @@ class FarmControl:
         answer = await self._answer(wish.id, ANSWER_WITHIN)
         if answer is None:
             await self._store.delete(key)
-            # It may have been answered at this very moment.
+            # The answer may have been written just before the delete.
             answer = await self._answer(wish.id, 0.0)
         if answer is None:
             raise Unavailable(
@@ -210,7 +213,7 @@ async def _record(store: Operable, key: str) -> FarmRecord | None:
     record = None if kept is None else read(kept[0], FarmRecord)
     if record is None:
         return None
-    # By the clock of the store: those of the two machines may differ.
+    # By the store's clock: the clocks of the two machines may differ.
     left = await store.expires_in(key)
     age = 0.0 if left is None else max(0.0, KEEP - left)
     workers = tuple(replace(one, heard=one.heard + age) for one in record.workers)

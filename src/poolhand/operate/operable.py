@@ -1,4 +1,4 @@
-"""What an operator asks of a store, and of whoever passes that on to one."""
+"""The store protocol that the operator needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poolhand.rules.job import Status
 
 
 class Operable(ExplainReader, Protocol):
-    """The verbs of a store that an operator needs; what they promise stands at the wall."""
+    """The store verbs that an operator needs; `contract` documents what they promise."""
 
     async def count(self, which: Filter) -> Mapping[Status, int]: ...
 

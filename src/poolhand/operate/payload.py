@@ -1,4 +1,4 @@
-"""What a job was called with and what it returned, as far as both can be read without its app."""
+"""Arguments and result of a job, as far as both can be decoded without its app."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from poolhand.operate.operable import Operable
 from poolhand.rules.job import Job
 from poolhand.rules.values.escape import safe
 
-LONGEST_SHOWN = 4_000  # characters of a value that are shown to a person
+LONGEST_SHOWN = 4_000  # characters of a value in text output
 _CLOSURE = "a closure: its arguments are in the process that submitted it"
 
 
 class PayloadView(Struct, frozen=True):
-    """The arguments of a job, by the names of its parameters, and its result.
+    """The arguments of a job, by parameter name, and its result.
 
-    What cannot be read here is None, and its note says what it is instead.
+    A value that cannot be decoded here is None, and its note says why.
     """
 
     id: str
@@ -36,14 +36,14 @@ class PayloadView(Struct, frozen=True):
 
 
 async def payload_of(store: Operable, id: str) -> PayloadView | None:
-    """Return what a job was called with and returned; None where there is no such job."""
+    """Return the arguments and the result of a job; None if there is no such job."""
     (stored,) = await store.get([id])
     brief = None if stored is None else await store.brief(id)
     return None if stored is None or brief is None else payload_view(stored, brief)
 
 
 def payload_view(stored: Stored, brief: bytes) -> PayloadView:
-    """Return what can be shown of the bytes that are kept with a job."""
+    """Return the view of a job's stored call record and result."""
     job = stored.job
     arguments, note, is_closure = _arguments(brief, job.id)
     value, result_note = _result(job, is_closure)
@@ -52,7 +52,7 @@ def payload_view(stored: Stored, brief: bytes) -> PayloadView:
 
 
 def payload_lines(view: PayloadView | None, advice: str) -> list[str]:
-    """Return a payload in lines for a person: long values are cut, control characters spelled.
+    """Return a payload as lines of text: long values cut, control characters escaped.
 
     The `advice` says how to see all of a value that is cut.
     """
@@ -75,7 +75,7 @@ def _lines(name: str, value: Any, note: str | None, advice: str) -> list[str]:
 
 
 def _arguments(brief: bytes, job_id: str) -> tuple[dict[str, Any] | None, str | None, bool]:
-    """Return the arguments of a call, or what they are instead; and whether it is a closure."""
+    """Return the arguments of a call, or a note why not; and whether it is a closure."""
     try:
         told = read_brief(brief, job_id)
     except PoolhandError as error:

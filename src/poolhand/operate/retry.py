@@ -1,4 +1,4 @@
-"""Running dead jobs again: each as a new job with the same brief, which takes its place."""
+"""Retry of dead jobs: each becomes a new job with the same call record, which replaces it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_FOUND = "there is no such job"
 
 
 class Progress(PlainView, frozen=True):
-    """How far a retry of many is; `total` was counted when it began."""
+    """The progress of a bulk operation; `total` was counted when it began."""
 
     done: int
     not_done: int
@@ -33,14 +33,14 @@ Tell = Callable[[Progress], None]
 
 
 class Retries:
-    """Makes new jobs of dead ones."""
+    """Submits dead jobs again as new jobs."""
 
     def __init__(self, store: Operable, runtime: Runtime) -> None:
         self._store = store
         self._orders = JobRequests(runtime)
 
     async def some(self, ids: Sequence[str], by: str) -> list[ControlResult]:
-        """Run these again; each answer stands by itself."""
+        """Retry these jobs; return one answer per job."""
         answers: list[ControlResult] = []
         for start in range(0, len(ids), AT_ONCE):
             part = ids[start : start + AT_ONCE]
@@ -50,9 +50,9 @@ class Retries:
         return answers
 
     async def all(self, which: Filter, by: str, tell: Tell | None) -> Summary:
-        """Run all dead ones again that are meant and were dead when it began.
+        """Retry all jobs that match the filter and were dead before the call.
 
-        A pool that turned one away as full is not asked again: the rest of its dead are left.
+        After a pool has refused one job as full, the rest of its dead jobs are skipped.
         """
         which = replace(which, dead=True)
         total = sum((await self._store.count(which)).values())
@@ -60,7 +60,7 @@ class Retries:
         full: dict[str, ControlResult] = {}
         after: int | None = None
         while True:
-            # Pages go back in time, so that those that fail again meanwhile are not met twice.
+            # Pages go back in time, so jobs that fail again meanwhile are not retried twice.
             page = await self._store.find(which, after, AT_ONCE)
             left = [
                 replace(full[one.job.pool], id=one.job.id)
@@ -99,7 +99,7 @@ class Retries:
 
 
 class _Tally:
-    """Counts answers and keeps the first ones of what was not done."""
+    """Counts answers and keeps the first of those that were not done."""
 
     def __init__(self, total: int) -> None:
         self.total = total

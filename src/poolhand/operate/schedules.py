@@ -1,4 +1,4 @@
-"""Schedules as an operator sees and steers them: pause, resume, run once now."""
+"""Operations on schedules: list, pause, resume, and trigger once now."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ from poolhand.rules.values.plain import PlainView
 from poolhand.runtime import Identity, Runtime
 
 AT_ONCE = 100
-STALE = timedelta(hours=1)  # a schedule whose next moment is longer past is declared nowhere
+STALE = timedelta(hours=1)  # a schedule whose next moment passed longer ago is declared nowhere
 
 Declared = Callable[[str], JobRequest | None]
 
 
 class ScheduleView(PlainView, frozen=True):
-    """A schedule that a worker has seen; `last` is the moment up to which all is done with.
+    """A schedule that a worker has registered.
 
-    `arguments` are those of its task, as text. One whose `next` moment is long past is declared
-    nowhere any more, or no worker runs; a paused one has no next moment. `note` says why an active
-    one does not run, empty where it does.
+    `last` is the moment up to which all moments are handled. `arguments` are those of its task, as
+    text. If `next` is long past, no code declares the schedule any more, or no worker runs; a
+    paused schedule has no `next`. `note` says why an active schedule does not run; it is empty if
+    it does.
     """
 
     id: str
@@ -68,7 +69,7 @@ class ScheduleView(PlainView, frozen=True):
 
 
 async def noted_schedules(store: Operable, runtime: Runtime) -> list[ScheduleView]:
-    """Return all schedules, by task, each with a note if it does not run."""
+    """Return all schedules, ordered by task, each with a note if it does not run."""
     here, now = runtime.identity(), runtime.wall()
     workers = live_workers(await store.leases(), here)
     views = await schedules_of(store)
@@ -77,7 +78,7 @@ async def noted_schedules(store: Operable, runtime: Runtime) -> list[ScheduleVie
 
 
 def live_workers(leases: Sequence[Lease], here: Identity) -> list[Owner]:
-    """Return the processes that work, as far as can be known from here."""
+    """Return the owners that run workers and are not known here to be dead."""
     return [
         one.owner
         for one in leases
@@ -88,7 +89,7 @@ def live_workers(leases: Sequence[Lease], here: Identity) -> list[Owner]:
 async def idle_schedules(
     store: Operable | Store, views: Sequence[ScheduleView], workers: Sequence[Owner]
 ) -> list[tuple[ScheduleView, str]]:
-    """Return the active schedules whose jobs none of these workers would run, and why."""
+    """Return the active schedules whose jobs none of these workers would run, with the reason."""
     active = [view for view in views if not view.paused and view.next is not None]
     if not workers:
         return [(view, "no worker is connected") for view in active]
@@ -107,7 +108,7 @@ async def idle_schedules(
 async def _published(
     store: Operable | Store, workers: Sequence[Owner]
 ) -> dict[str, list[tuple[Owner, str]]]:
-    """Return, for each task that these workers have, which of them have it, in which pool."""
+    """Return, for each task of these workers, the workers that have it and its pool there."""
     contents = await contents_of(store, workers)
     found: dict[str, list[tuple[Owner, str]]] = {}
     for one in workers:
@@ -123,7 +124,7 @@ def _stale(view: ScheduleView, now: datetime) -> str:
 
 
 async def schedules_of(store: Operable | Store) -> list[ScheduleView]:
-    """Return all schedules, by task."""
+    """Return all schedules, ordered by task."""
     views: list[ScheduleView] = []
     after = ""
     while keys := await store.scan(DOCUMENTS, after, AT_ONCE):
@@ -135,7 +136,10 @@ async def schedules_of(store: Operable | Store) -> list[ScheduleView]:
 
 
 class ScheduleControl:
-    """Pauses, resumes and triggers schedules; `declared` makes orders of those known here."""
+    """Pauses, resumes and triggers schedules.
+
+    `declared` returns the job request of a schedule that this process declares.
+    """
 
     def __init__(self, store: Operable, runtime: Runtime, declared: Declared | None) -> None:
         self._store = store
@@ -152,8 +156,8 @@ class ScheduleControl:
         kind = audit.SCHEDULE_PAUSE if paused else audit.SCHEDULE_RESUME
         record = audit.acted(kind, ("", ""), by, found.id, now)
         value = msgspec.json.encode(SchedulePause(paused, now, by))
-        # Workers that declare the schedule renew a pause. One that is over is kept, too: moments
-        # of the pause do not count as missed.
+        # Workers that declare the schedule renew this document. It stays after a resume, too, so
+        # that moments during the pause do not count as missed.
         put = Put(f"{PAUSES}{found.id}", value, ttl=KEEP.total_seconds())
         line = LogLine(audit.STREAM, kind, msgspec.json.encode(record))
         await self._store.put([put], log=[line])
@@ -171,7 +175,7 @@ class ScheduleControl:
     async def _order(self, found: ScheduleView, by: str) -> JobRequest:
         order = None if self._declared is None else self._declared(found.id)
         if order is not None:
-            # With the id it has: a signed call is good for that job alone.
+            # Keep the job id: a signed call is valid for that id only.
             return replace(order, job=replace(order.job, submitted_by=by))
         kept = await self._store.get_document(f"{CALLS}{found.id}")
         if kept is None:
@@ -188,9 +192,9 @@ class ScheduleControl:
         return self._orders.copy(msgspec.msgpack.decode(kept[0], type=JobRequest), by)
 
     async def _find(self, name: str) -> ScheduleView | None:
-        """Return the schedule of that id, or the only one of the task of that name.
+        """Return the schedule with that id, or the only one of the task with that name.
 
-        Those that a deploy has replaced do not count where others are left.
+        Schedules that a deploy has replaced are ignored if others are left.
         """
         views = await schedules_of(self._store)
         exact = [one for one in views if one.id == name]
@@ -203,9 +207,9 @@ class ScheduleControl:
         return found[0] if found else None
 
     async def _is_stale(self, id: str) -> bool:
-        """Tell whether a schedule is no longer declared, as far as its next moment shows it."""
+        """Return whether a schedule's next moment passed so long ago that no code declares it."""
         found = await _record(self._store, id)
-        # The record's own: a view of a paused schedule has no next moment.
+        # Read from the record: the view of a paused schedule has no next moment.
         coming = None if found is None else found.next
         return coming is not None and coming < self._runtime.wall() - STALE
 

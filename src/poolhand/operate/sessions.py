@@ -1,4 +1,4 @@
-"""Sessions as an operator sees them."""
+"""Operations on sessions: list, show, history and erase."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_AGAIN = 0.1
 
 
 class SessionView(PlainView, frozen=True):
-    """A session; `revision` counts how often it was written, `turn` is the job that did so last."""
+    """A session; `revision` counts its writes, `turn` is the job that wrote it last."""
 
     id: str
     tenant: str | None
@@ -37,7 +37,7 @@ class SessionView(PlainView, frozen=True):
 
 
 class ErasedView(PlainView, frozen=True):
-    """A session that is gone, and how many turns went with it."""
+    """An erased session, and how many turns were erased with it."""
 
     id: str
     tenant: str | None
@@ -45,14 +45,14 @@ class ErasedView(PlainView, frozen=True):
 
 
 class SessionsView(PlainView, frozen=True):
-    """Some sessions, and the cursor that goes on behind them, None at the end."""
+    """A page of sessions; `after` is the next cursor, None at the end."""
 
     sessions: tuple[SessionView, ...]
     after: str | None = None
 
 
 async def sessions_of(store: Operable, tenant: str | None, after: str, limit: int) -> SessionsView:
-    """Return a page of the sessions of a tenant, or of all."""
+    """Return a page of the sessions of a tenant, or of all tenants."""
     prefix = streams.SESSIONS if tenant is None else streams.sessions_of(tenant)
     keys = await store.scan(prefix, after, limit + 1)
     found = [await _view(store, key, with_state=False) for key in keys[:limit]]
@@ -66,7 +66,7 @@ async def session_of(store: Operable, tenant: str | None, id: str) -> SessionVie
 
 
 async def tenants_of(store: Operable, id: str) -> list[str | None]:
-    """Return the tenants that have a session of this name, None for one of no tenant."""
+    """Return the tenants that have a session of this name; None stands for no tenant."""
     found: list[str | None] = []
     after = ""
     for _ in range(AT_ONCE):
@@ -77,19 +77,19 @@ async def tenants_of(store: Operable, id: str) -> list[str | None]:
         view = await _view(store, f"{streams.SESSIONS}{tenant}/{streams.part(id)}", False)
         if view is not None:
             found.append(view.tenant)
-        # Behind all sessions of this tenant: 0 comes after /.
+        # Skip all sessions of this tenant: "0" sorts after "/".
         after = f"{streams.SESSIONS}{tenant}0"
     return found
 
 
 async def history_of(store: Operable, tenant: str | None, id: str) -> list[Execution]:
-    """Return the attempts at the turns of a session."""
+    """Return the attempts of all turns of a session."""
     bodies = await bodies_of(store, streams.executions_of(tenant, id))
     return [read_execution(body) for body in bodies]
 
 
 async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -> ErasedView | None:
-    """End the turns of a session, then forget it, its turns and all that they told."""
+    """Cancel the turns of a session, then delete it, its turns and their event streams."""
     key = streams.session_of(tenant, id)
     turns = await _turns_of(store, tenant, id)
     if not turns and await store.get_document(key) is None:
@@ -106,9 +106,9 @@ async def erase_session(store: Operable, tenant: str | None, id: str, by: str) -
 async def _receipts(
     store: Operable, tenant: str | None, id: str, turns: Sequence[Job]
 ) -> list[str]:
-    """Return the receipts of a session, but those of its runs, which go with them.
+    """Return the receipts of a session, except those of its runs, which are erased with them.
 
-    One that another job has claimed meanwhile stays, or its call could be made twice.
+    A receipt that another job has claimed meanwhile stays: its call must not be made twice.
     """
     ids = {job.id for job in turns} | {job.run for job in turns}
     found = []
@@ -124,7 +124,7 @@ async def _receipts(
 async def _kept(
     store: Operable, prefix: str, wanted: Callable[[str], bool] = lambda key: True
 ) -> AsyncIterator[tuple[str, Receipt]]:
-    """Yield receipts whose keys begin so, up to the first that is not wanted."""
+    """Yield the receipts under a key prefix, up to the first key that is not wanted."""
     after = ""
     while keys := await store.scan(prefix, after, AT_ONCE):
         for key in keys:
@@ -137,7 +137,7 @@ async def _kept(
 
 
 async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
-    """Return all turns of a session that are kept, of this tenant or of none."""
+    """Return all stored turns of a session; without a tenant, those that have none."""
     which, after = Filter(session=id, tenant=tenant), None
     found: list[Job] = []
     while True:
@@ -149,7 +149,7 @@ async def _turns_of(store: Operable, tenant: str | None, id: str) -> list[Job]:
 
 
 async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None:
-    """Wait until turns that were asked to stop have done so."""
+    """Wait until the cancelled turns have ended."""
     try:
         async with asyncio.timeout(STOP_WITHIN):
             while True:
@@ -165,7 +165,7 @@ async def _until_over(store: Operable, ids: Sequence[str], session: str) -> None
 
 
 async def _until_gone(store: Operable, ids: Sequence[str], session: str, by: str) -> None:
-    """Erase turns that are over as soon as their code is."""
+    """Erase ended turns as soon as their code has stopped running."""
     try:
         async with asyncio.timeout(STOP_WITHIN):
             while ids:

@@ -1,4 +1,4 @@
-"""Views: what a person sees of jobs, pools and the audit log; frozen, made from what is kept."""
+"""Views of jobs, pools and the audit log for operators: frozen, built from stored records."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from poolhand.rules.values.plain import PlainView
 
 
 class JobView(PlainView, frozen=True, kw_only=True):
-    """A job as an operator sees it; `reason` and `why` say what it waits for, if it does,
-    and `waits_for` the cause that is neither a time nor a slot.
+    """A job as an operator sees it.
 
-    `result_bytes` is the size of its result: what is in it belongs to the code that asked for it.
+    `reason` and `why` say what a waiting job waits for; `waits_for` is its cause, if that is
+    neither a time nor a slot. `parked`: its submitter is blocked until the full pool has room.
+    `result_bytes` is the size of its result; the value itself is for the submitting code only.
     """
 
     id: str
@@ -55,7 +56,7 @@ class JobView(PlainView, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """What is worth a glance: why it waits, what it raised, why it was turned away."""
+        """A short note: why the job waits, its error, or why it was rejected."""
         if self.why is not None:
             return self.why
         if self.error is not None and self.status is Status.FAILED:
@@ -64,7 +65,7 @@ class JobView(PlainView, frozen=True, kw_only=True):
 
 
 class JobsView(PlainView, frozen=True):
-    """A page of jobs, newest first; `after` goes on behind it, None at the end."""
+    """A page of jobs, newest first; `after` is the next cursor, None at the end."""
 
     jobs: tuple[JobView, ...]
     after: int | None
@@ -77,7 +78,7 @@ class JobsView(PlainView, frozen=True):
 
 
 class PoolView(PlainView, frozen=True):
-    """A pool: its rules, what an operator set, and who is where; `slots` is the cap in force."""
+    """A pool: its rules, operator settings and job counts; `slots` is the cap in force."""
 
     name: str
     id: str
@@ -96,7 +97,7 @@ class PoolView(PlainView, frozen=True):
 
 
 class AuditView(PlainView, frozen=True):
-    """A line of the audit log; `record` is all that was written, `text` what matters of it."""
+    """A line of the audit log; `record` is the whole record, `text` a short form of it."""
 
     number: int
     at: datetime
@@ -109,7 +110,7 @@ class AuditView(PlainView, frozen=True):
 
 
 class ControlResult(PlainView, frozen=True):
-    """What came of an act on one job: a word for programs and a sentence for people."""
+    """The result of an operation on one job: `reason` for programs, `text` for people."""
 
     id: str
     done: bool
@@ -119,7 +120,7 @@ class ControlResult(PlainView, frozen=True):
 
 
 class Summary(PlainView, frozen=True):
-    """What came of an act on many jobs; `answers` are those of the jobs it was not done to."""
+    """The result of an operation on many jobs; `answers` covers those it was not done to."""
 
     done: int
     not_done: int
@@ -127,7 +128,7 @@ class Summary(PlainView, frozen=True):
 
 
 def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
-    """Return what is to be seen of a job."""
+    """Return the view of a job."""
     job = stored.job
     same = {name: getattr(job, name) for name in _SAME}
     return JobView(
@@ -142,7 +143,7 @@ def job_view(stored: Stored, why: Explanation | None = None) -> JobView:
 
 
 def pool_view(row: PoolRow) -> PoolView:
-    """Return what is to be seen of a pool."""
+    """Return the view of a pool."""
     spec = row.spec
     return PoolView(
         spec.name,
@@ -163,7 +164,7 @@ def pool_view(row: PoolRow) -> PoolView:
 
 
 def audit_view(line: LogEntry) -> AuditView:
-    """Return what is to be seen of an audit line, of kinds yet unknown too."""
+    """Return the view of an audit line, also of a kind that this version does not know."""
     try:
         record = msgspec.json.decode(line.body)
     except msgspec.DecodeError:
@@ -189,7 +190,7 @@ _SAME = tuple(
 
 
 def _told(kind: str, facts: dict[str, Any]) -> str:
-    """Say in a few words what a record holds beside whom it is about."""
+    """Return the details of an audit record in a few words."""
     match facts:
         case {"detail": slots} if kind == RESIZE:
             return f"{slots} slots" if slots else "as declared"

@@ -1,4 +1,4 @@
-"""The options of a pool: every one checked, all faults told at once."""
+"""The options of a pool: each is checked, and all errors are reported at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OnDead = Callable[[Job], object]
 
 
 class PoolOptions(TypedDict, total=False):
-    """What `Pool(name, …)` takes."""
+    """The options that `Pool(name, …)` takes."""
 
     max_concurrent: int
     queue: Strategy | str | None
@@ -95,7 +95,7 @@ class PoolConfig(PlainView, frozen=True):
 
     @property
     def kept_as(self) -> str:
-        """The name by which a store knows the pool."""
+        """The name of the pool in its store."""
         return self.scope.kept_as(self.name)
 
 
@@ -159,7 +159,7 @@ NO_FIELDS = frozenset(
 
 
 def configure(name: str | None, options: Mapping[str, Any]) -> PoolConfig:
-    """Check the options of a new pool and return them complete."""
+    """Check the options of a new pool and return them with the defaults filled in."""
     given = dict(options)
     scope, faults = take_scope(given)
     unknown = sorted(given.keys() - CHECKS.keys())
@@ -223,7 +223,7 @@ def _known() -> Iterable[str]:
 
 
 def _named(key: str, value: object) -> object:
-    """Return the strategy or policy that a name stands for; None stands for the default."""
+    """Return the strategy or policy of that name; None means the default."""
     makers = _MAKERS.get(key)
     if value is None and key in _DEFAULTS:
         return _DEFAULTS[key]
@@ -233,7 +233,7 @@ def _named(key: str, value: object) -> object:
 
 
 def spec_of(config: PoolConfig, id: str) -> PoolSpec:
-    """Return what a store must know of a pool."""
+    """Return the specification of the pool for its store."""
     return PoolSpec(
         config.kept_as,
         id,

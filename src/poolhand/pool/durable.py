@@ -1,4 +1,4 @@
-"""Durable pools: which class they have, as told by whoever can make them."""
+"""The class of durable pools, registered by the package that implements them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _makers: list[Callable[[], type]] = []
 
 
 def offer(maker: Callable[[], type]) -> None:
-    """Let pools of a durable scope be of the class that `maker` returns when one is wanted."""
+    """Register `maker`; it returns the class of durable pools when one is created."""
     _makers[:] = [maker]
 
 

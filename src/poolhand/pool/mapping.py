@@ -1,4 +1,4 @@
-"""Mapping: one job per item, a window of them in the pool at a time."""
+"""Map over a pool: one job per item, with a bounded window of jobs in the pool at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def map_items(
 
 
 def check_map(submitter: Submitter, fn: object, items: object, return_exceptions: object) -> None:
-    """Raise what is wrong with the arguments of a `map` under the options of a submitter."""
+    """Raise UsageError if the arguments of a `map` are invalid under the submitter's options."""
     options, config = submitter._terms.options, submitter._config
     faults = map_faults(fn, items, return_exceptions, options.run_in, config.run_in)
     faults += key_faults(options)
@@ -49,7 +49,7 @@ def check_map(submitter: Submitter, fn: object, items: object, return_exceptions
 
 
 def key_faults(options: Options) -> list[str]:
-    """Say what is wrong with a key among the options of a map: all items would be one job."""
+    """Return an error if the options contain an idempotency key: all items would be one job."""
     if options.idempotency_key is None:
         return []
     return [
@@ -59,7 +59,7 @@ def key_faults(options: Options) -> list[str]:
 
 
 def window(slots: int, depth: int | None) -> int:
-    """Return how many jobs of a map may be in a pool of so many slots whose queue holds `depth`."""
+    """Return how many jobs of a map may be in a pool with these slots and queue capacity."""
     return slots + min(slots, slots if depth is None else depth)
 
 
@@ -70,7 +70,7 @@ def map_faults(
     wanted: str | None = None,
     usual: str | None = None,
 ) -> list[str]:
-    """Say what is wrong with the arguments of a map; `wanted` and `usual` as in where_to_run."""
+    """Return the errors in the arguments of a map; `wanted`, `usual` as in where_to_run."""
     faults = call_faults("fn", fn, "a function of one item", wanted, usual)
     if iscoroutine(items):
         items.close()
@@ -89,7 +89,7 @@ def map_faults(
 def call_faults(
     option: str, fn: Any, allowed: str, wanted: str | None = None, usual: str | None = None
 ) -> list[str]:
-    """Say what keeps a callable from being run as a job."""
+    """Return the reasons why a callable cannot run as a job."""
     if iscoroutine(fn):
         fn.close()
         name = name_of(fn)
@@ -104,17 +104,17 @@ def call_faults(
 
 
 def ask_to_stop(works: Reversible[Work]) -> None:
-    """Cancel jobs; those that wait are over at once."""
-    # The youngest first: none of them takes what one that goes before it leaves.
+    """Cancel jobs; waiting jobs end at once."""
+    # Newest first, so that none of them starts in a slot that an earlier one frees.
     for work in reversed(works):
         work.host.cancel(work)
 
 
 class MapWindow:
-    """The jobs of one map: an item is taken when the window has room for its job.
+    """The jobs of one map: an item is consumed when the window has room for its job.
 
-    A task of its own feeds the pool, so that the first failure can end it wherever it waits: for an
-    item, for a place or for a job.
+    A separate task feeds the pool, so that the first failure can end it wherever it waits: for an
+    item, for admission or for a job.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class MapWindow:
             try:
                 await asyncio.wait([feeder])
             except CancelledError as error:
-                # Told once more, the feeder gives up waiting for jobs that are slow to stop.
+                # On a second cancellation the feeder stops waiting for jobs that are slow to stop.
                 cancelled = error
                 self._stop(feeder)
         of_items = CancelledError() if feeder.cancelled() else feeder.exception()
@@ -150,7 +150,7 @@ class MapWindow:
         return self._results
 
     def _stop(self, feeder: Task[None]) -> None:
-        # At once, not when the feeder has its turn: until then others of its jobs could start.
+        # Cancel now, not when the feeder next runs: more of its jobs could start until then.
         self._stopping = True
         ask_to_stop(self._open)
         feeder.cancel()
@@ -172,9 +172,9 @@ class MapWindow:
 
     async def _hand_in_all(self, source: AsyncIterator[Any]) -> None:
         async for item in source:
-            # Once more: what was awaited here may have taken the room, as a retry does.
+            # Check again: while the source was awaited, a retry may have taken the room.
             await self._room()
-            # A source may swallow the cancellation that was to end it.
+            # A source may swallow the cancellation that should end it.
             if not self._stopping:
                 await self._hand_in(item)
             await self._room()
@@ -201,13 +201,13 @@ class MapWindow:
                 return
             self._note(index, work)
         if not self._stopping:
-            # Nothing had to be waited for: without a pause an endless source would hold the loop.
+            # No await happened here; without a pause an endless source would block the loop.
             await asyncio.sleep(0)
 
     def _has_room(self) -> bool:
-        """Tell whether the window has room and the queue is not full of this map's own jobs.
+        """Return whether the window has room and the queue is not full of this map's own jobs.
 
-        Fewer than the window fill it when they are blocked: by a session, a cap per key, a pause.
+        Jobs blocked by a session, a cap per key or a pause can fill the queue before the window.
         """
         desk = self._engine.desk
         slots = max(1, (desk.slots or 1) - self._engine.slots.stuck)
@@ -220,7 +220,7 @@ class MapWindow:
         return sum(not isinstance(work.place, Attempt) for work in self._open) < depth
 
     async def _next_end(self) -> None:
-        """Wait until a job is over, for the oldest of them in the eyes of its own pool."""
+        """Wait until a job ends; for deadlock detection, register the oldest as awaited."""
         news = self._news = self._engine.loop.create_future()
         if running.get() is None:
             await news
@@ -236,7 +236,7 @@ class MapWindow:
     async def _give_up(self, work: Work, error: Deadlock) -> None:
         self._failed(self._open[work], error)
         if self._keeps_errors:
-            # Its outcome is told: it must neither run nor be told again.
+            # Its outcome is recorded: it must not run, nor be recorded again.
             del self._open[work]
             await work.cancel()
 

@@ -1,4 +1,4 @@
-"""The options of one submit."""
+"""The options of one submit: checks, defaults and derived times."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from poolhand.rules.validation import (
 
 
 class Origin(Struct, frozen=True):
-    """The call that gave options, as errors name it, and further options that it takes."""
+    """The call that the options were passed to, for error messages, and its other options."""
 
     text: str
     further: tuple[str, ...] = ()
 
 
 class Options(Struct, frozen=True):
-    """How one job is to be treated; shared by all jobs of one bound view.
+    """The submit options of a job; shared by all jobs of one view.
 
-    `lane` is the value of the strategy's own field, which goes before `key`.
+    `lane` is the value of the strategy's own field; it takes precedence over `key`.
     """
 
     priority: int = 0
@@ -70,7 +70,7 @@ class Options(Struct, frozen=True):
 
 
 def defaults(config: PoolConfig) -> Options:
-    """Return the options that a submit has without saying anything."""
+    """Return the default submit options of a pool."""
     return Options(
         timeout=config.timeout,
         soft_timeout=config.soft_timeout,
@@ -86,9 +86,9 @@ def with_changes(
     durable: bool = False,
     origin: Origin | None = None,
 ) -> Options:
-    """Check changes to the options and return the new ones; `durable`: a store keeps the jobs.
+    """Check changes to the options and return the new ones; `durable`: jobs are in a store.
 
-    Errors begin with the text of the `origin`; the usual one is `with_options` of the pool.
+    Errors start with the text of `origin`, by default `with_options` of the pool.
     """
     origin = origin or Origin(f"Pool {config.name!r}, with_options")
     values = {
@@ -113,7 +113,7 @@ def with_changes(
 
 
 def _faults_together(options: Options) -> list[str]:
-    """Return what does not go together."""
+    """Return errors about options that exclude or require each other."""
     faults = []
     if options.delay is not None and options.run_at is not None:
         faults.append("give delay or run_at, not both")
@@ -123,20 +123,21 @@ def _faults_together(options: Options) -> list[str]:
 
 
 def _with_lane(values: dict[str, Any], field: str) -> dict[str, Any]:
-    """Let the strategy's own field decide the lane."""
+    """Set the lane from the strategy's own field."""
     if field == "key" or field not in values:
         return values
     lane = values[field] if field in CHECKS else values.pop(field)
-    # Who names the tenant for fairness means it for keys and sessions too.
+    # A tenant given for fairness also scopes idempotency keys and sessions.
     tenant = {"tenant": lane or None} if field == "tenant_id" else {}
     return {**tenant, **values, "lane": lane}
 
 
 class SubmitTerms(Struct, frozen=True):
-    """Options, and the job as it will be but for its id and its times; made once per view.
+    """Submit options and a draft of the job without id and times; built once per view.
 
-    `soft` and `hard` are the seconds after which a job is asked and made to stop, `deadline` the
-    first of them. One who `waits` is parked where a store blocks its submitters, or is refused.
+    `soft` and `hard` are the seconds after which a job is asked and forced to stop, `deadline` the
+    earlier of them. If a stored pool blocks submitters, a submit that `waits` is parked; otherwise
+    it is refused.
     """
 
     options: Options
@@ -148,7 +149,7 @@ class SubmitTerms(Struct, frozen=True):
     waits: bool = True
 
     def timed(self, job: Job, now: float, at: datetime) -> tuple[Job, Window]:
-        """Give a job its times: when it may start, on the driver's clock and for people."""
+        """Return the job with its times, and the same times on the monotonic clock."""
         options = self.options
         run_at = options.run_at
         if options.delay is not None:
@@ -162,13 +163,13 @@ class SubmitTerms(Struct, frozen=True):
         ), Window(opens, closes)
 
     def rerun(self) -> SubmitTerms:
-        """Return the terms under which a job that failed runs again, at once."""
+        """Return the terms for an immediate rerun of a failed job."""
         again = replace(self.options, rerun_failed=True, delay=None, run_at=None)
         return replace(self, options=again, is_timed=again.expires is not None)
 
 
 def terms(options: Options, pool: str, pool_id: str) -> SubmitTerms:
-    """Draw up the terms for jobs of a pool."""
+    """Build the submit terms for jobs of a pool."""
     draft = Job(
         id="",
         pool=pool,
@@ -189,16 +190,16 @@ def terms(options: Options, pool: str, pool_id: str) -> SubmitTerms:
 def deadlines(
     soft: float | None, hard: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the soft and the hard timeout that count, and the first of them."""
+    """Return the effective soft and hard timeout, and the earlier of them."""
     if soft is not None and hard is not None and soft >= hard:
-        soft = None  # The hard one comes first.
+        soft = None  # The hard timeout comes first.
     return soft, hard, hard if soft is None else soft
 
 
 DURATIONS = ("timeout", "soft_timeout", "delay", "expires")
 DURABLE_ONLY = ("on_crash", "on_busy")
 ON_CRASH = ("rerun", "fail")
-LONGEST = 3.15e9  # a hundred years, so that a sum with today is still a date
+LONGEST = 3.15e9  # a hundred years: added to today's date it is still a valid date
 
 
 def _is_label(value: Any) -> bool:

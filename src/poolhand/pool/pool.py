@@ -1,4 +1,4 @@
-"""The pool: a named, bounded, fair set of slots that many submitters share."""
+"""The in-process pool: a named, bounded, fair set of slots that many submitters share."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pool(Submitter):
     """
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Make a pool of the class that its scope asks for."""
+        """Create a pool of the class that its scope needs."""
         durable_one = cls is Pool and options.get("scope", SESSION) in DURABLE
         made: Self = object.__new__(durable.kind() if durable_one else cls)
         return made
@@ -89,19 +89,19 @@ class Pool(Submitter):
 
     @property
     def known_as(self) -> str:
-        """The name that no other live pool of this process has."""
+        """The name that identifies this pool among the live pools of the process."""
         return self.name
 
     @property
     def is_orphan(self) -> bool:
-        """Tell whether this pool can never be drained: its loop is closed or elsewhere."""
+        """Whether this pool can never be drained: its loop is closed or in another process."""
         if self._live is None:
             return False
         return self._live.loop.is_closed() or self._live.process != os.getpid()
 
     @property
     def is_draining(self) -> bool:
-        """Tell whether a drain has begun and is not over."""
+        """Whether a drain has begun and is not over."""
         return self._drained is not None and not self._drained.done()
 
     async def __aenter__(self) -> Self:
@@ -116,7 +116,7 @@ class Pool(Submitter):
         await self.leave()
 
     async def start(self) -> Self:
-        """Open the pool on the running event loop; doing so twice is harmless."""
+        """Open the pool on the running event loop; a second call has no effect."""
         loop = asyncio.get_running_loop()
         if self._drain is not None:
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
@@ -137,7 +137,7 @@ class Pool(Submitter):
     async def drain(self, timeout: Seconds | None = None) -> DrainReport:
         """Stop the pool within `timeout` seconds (`drain_timeout` by default) and report.
 
-        A further call returns the same report; if it allows less time, the drain hurries up.
+        A further call returns the same report; a shorter timeout shortens the running drain.
         """
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
@@ -160,11 +160,11 @@ class Pool(Submitter):
         self._drained = engine.loop.create_task(self._stop(), name=f"{self.name}-drain")
 
     async def leave(self, timeout: Seconds | None = None) -> DrainReport:
-        """Drain as leaving `async with` does: cancelled meanwhile, stop now and see it through."""
+        """Drain as the end of `async with` does; a cancellation stops the pool now, then waits."""
         try:
             return await self.drain(timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            # Told twice: stop now, but leave no job and no caller behind, however often told.
+            # Cancelled during the drain: stop now, but wait until every job and caller is settled.
             if self._drain is not None and self._drained is not None:
                 self._drain.hurry(0)
                 while not self._drained.done():
@@ -173,12 +173,12 @@ class Pool(Submitter):
             raise
 
     def abandon(self) -> None:
-        """Let go of what a pool holds whose loop was closed without a drain."""
+        """Release the threads and processes of a pool whose loop was closed without a drain."""
         if self._live is not None and self._live.process == os.getpid():
             self._live.abandon()
 
     def forget(self) -> None:
-        """Let go of this pool and of all its jobs at once; its name is free when this returns."""
+        """Drop this pool and all its jobs at once; its name is free when this returns."""
         registry.unregister(self)
         engine = self._live
         if engine is not None and engine.is_here:
@@ -190,7 +190,7 @@ class Pool(Submitter):
             self.abandon()
 
     async def resize(self, max_concurrent: int) -> None:
-        """Change the number of slots; running jobs go on, surplus slots retire as they get idle."""
+        """Change the number of slots; running jobs continue, surplus slots retire once idle."""
         check, allowed = CHECKS["max_concurrent"]
         if not check(max_concurrent):
             raise UsageError(
@@ -206,7 +206,7 @@ class Pool(Submitter):
         engine.resize(max_concurrent)
 
     def set_autoscale(self, settings: Autoscale | None) -> None:
-        """Let the pool choose its own size from now on, within these settings; None ends that."""
+        """Let the pool choose its size within these settings from now on; None turns that off."""
         check, allowed = CHECKS["autoscale"]
         if not check(settings):
             raise UsageError(
@@ -220,7 +220,7 @@ class Pool(Submitter):
             self._scaler = Autoscaler(engine, settings)
 
     def pause(self) -> None:
-        """Start no further job; what runs goes on, what comes waits."""
+        """Stop starting jobs; running jobs continue, new ones wait."""
         self._at_work().pause()
 
     def resume(self) -> None:
@@ -228,18 +228,18 @@ class Pool(Submitter):
         self._at_work().resume()
 
     def snapshot(self) -> PoolSnapshot:
-        """Return everything about the pool at this instant, on the thread of its loop.
+        """Return the state of the pool at this instant; call it on the thread of the pool's loop.
 
-        `stats` and `size` may be asked from any thread.
+        `stats` and `size` can be called from any thread.
         """
         engine = self._engine()
         engine.check_thread()
         return snapshot.snapshot(engine, self.id, self._created_at)
 
     async def refresh(self) -> PoolSnapshot:
-        """Ask for the latest and return it: of a pool that a store keeps, what the store holds.
+        """Fetch and return the latest snapshot: from the store if the pool is durable.
 
-        In memory it is what `snapshot` returns.
+        In memory this equals `snapshot`.
         """
         return self.snapshot()
 
@@ -248,33 +248,34 @@ class Pool(Submitter):
         return snapshot.stats(self._engine())
 
     def health(self) -> PoolHealth:
-        """Return how the pool is: who works, who is idle, who shows no life.
+        """Return the health of the pool: which workers are busy, idle or show no activity.
 
-        Any thread may ask, so that a loop that is blocked can be told from one that is busy; a pool
-        that is not started has no workers.
+        Any thread can call it, so a blocked loop can be distinguished from a busy one. A pool that
+        is not started has no workers.
         """
         return not_started(self._config) if self._live is None else health_of(self._live)
 
     def health_check(self) -> HealthCheck:
         """Return the health as a dict for any JSON encoder, awaited or not.
 
-        So does a web application: `return await pool.health_check()`.
+        A web application can use `return await pool.health_check()`.
         """
         return HealthCheck(self.health().to_dict())
 
     def size(self) -> int:
-        """Return how many jobs run or wait."""
+        """Return how many jobs are running or waiting."""
         engine = self._engine()
         return engine.active + engine.desk.waiting
 
     def dead(self) -> list[Job]:
-        """Return the latest jobs that failed for good, oldest first."""
+        """Return the latest jobs that failed permanently, oldest first."""
         return self._engine().dead.jobs()
 
     def audit(self, after: int = 0, kind: str = "") -> list[AuditLine]:
-        """Return what happened to the pool and its jobs, from behind a number on, oldest first.
+        """Return audit records of the pool and its jobs, oldest first.
 
-        Those whose kind begins so, of the last 10,000. Asked on the thread of the pool's loop.
+        Only records numbered above `after` whose kind starts with `kind`, among the last 10,000.
+        Call it on the thread of the pool's loop.
         """
         if not is_whole(after) or not isinstance(kind, str):
             raise UsageError(
@@ -289,7 +290,7 @@ class Pool(Submitter):
     async def rerun(self, job: Job | str) -> Ticket[object]:
         """Run a dead job again, as a new job with the same call, options and context.
 
-        Where there is no room for it, PoolFull is raised and the dead letter stays.
+        If the pool has no room, PoolFull is raised and the dead letter stays.
         """
         if not isinstance(job, Job | str):
             raise UsageError(
@@ -356,7 +357,7 @@ def check_parts(runtime: object, events: object, what: str = "Pool") -> None:
 
 
 def default_runtime() -> Runtime:
-    """Return the one runtime that pools share unless they are given another."""
+    """Return the runtime that pools share unless they are given another."""
     if not _RUNTIME:
         _RUNTIME.append(Runtime())
     return _RUNTIME[0]

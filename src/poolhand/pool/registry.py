@@ -1,4 +1,4 @@
-"""The pools that live in this process."""
+"""The registry of the live pools of this process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _serials = count(1)
 
 @explain_misuse
 def get_pool(name_or_id: str) -> Pool | None:
-    """Return the live pool of that name or id, None when there is none.
+    """Return the live pool of that name or id, or None.
 
-    Pools of several tenants may have one name here; each has another one in its store.
+    Pools of several tenants can share a name here; each has a distinct name in its store.
     """
     if not isinstance(name_or_id, str):
         raise UsageError(f"get_pool({shown(name_or_id)}) is not allowed; give a name or an id")
@@ -34,13 +34,13 @@ def get_pool(name_or_id: str) -> Pool | None:
 
 
 def list_pools() -> list[Pool]:
-    """Return the live pools in the order they were created."""
+    """Return the live pools in order of creation."""
     _let_orphans_go()
     return sorted(_live.values(), key=lambda pool: pool.serial)
 
 
 def next_serial() -> int:
-    """Return the number of the next pool of this process."""
+    """Return the serial number of the next pool of this process."""
     return next(_serials)
 
 
@@ -65,7 +65,7 @@ def unregister(pool: Pool) -> None:
 
 
 def _let_orphans_go() -> None:
-    """Forget the pools that can never be drained, and what they hold."""
+    """Remove the pools that can never be drained, and release their resources."""
     for name, pool in list(_live.items()):
         if pool.is_orphan and _live.pop(name, None) is not None:
             pool.abandon()

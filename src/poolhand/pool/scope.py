@@ -1,4 +1,4 @@
-"""The scope of a pool: how far it reaches, and where what it keeps is kept."""
+"""The scope of a pool: which processes share it, and where its jobs are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME_A_SERVER = (
 
 
 class Scope(Struct, frozen=True):
-    """In memory ("session"), kept ("pipeline"), or on a server for many ("tenant", "org")."""
+    """In memory ("session"), stored ("pipeline"), or on a shared server ("tenant", "org")."""
 
     kind: str = SESSION
     id: str | None = None
@@ -40,28 +40,28 @@ class Scope(Struct, frozen=True):
 
     @property
     def tenant(self) -> str | None:
-        """Whose the jobs are, where that follows from the pool."""
+        """The tenant of the jobs, where the pool determines it."""
         return self.id if self.kind == TENANT else None
 
     def kept_as(self, name: str) -> str:
-        """Return the name by which a store knows the pool: others may have one of its name there.
+        """Return the pool's name in its store, qualified: other scopes may use the same name.
 
-        A file of its own needs no more than the plain one.
+        In a file of its own the plain name is enough.
         """
         if self.store is None:
             return name
         return "/".join((self.kind, _part(self.id or ""), _part(name)))
 
     def url(self, name: str) -> str:
-        """Return where a durable pool of that name is kept."""
+        """Return the URL of the store of a durable pool with that name."""
         if self.store is not None:
             return self.store
-        # Quoted: a name is no way out of its folder.
+        # Quoted, so that a name cannot point outside of the folder.
         file = f"{quote(self.id or '', safe='')}__{quote(name, safe='')}.db"
         return f"sqlite:///{self._folder / file}"
 
     def make_folder(self) -> None:
-        """Make the folder for what is kept, unless a store was named."""
+        """Create the folder of the store file, unless a store was given."""
         if self.store is not None:
             return
         try:
@@ -77,7 +77,7 @@ class Scope(Struct, frozen=True):
 
 
 def take_scope(given: dict[str, Any]) -> tuple[Scope, list[str]]:
-    """Take the options that make a scope out of those given; say what is wrong with them."""
+    """Remove the scope options from `given`; return the scope and the errors in them."""
     kind = given.pop("scope", SESSION)
     ids = [given.pop(name, None) for name in ("scope_id", "pipeline_id")]
     store, folder = given.pop("store", None), given.pop("dir", None)
@@ -134,13 +134,13 @@ def _faults_of_place(store: Any, folder: Any) -> list[str]:
 
 
 def _unserved(kind: str, store: Any) -> list[str]:
-    """Return what is wrong with the store of a pool that is shared."""
+    """Return the errors in the store option of a shared pool."""
     if store is None:
         return [f"scope={kind!r} is host-managed; {_NAME_A_SERVER}"]
     if not _is_url(store):
         return [_no_url(store)]
     if store.partition("://")[0].lower() in _NO_SERVERS:
-        # A file would be shared, but by one machine, and split in two as soon as there is a second.
+        # A file is shared by one machine only; on a second machine there would be a second pool.
         return [
             f"scope={kind!r} is host-managed, and store={shown(store)} is not on a server, where "
             f"other machines could reach it; {_NAME_A_SERVER}; for one machine use "
@@ -159,25 +159,25 @@ def _no_url(store: object) -> str:
 
 
 def _shown_url(store: object) -> str:
-    """Return a store as an error may show it: without what may be a password."""
+    """Return a store URL for an error message, without a possible password."""
     if isinstance(store, str) and "@" in store:
         return f"'{store.partition(':')[0][:20]}:…'"
     return shown(store)
 
 
 def _part(text: str) -> str:
-    """Return a part of a name in which nothing looks like the end of it."""
+    """Escape a part of a name so that it contains no separator."""
     return text.replace("%", "%25").replace("/", "%2F")
 
 
 def _is_folder(value: object) -> bool:
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    # A blank one would silently mean the usual folder, or one that is hard to see.
+    # A blank path would silently mean the default folder, or one that is hard to see.
     return isinstance(path, str) and bool(path.strip()) and is_path(path)
 
 
 def is_path(text: str) -> bool:
-    """Tell whether the system can take a text as a path."""
+    """Return whether the operating system accepts a text as a path."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

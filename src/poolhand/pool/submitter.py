@@ -1,4 +1,4 @@
-"""Submitting: the verbs by which work comes into a pool."""
+"""Submitting: the methods that add work to a pool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNSET: Any = _Unset()
 
 
 def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were really given to a `with_options`, out of all its names."""
+    """Return the options that the caller passed to `with_options`, out of all its parameters."""
     named = {**given, **given["fairness"]}
     return {
         name: value
@@ -43,7 +43,7 @@ def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @explain_misuse
 class Submitter:
-    """Takes work under one set of options; a pool is one, and so is what `with_options` returns."""
+    """Submits work under one set of options: a pool, or the view `with_options` returns."""
 
     _config: PoolConfig
     _terms: SubmitTerms
@@ -63,7 +63,7 @@ class Submitter:
     ) -> Ticket[T]: ...
 
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
-        """Hand in a call and return its ticket; waits only where the policy says so."""
+        """Submit a call and return its ticket; waits only if the backpressure policy blocks."""
         engine = self._engine()
         work = engine.intake.offer(fn, args, kwargs, self._terms, True)
         if work.place is engine.desk.parked:
@@ -81,13 +81,13 @@ class Submitter:
     ) -> Ticket[T]: ...
 
     def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
-        """Hand in a call without waiting; where `submit` would wait for a place: PoolFull."""
+        """Submit a call without waiting; raise PoolFull where `submit` would wait."""
         return self._engine().intake.offer(fn, args, kwargs, self._terms, False)
 
     async def submit_or_refuse(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Ticket[Any]:
-        """Hand in a call, also to a store; where `submit` would wait for a place: PoolFull."""
+        """Submit a call, to a store as well; raise PoolFull where `submit` would wait."""
         return self.submit_nowait(fn, *args, **kwargs)
 
     @overload
@@ -99,7 +99,7 @@ class Submitter:
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Submit and wait: the value, or the exception the job raised."""
+        """Submit and wait; return the value, or raise the exception of the job."""
         engine = self._engine()
         work = engine.intake.offer(fn, args, kwargs, self._terms, True)
         if work.place is engine.desk.parked:
@@ -151,12 +151,13 @@ class Submitter:
     ) -> list[Any]:
         """Run `fn(item)` for every item, each as a job; return the values in the order of items.
 
-        Items are taken as there is room: at most twice as many jobs as the pool has slots are in it
-        at a time, and never more than its queue can hold, so the items may be many or without end.
-        The first failure ends it: no further item is taken, its jobs that wait or run are cancelled
-        and over, an async generator is closed, then the error is raised; so it is when the caller
-        is cancelled or `items` raises. With `return_exceptions` errors stand in the place of
-        values, those of a pool that refuses a job included. An idempotency key cannot go with it.
+        Items are consumed as there is room: at most twice as many jobs as the pool has slots are in
+        it at a time, and never more than its queue can hold, so `items` may be huge or endless.
+        The first failure ends the map: no further item is consumed, its waiting and running jobs
+        are cancelled and awaited, an async generator is closed, then the error is raised. The same
+        happens when the caller is cancelled or `items` raises. With `return_exceptions`, errors
+        take the place of values, including those of refused submits. `map` does not accept an
+        idempotency key.
         """
         return await map_items(self, fn, items, return_exceptions)
 
@@ -183,7 +184,7 @@ class Submitter:
     ) -> Submitter:
         """Return a view of this pool that submits with these options.
 
-        `fairness` is the field of the pool's own strategy, such as `tenant_id="acme"`.
+        `fairness` is the fairness field of the pool's strategy, such as `tenant_id="acme"`.
         """
         changes = chosen(locals())
         options = with_changes(self._terms.options, self._config, changes, self._durable)
@@ -194,7 +195,7 @@ class Submitter:
 
 
 class SubmitterView(Submitter):
-    """A pool seen through options of its own; cheap to make, safe to keep."""
+    """A pool with submit options of its own; cheap to create, safe to keep."""
 
     __slots__ = ("_config", "_engine", "_terms")
 
@@ -205,7 +206,7 @@ class SubmitterView(Submitter):
 
 
 async def has_place(engine: Engine, work: Work) -> Work:
-    """Return work that has its place; a parked one waits for it, or raises what keeps it out."""
+    """Wait until the work is admitted and return it; raise if the pool refuses it."""
     if work.place is not engine.desk.parked:
         return work
     policy = engine.config.backpressure

@@ -17,16 +17,16 @@ from poolhand.rules.validation import SECONDS_ALLOWED, Seconds, is_seconds, show
 
 T = TypeVar("T")
 
-EXPLAIN_WITHIN = 1.0  # how much longer a wait whose time is over may take, to say why
-LEARN_WITHIN = 3.0  # and to learn how the job ended, if the store says that it is over
+EXPLAIN_WITHIN = 1.0  # extra time a timed-out wait may take to find out why the job is not over
+LEARN_WITHIN = 3.0  # extra time to fetch the outcome if the store says that the job is over
 
 
 @explain_misuse
 class Ticket(Generic[T]):
     """The handle on one job: await it for its value, or for the exception the job raised.
 
-    Whoever submits the same idempotency key gets the same job. Letting go of a ticket changes
-    nothing: the job runs on.
+    Submitting the same idempotency key again returns the same job. Dropping a ticket changes
+    nothing: the job continues.
     """
 
     __slots__ = ()
@@ -34,7 +34,7 @@ class Ticket(Generic[T]):
     @property
     @abstractmethod
     def id(self) -> str:
-        """The id of the job, unique for ever."""
+        """The id of the job, unique across all processes and times."""
 
     def __repr__(self) -> str:
         return f"<Ticket {self.id} {self.status.value}>"
@@ -45,33 +45,33 @@ class Ticket(Generic[T]):
 
     @property
     def as_of(self) -> datetime | None:
-        """When `status` and `snapshot` were known to be true; None: they are of this instant."""
+        """When `status` and `snapshot` were last confirmed; None if they are always current."""
         return None
 
     @abstractmethod
     def snapshot(self) -> Job:
-        """Return what this process knows of the job now, without asking anybody."""
+        """Return what this process knows of the job now, without asking the store."""
 
     @abstractmethod
     async def refresh(self) -> Job:
-        """Ask for the latest and return it."""
+        """Fetch and return the latest snapshot of the job."""
 
     @abstractmethod
     async def explain(self) -> Explanation:
-        """Say why the job waits, and for about how long."""
+        """Explain why the job waits, and estimate for how long."""
 
     @abstractmethod
     async def cancel(self) -> bool:
-        """Cancel the job and wait until it is over; tell whether it ended cancelled.
+        """Cancel the job and wait until it is over; return whether it ended cancelled.
 
-        A waiting job never runs. A running one is asked to stop and, if it does not, settled after
-        the pool's `cancel_grace`. One that is over stays as it is.
+        A waiting job never runs. A running job is asked to stop and, if it does not, settled after
+        the pool's `cancel_grace`. A finished job stays as it is.
         """
 
     def events(self, after: int = 0) -> AsyncIterator[JobEvent]:
-        """Yield what the job tells, from behind that number on, until it is over.
+        """Yield the events that the job emits, numbered above `after`, until the job is over.
 
-        Every event once, in order, whoever else listens; whoever comes back goes on with `after`.
+        Every reader gets every event once, in order. To resume, pass the last number as `after`.
         """
         raise UsageError(
             f"job {self.id} is kept by no store, so nothing that it tells is; submit it to an App, "
@@ -82,7 +82,7 @@ class Ticket(Generic[T]):
         return self._value().__await__()
 
     async def result(self, timeout: Seconds | None = None) -> T:
-        """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job be.
+        """Wait for the value; after `timeout` seconds raise TimeoutError and leave the job running.
 
         The error says why the job still waits, or that it runs.
         """
@@ -96,7 +96,7 @@ class Ticket(Generic[T]):
         return await self._value()
 
     async def settled_within(self, seconds: float | None) -> None:
-        """Wait until the job is over; if that takes longer, raise TimeoutError with the reason."""
+        """Wait until the job is over; after `seconds`, raise TimeoutError with the reason."""
         if seconds is None:
             await self._settled(limited=False)
             return
@@ -122,15 +122,15 @@ class Ticket(Generic[T]):
 
     @abstractmethod
     def caller_left(self) -> None:
-        """Note that whoever waited for the value was cancelled."""
+        """Record that the caller awaiting the value was cancelled."""
 
     @abstractmethod
     async def _settled(self, limited: bool) -> None:
-        """Wait until the job is over, whatever became of it; `limited`: not for ever anyway."""
+        """Wait until the job is over, however it ended; `limited`: the wait is bounded anyway."""
 
 
 def checked_timeout(verb: str, timeout: Any) -> float | None:
-    """Return a timeout in seconds, or raise if it is none."""
+    """Return a timeout in seconds, or raise if it is invalid."""
     seconds = to_seconds(timeout)
     if seconds is None or is_seconds(seconds):
         found: float | None = seconds
@@ -152,7 +152,7 @@ async def wait(
 ) -> Job | list[Job]:
     """Wait until the jobs are over, or `timeout` seconds; return their snapshots in input order.
 
-    Never raises for a job's sake: look at `status`, `result` and `error` of what comes back.
+    A failed job raises nothing here: read `status`, `result` and `error` of the snapshots.
     """
     seconds = checked_timeout("wait", timeout)
     if not isinstance(tickets, Ticket | Iterable):
@@ -166,5 +166,5 @@ async def wait(
             for ticket in many:
                 await ticket._settled(limited=seconds is not None)
     except TimeoutError:
-        pass  # The snapshots say who is not over yet.
+        pass  # The snapshots show which jobs are not over yet.
     return many[0].snapshot() if isinstance(tickets, Ticket) else [one.snapshot() for one in many]

@@ -1,7 +1,7 @@
-"""Audit records: what happened to pools, jobs and farms, for those who must be able to prove it.
+"""Audit records: the durable history of what happened to pools, jobs, schedules and farms.
 
-A record is written with the change it tells of. Fields stand in this order in its JSON, moments are
-UTC, so that the same run gives the same bytes.
+A record is written in the same transaction as the change it describes. The JSON fields keep the
+order of the class and times are UTC, so the same run produces the same bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dequeued(Struct, frozen=True, gc=False):
 
 
 class Dropped(Struct, frozen=True, gc=False):
-    """A policy turned a job away, a new one or one that waited."""
+    """A policy rejected a new job or evicted a waiting one."""
 
     schema: str
     pool_id: str
@@ -93,7 +93,7 @@ class Dropped(Struct, frozen=True, gc=False):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """A job is over, or (as a retry) goes back to wait for its next attempt."""
+    """A job reached its final status, or (as a retry) waits again for its next attempt."""
 
     schema: str
     pool_id: str
@@ -106,10 +106,11 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Acted(Struct, frozen=True, gc=False):
-    """Somebody did something to a pool or a job; `by` says who, `detail` what exactly.
+    """A user or operator acted on a pool, job, farm or schedule.
 
-    Of a farm there is no pool; the detail begins with its id, or that of its worker. Of a schedule
-    the detail is its id.
+    `by` names the actor, `detail` the action. A record of a farm has no pool; its detail begins
+    with the id of the farm or of the worker. The detail of a schedule's record is the schedule's
+    id.
     """
 
     schema: str
@@ -125,7 +126,7 @@ Audit = Submitted | Dequeued | Dropped | Ended | Acted
 
 
 class AuditLine(PlainView, frozen=True, gc=False):
-    """A record as it is read, with its number; numbers have no gaps."""
+    """An audit record as read from the store, with its sequence number; numbers have no gaps."""
 
     number: int
     at: datetime
@@ -143,37 +144,37 @@ def submitted(job: Job) -> Submitted:
 
 
 def dequeued(job: Job, slot: int) -> Dequeued:
-    """Tell of a job that has just been started (`lifecycle.start`)."""
+    """Return the record of a job that was just started (`lifecycle.start`)."""
     assert job.started_at is not None
     waited = round((job.waited or 0.0) * 1000)
     return Dequeued(_schema(DEQUEUE), *_identity(job), job.started_at, waited, slot, job.attempts)
 
 
 def dropped(job: Job, replacement: str | None, depth: int, most: int | None) -> Dropped:
-    """Tell of a job that has just been rejected (`lifecycle.reject`)."""
+    """Return the record of a job that was just rejected (`lifecycle.reject`)."""
     assert job.finished_at is not None
     why = (job.rejection_reason, job.rejection_policy)
     return Dropped(_schema(DROP), *_identity(job), replacement, *why, depth, most, job.finished_at)
 
 
 def ended(job: Job) -> Ended:
-    """Tell of a job that is over."""
+    """Return the record of a job that reached its final status."""
     assert job.finished_at is not None
     return _ended(OUTCOME, job, job.finished_at)
 
 
 def retried(job: Job, at: datetime) -> Ended:
-    """Tell of a job that has lost its slot and waits again."""
+    """Return the record of a job that gave up its slot and waits again."""
     return _ended(RETRY, job, at)
 
 
 def acted(kind: str, pool: tuple[str, str], by: str, detail: str, at: datetime) -> Acted:
-    """Tell what somebody did to a pool, given by its id and name."""
+    """Return the record of an action on a pool; `pool` is the pool's id and name."""
     return Acted(_schema(kind), *pool, None, by, detail, at)
 
 
 def acted_on(kind: str, job: Job, by: str, detail: str, at: datetime) -> Acted:
-    """Tell what somebody did to a job."""
+    """Return the record of an action on a job."""
     return Acted(_schema(kind), job.pool_id, job.pool, job.id, by, detail, at)
 
 

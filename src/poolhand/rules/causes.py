@@ -1,4 +1,4 @@
-"""Causes: what a job waits for that is neither a time nor a slot."""
+"""Causes: the conditions, other than a time or a free slot, that parked jobs wait for."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 
 LONGEST = 200  # characters
-DIGEST = 8  # characters of a hash that tell long causes apart
+DIGEST = 8  # characters of the hash that distinguishes shortened causes
 TASK = "task:"
 KEY = "key:"
 HOME = "home:"
 CALL = "call:"
 ANY_VERSION = "*"
-ANY_PACKAGE = "*."  # before a name: the same name in any package
-LONGEST_TASK = 150  # characters of a task's name beside its version
+ANY_PACKAGE = "*."  # prefix of a name: matches that name in any package
+LONGEST_TASK = 150  # characters of a task's name; the rest is for its version
 
-# Host, boot, number and start of a process.
+# Host, boot id, process id and start time of a process.
 Process = tuple[str, str, int, str]
 
 
 def task_cause(name: str) -> str:
-    """Return the cause of a job whose task the worker that claimed it does not have."""
+    """Return the cause for a job whose task the claiming worker has not registered."""
     return _fitting(f"{TASK}{name}")
 
 
 def task_of(cause: str | None) -> str | None:
-    """Return the name of the task that a cause is about."""
+    """Return the task name in a cause, None if the cause is of another kind."""
     return cause.removeprefix(TASK) if cause is not None and cause.startswith(TASK) else None
 
 
 def key_cause(key_id: str, task: str) -> str:
-    """Return the cause of a job whose call is signed with a key that its worker does not have."""
+    """Return the cause for a job signed with a key that the claiming worker does not have."""
     return _fitting(f"{KEY}{key_id}/{task}")
 
 
 def key_of(cause: str | None) -> str | None:
-    """Return the id of the key that a cause is about."""
+    """Return the key id in a cause, None if the cause is of another kind."""
     if cause is None or not cause.startswith(KEY):
         return None
     return cause.removeprefix(KEY).partition("/")[0]
 
 
 def home_cause(home: Process) -> str:
-    """Return the cause of a closure that lives in another process than the one that claimed it."""
+    """Return the cause for a closure that was claimed by a process other than its own."""
     host, boot, pid, started = home
     return _fitting(f"{HOME}{host}/{pid}/{started}/{boot}")
 
 
 def home_of(cause: str | None) -> Process | None:
-    """Return the process that a cause is about, unless its name was too long."""
+    """Return the process in a cause, None if its name was shortened or is of another kind."""
     if cause is None or not cause.startswith(HOME):
         return None
     try:
@@ -59,24 +59,24 @@ def home_of(cause: str | None) -> Process | None:
 
 
 def call_cause(version: str, task: str) -> str:
-    """Return the cause of a job whose arguments the code of its claimer does not accept.
+    """Return the cause for a job whose arguments the claiming worker's code does not accept.
 
-    `version` is that of the task when the job was submitted; ANY_VERSION stands for all of them.
+    `version` is the task's version when the job was submitted; ANY_VERSION matches all versions.
     """
     return f"{CALL}{version}/{_fitting(task, LONGEST_TASK)}"
 
 
 def call_of(cause: str | None) -> str | None:
-    """Return the name of the task whose arguments a cause is about."""
+    """Return the task name in a cause about arguments, None if the cause is of another kind."""
     if cause is None or not cause.startswith(CALL):
         return None
     return cause.removeprefix(CALL).partition("/")[2]
 
 
 def short_names(name: str) -> Iterator[str]:
-    """Return the shorter names that may mean the same task: its dotted ends, the longest first.
+    """Return the shorter names that may mean the same task: its dotted suffixes, longest first.
 
-    The last one is a module and a function: a function alone says too little.
+    The last one is module and function: a bare function name is too ambiguous.
     """
     rest = name.partition(".")[2]
     while "." in rest:
@@ -86,25 +86,25 @@ def short_names(name: str) -> Iterator[str]:
 
 
 def is_same_task(one: str, other: str) -> bool:
-    """Tell whether two names may mean one task: the same, or one is the dotted end of the other."""
+    """Return whether two names may mean one task: equal, or one is a dotted suffix of the other."""
     return one == other or one in short_names(other) or other in short_names(one)
 
 
 def meant(name: str, names: Collection[str]) -> list[str]:
-    """Return which of some names a name means: one, several if it does not decide, or none."""
+    """Return the names that `name` may refer to: one, several if ambiguous, or none."""
     if name in names:
         return [name]
     near = [one for one in names if is_same_task(one, name)]
     if len(near) == 1 and len(near[0]) < len(name):
-        # It stands for whatever package: then it must be the only one to be meant.
+        # A shorter registered name matches any package, so it must be the only candidate.
         near += [one for one in names if one != near[0] and is_same_task(one, near[0])]
     return sorted(near)
 
 
 def in_any_package(cause: str) -> str:
-    """Return what a worker offers to claim a cause by, whatever package its task is said to be in.
+    """Return the offer by which a worker claims a cause in any package.
 
-    That is how `proj.agents.f` is claimed by a worker that knows it as `agents.f`.
+    This is how a worker that registered `agents.f` claims a job of `proj.agents.f`.
     """
     kind, name = _parted(cause)
     return f"{kind}{ANY_PACKAGE}{name}"
@@ -113,9 +113,9 @@ def in_any_package(cause: str) -> str:
 def claimable(
     offered: frozenset[str], waiting: Iterable[str], refused: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return which of the causes that jobs wait for are met by what a worker offers.
+    """Return the causes among `waiting` that a worker's offers satisfy.
 
-    It offers any version of the calls of its tasks, until it has refused that version once.
+    A worker offers every version of the calls of its tasks until it has refused that version once.
     """
     return frozenset(
         cause
@@ -125,7 +125,7 @@ def claimable(
 
 
 def _offers(cause: str) -> Iterator[str]:
-    """Return the offers that meet a cause: its task by any name, its call in any version."""
+    """Return the offers that satisfy a cause: its task by any name, its call in any version."""
     kind, name = _parted(cause)
     yield f"{kind}{name}"
     for short in short_names(name):
@@ -133,9 +133,9 @@ def _offers(cause: str) -> Iterator[str]:
 
 
 def _parted(cause: str) -> tuple[str, str]:
-    """Return a cause as what it is about and the name of a task; the name is empty if it has none.
+    """Split a cause into its kind and the name of its task; the name is empty if it has none.
 
-    A task's name may hold any character, so it stands last.
+    The task's name comes last because it may contain any character.
     """
     if cause.startswith(TASK):
         return TASK, cause.removeprefix(TASK)
@@ -146,7 +146,7 @@ def _parted(cause: str) -> tuple[str, str]:
 
 
 def _fitting(text: str, longest: int = LONGEST) -> str:
-    """Return a text that fits; of one that is too long the end becomes a hash of the whole."""
+    """Return a text cut to `longest` characters; a cut text ends with a hash of the whole."""
     if len(text) <= longest:
         return text
     digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGEST]

@@ -1,4 +1,4 @@
-"""Diagnosis: what samples of a pool say is wrong with it, told once per incident."""
+"""Diagnosis: detect what is wrong with a pool from samples, and report each incident once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import Enum, StrEnum, auto
 
 from msgspec import Struct
 
-# A condition is told when it has held for so many samples in a row.
+# A condition is reported when it has held for this many samples in a row.
 LASTING = 3
 
 
 class Sample(Struct, frozen=True):
-    """What is looked at, at one moment.
+    """The state of a pool at one moment.
 
-    `backlog` counts the queued jobs that only need a slot, `waiting` all that wait. `capacity` is
-    the bound of the queue: None without one, 0 where no queue is kept. `completed` and `failed`
-    (attempts) are counted from the start. `executor_backlog` are the calls that wait for a thread
-    of the event loop's default executor, which has `executor_size` of them.
+    `backlog` counts the queued jobs that only need a slot, `waiting` all waiting jobs. `capacity`
+    is the bound of the queue: None without one, 0 where the pool has no queue. `completed` and
+    `failed` (attempts) count from the start. `executor_backlog` counts the calls that wait for a
+    thread of the event loop's default executor, which has `executor_size` threads.
     """
 
     size: int
@@ -32,7 +32,7 @@ class Sample(Struct, frozen=True):
 
 
 class Condition(StrEnum):
-    """What can be wrong."""
+    """A problem that a pool can have."""
 
     WORKER_BOUND = "worker_bound"
     POISON = "poison"
@@ -41,7 +41,7 @@ class Condition(StrEnum):
 
 
 class Sign(Enum):
-    """What one sample says about a condition; a lull leaves open whether it is over."""
+    """What one sample says about a condition; a lull leaves open whether it has ended."""
 
     HOLDS = auto()
     LULL = auto()
@@ -61,7 +61,7 @@ def _poison(_start: Sample, before: Sample, now: Sample) -> Sign:
 
 
 def _queue_high(_start: Sample, _before: Sample, now: Sample) -> Sign:
-    # 80 %, in whole numbers; where no queue is kept or none is bounded, none is high.
+    # 80 %, in integers; a pool without a queue, or with an unbounded one, is never high.
     high = bool(now.capacity) and 5 * now.waiting > 4 * (now.capacity or 0)
     return Sign.HOLDS if high else Sign.OVER
 
@@ -71,7 +71,7 @@ def _executor_small(_start: Sample, _before: Sample, now: Sample) -> Sign:
     return Sign.HOLDS if small and now.executor_backlog > 0 else Sign.OVER
 
 
-# A judge sees the sample before the condition began, the one before this one, and this one.
+# A judge gets the sample before the condition began, the previous sample and the current one.
 Judge = Callable[[Sample, Sample, Sample], Sign]
 
 JUDGES: dict[Condition, Judge] = {
@@ -83,7 +83,7 @@ JUDGES: dict[Condition, Judge] = {
 
 
 class _Incident:
-    """Follows one condition: how long it has held in a row, and whether that was told."""
+    """Tracks one condition: for how many samples in a row it held, and whether it was reported."""
 
     __slots__ = ("_judge", "_start", "_streak", "_told")
 
@@ -94,7 +94,7 @@ class _Incident:
         self._told = False
 
     def begins(self, before: Sample, now: Sample) -> bool:
-        """Take one more sample; tell whether the incident begins with it."""
+        """Add one sample; return whether the incident begins with it."""
         if self._start is None or not (self._streak or self._told):
             self._start = before
         sign = self._judge(self._start, before, now)
@@ -108,10 +108,10 @@ class _Incident:
 
 
 class Diagnosis:
-    """Looks at one sample after the other and names each incident once, when it begins.
+    """Examines samples one after another and returns each incident once, when it begins.
 
-    The same incident is not named again before its condition has ended. The first sample has none
-    before it to be compared with, so what grows takes one sample more to be seen.
+    An incident is not returned again until its condition has ended. The first sample has no
+    predecessor to compare with, so detecting growth takes one sample more.
     """
 
     __slots__ = ("_before", "_incidents")

@@ -10,10 +10,11 @@ from poolhand.rules.values.plain import PlainView
 
 
 class Standing(Struct, frozen=True):
-    """What an explanation is made from.
+    """The facts that an explanation is made from.
 
-    `ahead` counts those that go before it, `average` the seconds one job takes, where known. Of a
-    running job, `ran` are the seconds it has run so far, `left` those until its hard timeout.
+    `ahead` counts the jobs that run before this one, `average` is the seconds one job takes, where
+    known. For a running job, `ran` is the seconds it has run, `left` the seconds until its hard
+    timeout.
     """
 
     job: Job
@@ -31,7 +32,7 @@ class Standing(Struct, frozen=True):
 
 
 class Explanation(PlainView, frozen=True):
-    """Why a job is where it is: a word for programs, a sentence for people, an estimate."""
+    """Why a job is in its state: a word for programs, a sentence for people, an estimate."""
 
     reason: str
     text: str
@@ -43,7 +44,7 @@ class Explanation(PlainView, frozen=True):
 
 
 def explain(standing: Standing) -> Explanation:
-    """Say why a job waits and for about how long."""
+    """Return why a job waits and for about how long."""
     job = standing.job
     if standing.parked:
         return _parked(standing)
@@ -75,7 +76,7 @@ def explain(standing: Standing) -> Explanation:
 
 
 def next_free(average: float | None, slots: int | None) -> float | None:
-    """Estimate the seconds until a slot comes free where all are busy."""
+    """Estimate the seconds until a slot becomes free when all are busy."""
     return None if average is None else average / (slots or 1)
 
 
@@ -143,7 +144,7 @@ def _queued(standing: Standing) -> Explanation:
     if standing.paused:
         return Explanation("paused", "the pool is paused; resume it", standing.ahead)
     ahead = standing.ahead or 0
-    # A stuck slot comes free at no time that could be told.
+    # Exclude stuck slots: when they become free cannot be predicted.
     slots = None if standing.slots is None else standing.slots - standing.stuck
     seconds = _rounds(standing.average, ahead, slots)
     whom = "" if standing.slots is None else f" for one of {standing.slots} slots"
@@ -169,7 +170,7 @@ def _times(average: float | None, count: int) -> float | None:
 
 
 def _rounds(average: float | None, ahead: int | None, width: int | None) -> float | None:
-    """Estimate the wait behind `ahead` others where `width` are served at a time."""
+    """Estimate the wait behind `ahead` jobs when `width` run at a time."""
     if average is None or not width:
         return None
     return average * ((ahead or 0) // width + 1)

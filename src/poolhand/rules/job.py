@@ -1,4 +1,4 @@
-"""A job: one running of one callable, and everything that is known about it."""
+"""A job: one run of a callable, retries included, and everything known about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poolhand.rules.values.plain import PlainView
 
 
 class Status(StrEnum):
-    """Where a job is. The first three wait, the last five are final."""
+    """The state of a job. The first three wait, the last five are final."""
 
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"
@@ -22,7 +22,7 @@ class Status(StrEnum):
     EXPIRED = "expired"
     REJECTED = "rejected"
 
-    # That of an Enum is written in Python, and asked for all the time.
+    # The hash of Enum is written in Python and is too slow here: statuses are hashed very often.
     __hash__ = str.__hash__
 
     @property
@@ -41,11 +41,11 @@ TERMINAL = frozenset(
 
 SOFT_TIMEOUT = "soft_timeout"
 HARD_TIMEOUT = "hard_timeout"
-SESSION_ERASED = "session_erased"  # while its turn ran, whose state was not written
+SESSION_ERASED = "session_erased"  # the session was erased during its turn; no state was written
 
 
 class Fault(PlainView, frozen=True):
-    """What a job raised, as text that can be kept and shown."""
+    """The error that a job raised, as text that can be stored and shown."""
 
     type: str
     message: str
@@ -53,14 +53,14 @@ class Fault(PlainView, frozen=True):
 
 
 class Job(PlainView, frozen=True, kw_only=True):
-    """The record of one job; every change makes a new one.
+    """The immutable record of one job; every change makes a new one.
 
-    `name` is that of the callable. `waited`, `ran` and `marks` are about the latest attempt.
-    Moments are UTC and ISO-8601 when encoded; they are for people. Durations are seconds of the
-    monotonic clock. `blocked_on` says what a blocked job waits for: "session" or "key"; `waits_for`
-    is the cause of a scheduled one that waits for something else than a time: "task:…". `crashes`
-    counts how often the process that ran it died under it. `continues` is the dead job whose run
-    it goes on with.
+    `name` is the name of the callable. `waited`, `ran` and `marks` describe the latest attempt.
+    Times are UTC, encoded as ISO-8601, and meant for people. Durations are seconds of the monotonic
+    clock. `blocked_on` is what a blocked job waits for: "session" or "key"; `waits_for` is the
+    cause of a scheduled job that waits for something other than a time: "task:…". `crashes` counts
+    how often the process that ran the job died. `continues` is the id of the dead job whose run
+    this job continues.
     """
 
     id: str
@@ -95,5 +95,5 @@ class Job(PlainView, frozen=True, kw_only=True):
 
     @property
     def run(self) -> str:
-        """What the attempts at it, and at those it goes on for, have in common."""
+        """The id that all attempts share, including those of the job that this one continues."""
         return self.continues or self.id

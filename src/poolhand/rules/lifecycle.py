@@ -1,4 +1,4 @@
-"""Transitions: how a job changes; pure functions from a job to a job."""
+"""Lifecycle: the transitions of a job, as pure functions from a job to a job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from poolhand.rules.retry import NO_RETRY, Retry, delay
 
 CRASHES_IN_COMPANY = 2
 MOST_CRASHES_UNPROVEN = 10
-SHORTEST_SNOOZE = 0.1  # it costs no attempt: with less, a job could keep a worker busy for ever
-LONGEST_WAIT = 3.15e9  # a hundred years of seconds, so that a sum with today is still a date
+SHORTEST_SNOOZE = 0.1  # a snooze costs no attempt: a shorter one could keep a worker busy for ever
+LONGEST_WAIT = 3.15e9  # a hundred years in seconds, so that now plus the wait is still a date
 
 
 def place(job: Job, status: Status, blocked_on: str | None = None) -> Job:
-    """Move a waiting job."""
+    """Move a waiting job to another waiting status."""
     if job.status is status and job.blocked_on == blocked_on:
         return job
     return replace(job, status=status, blocked_on=blocked_on, waits_for=None)
@@ -40,14 +40,14 @@ def start(job: Job, at: datetime, waited: float) -> Job:
 
 
 def complete(job: Job, value: Any, at: datetime, ran: float) -> Job:
-    """End a job well."""
+    """End a job successfully."""
     return replace(job, status=Status.COMPLETED, finished_at=at, ran=ran, result=value, error=None)
 
 
 def settle(
     job: Job, outcome: Outcome, policy: Retry | None, at: datetime, ran: float, roll: float
 ) -> Job:
-    """End an attempt: the job is over, or scheduled to run again (`run_at` says when).
+    """End an attempt: the job is final, or scheduled to run again at `run_at`.
 
     `roll` is a random number in [0, 1) that spreads retries.
     """
@@ -69,44 +69,45 @@ def settle(
 
 
 def hand_back(job: Job) -> Job:
-    """Let a job that was stopped in good order wait again; the attempt does not count."""
+    """Queue a job again that was stopped cleanly; the attempt does not count."""
     return replace(job, status=Status.QUEUED, attempts=job.attempts - 1, blocked_on=None)
 
 
 def set_aside(job: Job, cause: str) -> Job:
-    """Let a job that was not begun wait for its cause, at no time; the attempt does not count."""
+    """Park a job that was not started under its cause, without a time; the attempt is free."""
     return replace(
         job, status=Status.SCHEDULED, attempts=job.attempts - 1, run_at=None, waits_for=cause
     )
 
 
 def is_set_aside(job: Job) -> bool:
-    """Tell whether a job waits for its cause alone."""
+    """Return whether a job is parked under a cause and has no time to run."""
     return job.status is Status.SCHEDULED and job.waits_for is not None and job.run_at is None
 
 
 def cut_short(job: Job, rerun: bool, at: datetime) -> Job:
-    """End an attempt that its worker stopped: the job waits again, or must not start again."""
+    """End an attempt that its worker stopped: queue the job again, or fail it without `rerun`."""
     if rerun:
         return hand_back(job)
     return replace(job, status=Status.FAILED, finished_at=at, blocked_on=None)
 
 
 def runs_alone(job: Job, policy: Retry | None) -> bool:
-    """Tell whether a job is suspected enough to run in a process of its own.
+    """Return whether a job has crashed often enough to run in a process of its own.
 
-    One that is tried once has no second chance in company: it runs once more, and that alone.
+    A job with a single attempt gets no second one beside other jobs: after a crash it runs once
+    more, alone.
     """
     once = (policy or NO_RETRY).attempts == 1
     return job.crashes >= (1 if once else CRASHES_IN_COMPANY)
 
 
 def crash(job: Job, policy: Retry | None, rerun: bool, at: datetime, proven: bool) -> Job:
-    """End an attempt whose process died: the job is queued again, or has failed.
+    """End an attempt whose process died: queue the job again, or fail it.
 
-    A crash costs an attempt, but in company it is never a job's last: a neighbour may be to blame.
-    `proven`: the process was the job's own, and nothing else died with it. A job that runs alone
-    and still loses its process again and again, proven or not, is given up at last.
+    A crash costs an attempt, but a crash beside other jobs is never a job's last: another job may
+    have caused it. `proven`: the process ran only this job, and nothing else died with it. A job
+    that runs alone and keeps losing its process, proven or not, fails eventually.
     """
     alone = runs_alone(job, policy)
     most = (policy or NO_RETRY).attempts
@@ -118,12 +119,12 @@ def crash(job: Job, policy: Retry | None, rerun: bool, at: datetime, proven: boo
 
 
 def with_fault(job: Job, fault: Fault) -> Job:
-    """Add the text of what the last attempt raised."""
+    """Add the text of the error that the last attempt raised."""
     return replace(job, error=fault)
 
 
 def reject(job: Job, reason: str, policy: str, at: datetime) -> Job:
-    """Turn a new or waiting job away."""
+    """Reject a new or waiting job."""
     return replace(
         job,
         status=Status.REJECTED,
@@ -135,17 +136,17 @@ def reject(job: Job, reason: str, policy: str, at: datetime) -> Job:
 
 
 def cancel(job: Job, at: datetime) -> Job:
-    """End a waiting job that nobody wants any more."""
+    """Cancel a waiting job."""
     return replace(job, status=Status.CANCELLED, finished_at=at, blocked_on=None)
 
 
 def expire(job: Job, at: datetime) -> Job:
-    """End a waiting job whose time is over."""
+    """Expire a waiting job whose deadline has passed."""
     return replace(job, status=Status.EXPIRED, finished_at=at, blocked_on=None)
 
 
 def mark(job: Job, name: str) -> Job:
-    """Note once that something happened to a running job."""
+    """Add a mark to a running job, once."""
     return job if name in job.marks else replace(job, marks=(*job.marks, name))
 
 
@@ -162,7 +163,7 @@ def _failed(
 
 
 def _policy(policy: Retry | None, failed: Failed) -> Retry:
-    """Return the rule in force; a job that asks for a retry gets one without a rule too."""
+    """Return the retry policy in force; a job that asks for a retry gets the default policy."""
     if policy is not None:
         return policy
     return Retry() if failed.on_purpose else NO_RETRY

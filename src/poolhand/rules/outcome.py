@@ -1,4 +1,4 @@
-"""Outcomes: what the end of one attempt means."""
+"""Outcomes: how one attempt ended, and what its error means."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from poolhand.rules.validation import SECONDS_ALLOWED, is_seconds, to_seconds
 
 
 class StopRequest(IntEnum):
-    """What the slot has asked a running job to do; the higher overrules the lower."""
+    """What the slot has asked a running job to do; a higher value overrides a lower one."""
 
     NOTHING = 0
     SOFT_STOP = 1
@@ -41,7 +41,7 @@ class Completed(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The job raised or ran out of time; `error` is what its caller gets."""
+    """The job raised or ran out of time; `error` is raised in its caller."""
 
     error: BaseException
     permanent: bool = False
@@ -55,7 +55,7 @@ class Cancelled(Struct, frozen=True):
 
 
 class Snoozed(Struct, frozen=True):
-    """The job wants to run again at a moment, or in so many seconds."""
+    """The job asks to run again at a time, or in a number of seconds."""
 
     until: datetime | float
 
@@ -64,7 +64,7 @@ Outcome = Completed | Failed | Cancelled | Snoozed
 
 
 def judge_cancelled(asked: StopRequest, job_id: str) -> Outcome:
-    """Say what it means that an attempt ended by cancellation after having been asked that."""
+    """Return the outcome of an attempt that ended by cancellation, given what it was asked."""
     if asked is StopRequest.SOFT_STOP:
         return timed_out(job_id, SOFT_TIMEOUT)
     if asked is StopRequest.HARD_STOP:
@@ -73,11 +73,11 @@ def judge_cancelled(asked: StopRequest, job_id: str) -> Outcome:
 
 
 def judge_error(error: BaseException, asked: StopRequest, job_id: str) -> Outcome:
-    """Say what it means that an attempt ended with this error after having been asked that."""
+    """Return the outcome of an attempt that raised this error, given what it was asked."""
     if asked is StopRequest.HARD_STOP:
         return timed_out(job_id, HARD_TIMEOUT)
     if asked is StopRequest.CANCEL and isinstance(error, RetryLater | Snooze):
-        # Who was told to stop does not come back by its own wish.
+        # A cancelled job cannot schedule itself again.
         return Cancelled()
     match error:
         case Snooze(until=until):
@@ -99,14 +99,14 @@ def judge_error(error: BaseException, asked: StopRequest, job_id: str) -> Outcom
             | ToolOutcomeUnknown()
             | IdempotencyConflict()
         ):
-            # What comes behind the first, another attempt would meet again.
+            # For all of these another attempt would end in the same way.
             return Failed(error, permanent=True)
         case SystemExit() | KeyboardInterrupt() | GeneratorExit():
             return Failed(_wrapped(error, job_id), permanent=True)
         case StopIteration() | StopAsyncIteration():
             return Failed(_wrapped(error, job_id))
         case RuntimeError(__cause__=StopIteration() as cause):
-            # What Python makes of a StopIteration that leaves a coroutine.
+            # Python turns a StopIteration that leaves a coroutine into this RuntimeError.
             return Failed(_wrapped(cause, job_id))
         case _:
             return Failed(error, retry_after=_retry_after(error))
@@ -125,7 +125,7 @@ def timed_out(job_id: str, mark: str) -> Failed:
 
 
 def unreadable(job_id: str) -> Failed:
-    """Return the outcome of a job whose error breaks whoever looks at it."""
+    """Return the outcome of a job whose error itself raises when it is inspected."""
     text = f"job {job_id} raised an error that cannot be read"
     return Failed(JobFailed(text, job_id=job_id), permanent=True)
 
@@ -137,7 +137,7 @@ def _unreadable(error: Directive, allowed: str) -> Failed:
 
 
 def _wrapped(error: BaseException, job_id: str) -> JobFailed:
-    # These would end the caller's loop or be swallowed by it if they were raised there as they are.
+    # Raised as they are, these errors would end the caller's event loop or be swallowed by it.
     try:
         text = str(error)
     except Exception:
@@ -149,7 +149,7 @@ def _wrapped(error: BaseException, job_id: str) -> JobFailed:
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Return the wait that an error asks for, as many clients' errors do."""
+    """Return the `retry_after` seconds of an error; the errors of many clients have one."""
     try:
         wish: Any = to_seconds(getattr(error, "retry_after", None))
     except Exception:

@@ -1,4 +1,4 @@
-"""Receipts: what is known of a call of a tool, and what may be done about it."""
+"""Receipts: the recorded state of a tool call, and which step is allowed next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = f"{RECEIPTS}shared/"
 
 
 class Effect(StrEnum):
-    """What a call does outside: nothing, the same however often, or something each time."""
+    """What a call does to the outside: nothing, the same if repeated, or something each time."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
@@ -22,7 +22,7 @@ class Effect(StrEnum):
 
 
 class ReceiptStage(StrEnum):
-    """How far a call is. One that is claimed is under way, or was when its attempt ended."""
+    """The stage of a call. A claimed call is running, or was running when its attempt ended."""
 
     CLAIMED = "claimed"
     SUCCEEDED = "succeeded"
@@ -31,10 +31,10 @@ class ReceiptStage(StrEnum):
 
 
 class Receipt(Struct, frozen=True):
-    """The record of one call; `call` is a digest of its arguments, `result` is kept as written.
+    """The record of one tool call; `call` is a digest of its arguments, `result` the stored bytes.
 
-    It is claimed by an attempt at a job, under a token; `run` is that of the job. A failure says
-    what was raised, and whether it may be tried again.
+    An attempt at a job claims it under a fencing token; `run` is the run of that job. A failed call
+    records the error, and whether it may be retried.
     """
 
     tool: str
@@ -50,7 +50,7 @@ class Receipt(Struct, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known how the call ended."""
+        """Whether the result of the call is known."""
         return self.stage in (ReceiptStage.SUCCEEDED, ReceiptStage.FAILED)
 
 
@@ -59,30 +59,30 @@ read = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def receipts_of_run(run: str) -> str:
-    """Return how the keys of all receipts begin that are kept as long as a run."""
+    """Return the key prefix of all receipts that are stored as long as a run."""
     return f"{RECEIPTS}run/{part(run)}/"
 
 
 def receipts_of_session(tenant: str | None, session: str) -> str:
-    """Return how the keys of all receipts begin that hold for the turns of a session."""
+    """Return the key prefix of all receipts shared by the turns of a session."""
     return f"{RECEIPTS}session/{part(tenant or '')}/{part(session)}/"
 
 
 def receipts_of_tenant(tenant: str | None) -> str:
-    """Return how the keys of all receipts begin that hold for the jobs of a tenant."""
+    """Return the key prefix of all receipts shared by the jobs of a tenant."""
     return f"{RECEIPTS}tenant/{part(tenant or '')}/"
 
 
 def is_former(key: str) -> bool:
-    """Tell whether a receipt is of the time when keys did not name their scope.
+    """Return whether a receipt's key has the old format, without a scope.
 
-    All such keys are digests, and come before those of any scope.
+    All such keys are digests, and sort before the keys of any scope.
     """
     return key.startswith(RECEIPTS) and "/" not in key.removeprefix(RECEIPTS)
 
 
 class NextStep(StrEnum):
-    """What is to be done about a call."""
+    """The next step for a call."""
 
     RUN = "run"
     REPLAY = "replay"
@@ -93,11 +93,10 @@ class NextStep(StrEnum):
 
 
 def rule(receipt: Receipt | None, is_same: bool, effect: Effect, is_live: bool) -> NextStep:
-    """Say what is to be done about a call of which there is this receipt.
+    """Return the next step for a call that has this receipt.
 
-    `is_same`: it is about the same arguments. `is_live`: the attempt that has claimed it still
-    runs. Nothing that must happen once and may
-    have happened is done again without asking.
+    `is_same`: the receipt has the same arguments. `is_live`: the attempt that claimed it still
+    runs. A call with the effect `once` that may have happened is never repeated unverified.
     """
     if receipt is None:
         return NextStep.RUN

@@ -1,4 +1,4 @@
-"""Retention: for how long, and how many, of what is over are kept."""
+"""Retention: how long, and how many, finished jobs and audit records are stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DAY = 86_400.0
 
 
 class Keep(OptionsStruct, frozen=True, kw_only=True):
-    """How long a store keeps what is over, in seconds, and how many at most (None: any number).
+    """How long a store keeps finished work, in seconds, and how many at most (None: any number).
 
-    Results are jobs that are over and no dead letters; those are kept by bounds of their own.
+    Results are finished jobs other than dead letters; dead letters have bounds of their own.
     """
 
     results: float = 7 * DAY
@@ -54,7 +54,7 @@ KEEP = Keep()
 
 
 def check_keep(keep: object) -> None:
-    """Raise UsageError unless these are bounds to keep by, naming all that is wrong."""
+    """Raise UsageError listing every fault unless `keep` is a valid Keep."""
     if not isinstance(keep, Keep):
         raise UsageError(f"keep={shown(keep)} is not allowed; give Keep(results=…, dead=…)")
     if faults := list(_faults(keep)):

@@ -1,4 +1,4 @@
-"""How often a failed job is tried again, and how long it waits before."""
+"""Retry policies: how often a failed job is retried, and how long it waits before each retry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _are_errors(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_is_error, value))
 
 
-RAISED_AS = "_poolhand_raised_as"  # on an error: the names of its classes in another process
+RAISED_AS = "_poolhand_raised_as"  # on an error: its class names in the process that raised it
 
 CHECKS: dict[str, tuple[Predicate, str]] = {
     "attempts": (is_count, COUNT_ALLOWED),
@@ -50,8 +50,8 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
 class Retry(OptionsStruct, frozen=True):
     """Exponential backoff: `first × factor^n` seconds up to `cap`, shortened by up to `jitter`.
 
-    `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry. A
-    class is given as it is or by its full name ("package.module.Class").
+    `attempts` counts the first run too. Errors listed in `give_up_on` are permanent: no retry.
+    List an exception class or its full name ("package.module.Class").
     """
 
     attempts: int = 4
@@ -62,7 +62,7 @@ class Retry(OptionsStruct, frozen=True):
     give_up_on: tuple[type[BaseException] | str, ...] = ()
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Tell whether an error is one of those after which no retry helps."""
+        """Return whether an error is listed in `give_up_on`."""
         if not self.give_up_on:
             return False
         names = _raised_as(error)
@@ -100,13 +100,13 @@ class Retry(OptionsStruct, frozen=True):
 
 
 def name_of_error(kind: type[BaseException]) -> str:
-    """Return the full name of a class of errors, "ValueError" for one of Python's own."""
+    """Return the full name of an exception class, "ValueError" for a built-in one."""
     name = kind.__qualname__
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
 
 
 def _raised_as(error: BaseException) -> tuple[str, ...]:
-    """Return the names of what an error was in the process that raised it, if that was another."""
+    """Return the class names of an error that another process raised, else an empty tuple."""
     try:
         found = getattr(error, RAISED_AS, ())
     except Exception:
@@ -115,7 +115,7 @@ def _raised_as(error: BaseException) -> tuple[str, ...]:
 
 
 class RetryRecord(Struct, frozen=True, array_like=True):
-    """A Retry that can be kept: errors go by their names."""
+    """A Retry that can be stored: exception classes are replaced by their names."""
 
     attempts: int
     first: float
@@ -129,7 +129,7 @@ class RetryRecord(Struct, frozen=True, array_like=True):
 
 
 def recorded(retry: Retry) -> RetryRecord:
-    """Return a rule as it can be kept."""
+    """Return a policy in the form that can be stored."""
     names = (one if isinstance(one, str) else name_of_error(one) for one in retry.give_up_on)
     return RetryRecord(
         retry.attempts, retry.first, retry.factor, retry.cap, retry.jitter, tuple(names)
@@ -140,9 +140,9 @@ NO_RETRY = Retry(attempts=1)
 
 
 def delay(policy: Retry, attempts: int, roll: float, retry_after: float | None = None) -> float:
-    """Return the seconds to wait after `attempts` failed ones; `roll` is a random number in [0, 1).
+    """Return the seconds to wait after `attempts` failures; `roll` is a random number in [0, 1).
 
-    A wait the other side asked for is never shortened; jitter is only added to it.
+    A `retry_after` is never shortened; jitter is only added to it.
     """
     if retry_after is not None:
         return retry_after * (1.0 + 0.1 * policy.jitter * roll)

@@ -1,7 +1,7 @@
-"""Schedules: the moments at which a task is to run, and which of them are due.
+"""Schedules: the times at which a task is to run, and which of them are due.
 
-A moment is done with once its job is stored. A `Past` records which moments are done, so that every
-process comes to the same answer, whatever its wall clock does: no moment is ever due twice.
+A time is handled once its job is stored. A `Past` records which times are handled, so every process
+computes the same answer, whatever its wall clock does: no time is ever due twice.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from poolhand.errors import UsageError
 from poolhand.rules.validation import did_you_mean, is_number, is_short, is_text, shown, to_seconds
 
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
-LATE = timedelta(seconds=60)  # older than that, "skip" does not run a moment
-MOST = 1_000  # moments that "all" makes up for, the newest of them
+LATE = timedelta(seconds=60)  # "skip" does not run a time that is older than this
+MOST = 1_000  # missed times that "all" runs, the newest of them
 FIRST_LOOK = timedelta(minutes=1)
 WIDER = 4
 TICK = timedelta(microseconds=1)
@@ -53,7 +53,7 @@ ZONE_ALLOWED = "the name of a time zone, such as 'UTC' or 'Europe/Berlin'"
 
 
 class Missed(StrEnum):
-    """What is done about moments that went by while nobody was there to see them."""
+    """What happens to times that passed while no process was running."""
 
     ONCE = "once"  # the newest of them runs
     SKIP = "skip"  # the newest of them runs if it is not late
@@ -61,7 +61,7 @@ class Missed(StrEnum):
 
 
 class Cron(Struct, frozen=True):
-    """Moments of the calendar and the clock of a time zone."""
+    """The times of a cron expression in a time zone."""
 
     expression: str
     zone: str
@@ -92,7 +92,7 @@ When = Cron | Every
 class Schedule(Struct, frozen=True):
     """When a task is to run; the same task at the same times is the same schedule everywhere.
 
-    `call` stands for the arguments of the task: with others it is another schedule.
+    `call` identifies the arguments of the task: other arguments make another schedule.
     """
 
     task: str
@@ -106,15 +106,15 @@ class Schedule(Struct, frozen=True):
         return f"{self.task}:{self.when.text}{call}"
 
     def key(self, moment: datetime) -> str:
-        """Return the idempotency key of the job of a moment."""
+        """Return the idempotency key of the job for a time of this schedule."""
         return f"schedule:{self.id}:{moment.isoformat()}"
 
 
 class Past(Struct, frozen=True):
-    """What is done with: all moments up to `last`, but for those missed.
+    """The handled times: all times up to `last`, except the missed ones.
 
-    The missed ones lie behind `missed_from`, up to `missed_until`. They have not run, so that if
-    the wall clock is set back before them they come again.
+    The missed times lie after `missed_from`, up to `missed_until`. They have not run, so they are
+    due again if the wall clock is set back before them.
     """
 
     last: datetime
@@ -123,12 +123,12 @@ class Past(Struct, frozen=True):
 
 
 def begin(now: datetime) -> Past:
-    """Return the past of a schedule that nobody has seen before."""
+    """Return the past of a schedule that is new."""
     return Past(now, now, now)
 
 
 def due(schedule: Schedule, past: Past, now: datetime) -> list[datetime]:
-    """Return the moments that are to run now, oldest first."""
+    """Return the times that are to run now, oldest first."""
     since, until = past.last, now
     if now < past.last:
         since, until = past.missed_from, min(now, past.missed_until)
@@ -140,7 +140,7 @@ def due(schedule: Schedule, past: Past, now: datetime) -> list[datetime]:
 
 
 def settle(schedule: Schedule, past: Past, done: Sequence[datetime]) -> Past:
-    """Return the past when the first of the moments that were due, at least one, are done with."""
+    """Return the past after the first one or more of the due times were handled."""
     first, last = done[0], done[-1]
     if last <= past.last:
         return replace(past, missed_from=last)
@@ -150,19 +150,19 @@ def settle(schedule: Schedule, past: Past, done: Sequence[datetime]) -> Past:
 
 
 def pass_over(schedule: Schedule, past: Past, until: datetime) -> Past:
-    """Return the past when moments up to this one do not run: the schedule was paused."""
+    """Return the past after times up to this one were skipped: the schedule was paused."""
     ahead = after(schedule.when, past.last)
     return past if ahead is None or ahead > until else begin(until)
 
 
 def leaves_out(schedule: Schedule, past: Past, first: datetime) -> bool:
-    """Tell whether moments before the first that runs do not."""
+    """Return whether times before the first one that runs are left out."""
     ahead = after(schedule.when, past.last)
     return ahead is not None and ahead < first
 
 
 def upcoming(schedule: Schedule, past: Past, now: datetime) -> datetime | None:
-    """Return the next moment at which something will be due, None if there is none."""
+    """Return the next time at which the schedule will be due, None if there is none."""
     if now >= past.last:
         return after(schedule.when, now)
     missed = after(schedule.when, max(now, past.missed_from))
@@ -172,21 +172,21 @@ def upcoming(schedule: Schedule, past: Past, now: datetime) -> datetime | None:
 
 
 def after(when: When, moment: datetime) -> datetime | None:
-    """Return the first moment behind this one; a cron that has none for 50 years has none."""
+    """Return the first time after this one; None for a cron without one in the next 50 years."""
     if isinstance(when, Every):
         return _multiple(when, _multiples(when, moment) + 1)
     return next(_ahead(when, moment), None)
 
 
 def newest(when: When, since: datetime, until: datetime, most: int) -> list[datetime]:
-    """Return the newest moments behind `since` up to `until`, oldest first."""
+    """Return the newest times after `since` up to `until`, oldest first."""
     if isinstance(when, Every):
         last = _multiples(when, until)
         first = max(_multiples(when, since) + 1, last - most + 1)
         return [_multiple(when, number) for number in range(first, last + 1)]
     width = FIRST_LOOK
     while True:
-        # Looked for from near the end: from `since` on there may be millions.
+        # Search backwards from the end: starting at `since` there may be millions.
         start = max(since, until - width)
         found = takewhile(lambda moment: moment <= until, _ahead(when, start))
         moments = list(deque(found, maxlen=most))
@@ -196,7 +196,7 @@ def newest(when: When, since: datetime, until: datetime, most: int) -> list[date
 
 
 def cron(expression: Any, zone: Any) -> Cron:
-    """Return checked moments of the calendar."""
+    """Return a validated cron schedule."""
     fields, faults = _fields(expression)
     if not isinstance(zone, str) or not _is_zone(zone):
         faults.append(f"tz={shown(zone)} is not allowed; it must be {ZONE_ALLOWED}")
@@ -209,7 +209,7 @@ def cron(expression: Any, zone: Any) -> Cron:
 
 
 def every(seconds: Any) -> Every:
-    """Return a checked interval."""
+    """Return a validated interval."""
     seconds = to_seconds(seconds)
     if not is_number(seconds) or not SHORTEST <= seconds <= LONGEST:
         raise UsageError(f"every: {shown(seconds)} is not allowed; it must be {EVERY_ALLOWED}")
@@ -217,7 +217,7 @@ def every(seconds: Any) -> Every:
 
 
 def policy(missed: object) -> Missed:
-    """Return a checked policy."""
+    """Return a validated policy."""
     if not isinstance(missed, str) or missed not in list(Missed):
         raise UsageError(
             f"missed={shown(missed)} is not allowed; it must be 'once' (the newest missed moment "
@@ -227,7 +227,7 @@ def policy(missed: object) -> Missed:
 
 
 def arguments(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the checked arguments of a scheduled task; whether they fit it is seen with it."""
+    """Return the validated arguments of a scheduled task; the task checks whether they fit it."""
     faults = []
     if not isinstance(args, tuple | list):
         faults.append(f"args={shown(args)} is not allowed; it must be a tuple, such as ('acme',)")
@@ -250,8 +250,8 @@ def _multiple(when: Every, number: int) -> datetime:
 
 
 def _ahead(when: Cron, moment: datetime) -> Iterator[datetime]:
-    """Yield the moments behind this one."""
-    # Only where there is a cron: others need not pay for it.
+    """Yield the times after this one."""
+    # Imported here so that only programs with a cron pay for it.
     from zoneinfo import ZoneInfo
 
     from cronsim import CronSim
@@ -259,13 +259,14 @@ def _ahead(when: Cron, moment: datetime) -> Iterator[datetime]:
     zone = UTC if when.zone == "UTC" else ZoneInfo(when.zone)
     for found in CronSim(when.expression, moment.astimezone(zone)):
         at = found.astimezone(UTC)
-        # In an hour that comes twice, a time of its first coming is found from its second.
+        # In an hour that occurs twice, CronSim may return a time of the first occurrence
+        # when asked from the second.
         if at > moment:
             yield at
 
 
 def _fields(expression: Any) -> tuple[list[str], list[str]]:
-    """Return the fields of an expression, and what is wrong with them, each by its name."""
+    """Return the fields of an expression, and the faults, each with the name of its field."""
     if not is_text(expression) or not is_short(expression):
         return [], [f"{shown(expression)} is not allowed; it must be {CRON_ALLOWED}"]
     name = expression.strip().lower()
@@ -287,7 +288,7 @@ def _fields(expression: Any) -> tuple[list[str], list[str]]:
 
 
 def _fault(name: str, text: str, place: int, count: int) -> str | None:
-    """Return what is wrong with one field; of a list, what is wrong with its first bad entry."""
+    """Return the fault of one field; for a list, the fault of its first invalid entry."""
 
     def is_good(part: str) -> bool:
         return _is_cron(" ".join(part if at == place else "*" for at in range(count)))
@@ -308,7 +309,7 @@ def _is_cron(expression: str) -> bool:
     try:
         CronSim(expression, EPOCH)
     except Exception:
-        # CronSimError, and what it does not foresee, such as a number of 5,000 digits.
+        # CronSimError, and errors it does not handle, such as a number of 5,000 digits.
         return False
     return True
 

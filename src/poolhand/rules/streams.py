@@ -1,4 +1,4 @@
-"""Streams of the log that belong to one job, and go with it."""
+"""Names of log streams: those of a job, deleted with it, and those of a session."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OF_SESSIONS = (SESSIONS, EXECUTIONS, ROLLBACKS)
 ERASED = "erased/"
 ERASED_FOR = 30 * 86_400.0  # seconds: longer than any turn runs
 LONGEST_PART = 300
-TOLD_TOPIC = "told"  # the signal that something was written to the events of some job
+TOLD_TOPIC = "told"  # the signal that events of some job were appended
 
 
 class StreamKind(StrEnum):
-    """What an event of a job is; `restarted` comes where another attempt begins to tell."""
+    """The kind of a job's event; `restarted` marks the first event of another attempt."""
 
     STATE = "state"
     PROGRESS = "progress"
@@ -31,10 +31,10 @@ class StreamKind(StrEnum):
 
 
 class JobEvent(PlainView, frozen=True):
-    """Something that a job told, or that happened to it; numbers of a job have no gaps.
+    """An event that a job emitted, or a change of its state; a job's numbers have no gaps.
 
-    `data` is what was emitted, the message and details of progress, or the name of a state. An
-    event belongs to the attempt of that number.
+    `data` is the emitted value, the message and details of progress, or the name of a state.
+    `attempt` is the number of the attempt that the event belongs to.
     """
 
     number: int
@@ -45,17 +45,17 @@ class JobEvent(PlainView, frozen=True):
 
 
 def events_of(job_id: str) -> str:
-    """Return the stream of what a job tells."""
+    """Return the stream of the events of a job."""
     return EVENTS + job_id
 
 
 def journal_of(job_id: str) -> str:
-    """Return the stream of what a job has finished, and need not do again."""
+    """Return the stream of the steps that a job has completed and need not repeat."""
     return JOURNAL + job_id
 
 
 def inbox_of(job_id: str) -> str:
-    """Return the stream of what was submitted to a turn while it waited."""
+    """Return the stream of the messages submitted to a turn while it waited."""
     return INBOX + job_id
 
 
@@ -65,7 +65,7 @@ def session_of(tenant: str | None, session: str) -> str:
 
 
 def sessions_of(tenant: str | None) -> str:
-    """Return how the keys of all sessions of a tenant begin."""
+    """Return the key prefix of all sessions of a tenant."""
     return f"{SESSIONS}{part(tenant or '')}/"
 
 
@@ -75,7 +75,7 @@ def executions_of(tenant: str | None, session: str) -> str:
 
 
 def rollbacks_of(tenant: str | None, session: str) -> str:
-    """Return the stream of the turns of a session whose writes are taken back."""
+    """Return the stream of the turns of a session whose writes are rolled back."""
     return f"{ROLLBACKS}{part(tenant or '')}/{part(session)}"
 
 
@@ -85,7 +85,7 @@ def streams_of_session(tenant: str | None, session: str) -> tuple[str, ...]:
 
 
 def streams_of_document(key: str) -> tuple[str, ...]:
-    """Return the streams that go with a document: those of a session."""
+    """Return the streams that are deleted with a document: those of a session."""
     if not key.startswith(SESSIONS):
         return ()
     whose = key.removeprefix(SESSIONS)
@@ -93,13 +93,13 @@ def streams_of_document(key: str) -> tuple[str, ...]:
 
 
 def erasure_of(key: str) -> str:
-    """Return the key of the document that says up to which version another one was erased."""
-    # What is erased leaves no name behind.
+    """Return the key of the document that records up to which version another was erased."""
+    # A hash, because an erasure must not leave the name of what was erased.
     return ERASED + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def part(name: str) -> str:
-    """Return a name as a part of a path that can be an entry of an index, however long it is."""
+    """Return a name quoted for a path, and shortened with a hash so that it fits an index."""
     quoted = quote(name, safe="")
     if len(quoted) <= LONGEST_PART:
         return quoted

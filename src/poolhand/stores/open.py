@@ -1,4 +1,4 @@
-"""Which store a URL names."""
+"""Opens the store that a URL names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (
     "postgresql://user:password@host:5432/database"
 )
 MEANT = {"sqlite": "sqlite:///file.db", "memory": "memory://"}
-NEAR = 0.75  # how similar a misspelt scheme is at least
+NEAR = 0.75  # least similarity at which a misspelt scheme is recognised
 SQLITE, POSTGRES = ("sqlite",), ("postgresql", "postgres", "psql", "pgsql", "postgre", "pg")
 NAMED = (*SQLITE, *POSTGRES)
 OWNER, GROUP = 0o600, 0o660
@@ -59,7 +59,7 @@ def store_of(url: str, runtime: Runtime) -> Store:
 
 
 def _other_scheme(scheme: str) -> str:
-    """Say how a scheme is written that is nearly one of ours: misspelt, or with a driver."""
+    """Return how to write a scheme that is misspelt or names a driver."""
     kind = scheme.partition("+")[0]
     near = nearest(kind, (*SQLITE, *POSTGRES, "memory"), NEAR) if kind not in NAMED else None
     if near is not None:
@@ -73,12 +73,12 @@ def _other_scheme(scheme: str) -> str:
 
 
 def _given(url: object) -> str:
-    """Return what was given for a URL as an error may show it."""
+    """Return a URL as an error message may show it, its password masked."""
     return shown(masked(url) if isinstance(url, str) else url)
 
 
 def _permissions(query: str | None) -> int:
-    """Return the permissions of the files that a store makes."""
+    """Return the permissions for the files that a store creates."""
     if query is None:
         return OWNER
     found = _PERMISSIONS.get(query.removeprefix("permissions="))
@@ -92,7 +92,7 @@ def _permissions(query: str | None) -> int:
 
 
 def _hint(query: str) -> str:
-    """Say what is wrong with options that SQLite itself, or another library, has."""
+    """Return what is wrong with options that belong to SQLite itself or to another library."""
     names = [word.partition("=")[0] for word in query.split("&")]
     if "mode" in names or "immutable" in names:
         return (
@@ -115,7 +115,7 @@ def _path(url: str, rest: str) -> str:
 
 
 def _check_folder(url: str, path: str) -> None:
-    """Raise for a relative path where the current folder is gone, or closed to this user."""
+    """Raise for a relative path if the current folder was deleted or cannot be read."""
     if os.path.isabs(path):
         return
     try:

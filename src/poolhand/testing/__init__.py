@@ -1,4 +1,4 @@
-"""What tests of poolhand, and of programs built on it, bring along."""
+"""Helpers for tests of poolhand and of programs built on it."""
 
 from poolhand.testing.postgres_server import PostgresServer
 from poolhand.testing.restart import simulate_restart

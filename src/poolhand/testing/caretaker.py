@@ -1,11 +1,11 @@
-"""Takes a test server away when whoever started it is gone.
+"""Removes a test server when the process that started it is gone.
 
-Run as a program of its own, which imports nothing of ours: a killed process cannot clean up after
-itself, and a signal of the kernel at the death of a parent comes when the *thread* that started the
-child ends. It is told the number of its parent, the folder of the server and its program.
+It runs as a separate program and imports nothing of poolhand: a killed process cannot clean up
+after itself, and the kernel's parent-death signal is sent when the *thread* that started the child
+ends. Its arguments are the process id of its parent, the folder of the server and its program.
 
-All processes of a server bear the name of its folder in their command line. It is looked for there,
-not by parents: whoever kills the first of them makes orphans of the others.
+All processes of a server have the name of its folder in their command line. They are found by
+that, not by their parents: killing the first of them makes the others orphans.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK_SECONDS = 1.0  # how often it looks whether its parent lives, should a fork keep the pipe open
+LOOK_SECONDS = 1.0  # how often to check that the parent lives, in case a fork keeps the pipe open
 PAUSE = 0.005
 END_SECONDS = 30.0
 
 
 def processes_of(folder: Path, program: str) -> list[int]:
-    """Return the numbers of the living processes of a server."""
+    """Return the process ids of the living processes of a server."""
     mark = folder.name
     return [pid for pid, line in _command_lines() if mark in line and _program(line) == program]
 
@@ -47,7 +47,7 @@ def _command_lines() -> Iterator[tuple[int, str]]:
             with open(f"/proc/{name}/cmdline", "rb") as file:
                 yield int(name), file.read().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            # It has ended meanwhile, or is not ours to see.
+            # The process ended meanwhile, or is not visible to this user.
             continue
 
 
@@ -61,7 +61,7 @@ def stands_still(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """Return the letter that the system has for what a process does, none when it is gone."""
+    """Return the system's state letter of a process, empty if it is gone."""
     if not sys.platform.startswith("linux"):
         asked = subprocess.run(  # noqa: S603
             ["ps", "-o", "state=", "-p", str(pid)],  # noqa: S607
@@ -85,7 +85,7 @@ def kill_processes(folder: Path, program: str) -> bool:
         for pid in found:
             signal_process(pid, signal.SIGKILL)
         killed.update(found)
-        # One that is about to end has no command line any more, and may hold the port still.
+        # A process that is about to end has no command line any more, but may still hold the port.
         if all(map(has_ended, killed)):
             return True
         if time.monotonic() > deadline:
@@ -98,24 +98,24 @@ def signal_process(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        # Gone; or it was never ours, as the number has gone to somebody else.
+        # It is gone, or its process id was reused by a process of another user.
         return
 
 
 def clear(folder: Path, program: str) -> None:
-    """Leave nothing of a server: no process, no memory, no file."""
+    """Remove a server completely: its processes, its shared memory, its files."""
     import shutil
 
     kill_processes(folder, program)
     _free_memory(folder)
     shutil.rmtree(folder, ignore_errors=True)
-    # Whoever was just about to start when it was killed finds no folder; if not, it ends here.
+    # A process that was just starting finds no folder; if it started anyway, kill it here.
     kill_processes(folder, program)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_memory(folder: Path) -> None:
-    """Free the segment that a killed PostgreSQL leaves behind; its lock file has the number."""
+    """Free the shared memory of a killed PostgreSQL; its lock file contains the segment id."""
     try:
         numbers = (folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
         segment = int(numbers[1])
@@ -128,10 +128,10 @@ def _free_memory(folder: Path) -> None:
 
 
 def keep() -> None:
-    """Wait until something comes, or until the parent is gone; then clear."""
+    """Wait for input or until the parent is gone; then clear."""
     parent, folder, program = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # It ends when its work is done, whatever is sent to everybody.
+        # It ends when its work is done, whatever signal is sent to the whole group.
         signal.signal(number, signal.SIG_IGN)
     while os.getppid() == parent:
         if select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:

@@ -1,4 +1,4 @@
-"""A private PostgreSQL for tests: started, stopped, killed and held as a test wants."""
+"""A private PostgreSQL server for tests, which can be started, stopped, killed and paused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USER = "poolhand"
 OURS = {"cluster_name", "data_directory", "listen_addresses", "port", "unix_socket_directories"}
 # A crash of the machine may lose the last changes, or all of them.
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-# In files of the folder: elsewhere it would outlive a server that is killed.
+# Shared memory in files of the folder: elsewhere it would outlive a killed server.
 KEPT = {"dynamic_shared_memory_type": "mmap"}
 NOT_THERE = "PostgreSQL was never started, or is closed; use it inside `with PostgresServer()`"
 PORT_TRIES = 20
@@ -42,7 +42,7 @@ PORT_SECONDS = 10.0
 
 
 def find_postgres(binaries: Path | None = None) -> dict[str, Path]:
-    """Return initdb, postgres and psql, from one folder; raises ServerMissing."""
+    """Return initdb, postgres and psql from one folder; raises ServerMissing."""
     folders = iter([binaries]) if binaries is not None else _usual_folders()
     return find_programs(WHAT, PROGRAMS, folders, HOW)
 
@@ -64,13 +64,13 @@ def _version(folder: Path) -> float:
 
 
 class PostgresServer:
-    """A PostgreSQL of its own on a free port of 127.0.0.1, in a temporary folder.
+    """A private PostgreSQL on a free port of 127.0.0.1, in a temporary folder.
 
-    `with PostgresServer() as server:` starts it and, at the end, leaves nothing behind; nor does
-    it when this process is killed. As root it runs as the user postgres, or nobody. Everybody on
-    this machine may connect. `durable=False` is quicker and keeps nothing through a crash of the
-    machine. Text is ordered as in English, not by bytes, where the build allows: as it is for most.
-    Every verb blocks until it is done; in a coroutine use `asyncio.to_thread`.
+    `with PostgresServer() as server:` starts it and leaves nothing behind at the end, even if this
+    process is killed. Under root it runs as the user postgres, or nobody. Every user of this
+    machine may connect. `durable=False` is faster and keeps nothing through a crash of the machine.
+    Text is ordered as in English, not by bytes, if the build allows: as on most servers. Every
+    method blocks until it is done; in a coroutine use `asyncio.to_thread`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PostgresServer:
     ) -> None:
         self.close()
 
-    # What there is to know
+    # State
 
     @property
     def url(self) -> str:
@@ -122,7 +122,7 @@ class PostgresServer:
 
     @property
     def folder(self) -> Path:
-        """Where all of it lies: `data`, the socket, `log`."""
+        """The folder of the server: it contains `data`, the socket and `log`."""
         return self._here.path
 
     @property
@@ -134,25 +134,25 @@ class PostgresServer:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended; one that is paused runs."""
+        """Whether it was started and has not ended; a paused server counts as running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The number of its first process."""
+        """The id of its first process."""
         if self._process is None or not self.running:
             raise ServerFailed("PostgreSQL does not run; start() it")
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """All that it has written to its log, restarts included."""
+        """The complete text of its log, including all restarts."""
         return self._log_file.read_text(errors="replace")
 
-    # From start to end
+    # Life cycle
 
     def start(self) -> None:
-        """Start it, unless it runs; on what was there before, should it have run before."""
+        """Start it unless it runs; a server that ran before keeps its data."""
         if self.running:
             return
         if self._closed:
@@ -170,9 +170,9 @@ class PostgresServer:
             raise
 
     def stop(self, mode: Mode = "fast", limit: float = PATIENCE) -> None:
-        """End it in order: with its clients (fast), after them (smart), or at once (immediate).
+        """Stop it: disconnect its clients (fast), wait for them (smart), or at once (immediate).
 
-        An immediate stop is a crash for what it keeps, to be mended at the next start.
+        An immediate stop is a crash for its data, which the next start recovers.
         """
         if mode not in get_args(Mode):
             raise UsageError(f"mode: {mode!r} is none of {', '.join(get_args(Mode))}")
@@ -189,8 +189,8 @@ class PostgresServer:
             ) from None
 
     def kill(self) -> None:
-        """Kill all its processes, as the end of its machine would; start() mends what it left."""
-        # All are looked for while they live: one that sees its parent dead ends out of sight.
+        """Kill all its processes, like a crash of its machine; start() recovers the data."""
+        # Find them all while they live: a process that sees its parent dead ends unnoticed.
         self._here.kill()
         self._bury()
 
@@ -200,33 +200,33 @@ class PostgresServer:
         self.start()
 
     def pause(self) -> None:
-        """Make all its processes stand still: connections stay open, and nobody answers."""
+        """Stop all its processes by SIGSTOP: connections stay open, but get no answer."""
         caretaker.signal_process(self.pid, signal.SIGSTOP)
         wait_until("PostgreSQL stands still", self._here.hold)
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Continue after `pause`."""
         self._here.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it and remove its folder; it cannot be started again."""
+        """Stop it and remove its folder; it cannot be started again."""
         self._closed = True
         self._discard()
 
     # Databases
 
     def database(self, name: str | None = None) -> str:
-        """Make a new and empty database and return its URL."""
+        """Create an empty database and return its URL."""
         name = f"test_{secrets.token_hex(6)}" if name is None else name
         self.query(f"CREATE DATABASE {_quoted(name)}")
         return self._url_of(name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Drop a database, even if clients are connected."""
         self.query(f"DROP DATABASE {_quoted(_name_in(url))} WITH (FORCE)")
 
     def query(self, sql: str, url: str | None = None) -> str:
-        """Run a statement as the owner of everything; rows are lines, columns parted by `|`."""
+        """Run a statement as superuser; rows are lines, columns are separated by `|`."""
         name = "postgres" if url is None else _name_in(url)
         options = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1")
         where = ("-h", self.folder, "-p", str(self._port), "-U", USER, "-d", name)
@@ -273,7 +273,7 @@ class PostgresServer:
         try:
             self._here.run((*plain, "--locale-provider=icu", "--icu-locale=en-US"))
         except ServerFailed:
-            # Older than 15, or built without ICU.
+            # PostgreSQL is older than 15, or built without ICU.
             self._here.run(plain)
         with (self.folder / "data" / "postgresql.conf").open("a") as file:
             for name, value in self._settings.items():
@@ -292,8 +292,8 @@ class PostgresServer:
             self._process.wait()
 
     def _launch(self) -> bool:
-        """Start it and wait until it accepts connections; False when its port is taken."""
-        # Nothing runs here: what they name is gone, and its number may be another's by now.
+        """Start it and wait until it accepts connections; return False if its port is taken."""
+        # No server runs here: the processes they name are gone, and their ids may be reused.
         for lock in (self._lock_file, self.folder / f".s.PGSQL.{self._port}.lock"):
             lock.unlink(missing_ok=True)
         where = ("-p", str(self._port), "-h", "127.0.0.1", "-k", self.folder)
@@ -323,7 +323,7 @@ class PostgresServer:
             lines = self._lock_file.read_text().splitlines()
         except OSError:
             lines = []
-        # The eighth line is the last to be written, and again with every change.
+        # The eighth line is written last, and again with every change.
         return not self.running or [line.strip() for line in lines[7:]] == ["ready"]
 
     def _last_words(self) -> str:

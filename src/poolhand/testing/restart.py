@@ -1,4 +1,4 @@
-"""A restart without a restart: what a process knows is forgotten, what it wrote stays."""
+"""Simulate a restart of the process: in-memory state is lost, stored state stays."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from poolhand.pool import registry
 
 
 def simulate_restart() -> None:
-    """Let every pool of this process go as if the process had been killed.
+    """Drop every pool of this process as if the process had been killed.
 
-    Nothing is drained, given back or written. A pool in memory is gone with its jobs, and its name
-    is free. A durable pool, made again, finds its file as it was: tasks go on, and closures, which
-    died with the process, are reloaded as failed jobs.
+    Nothing is drained, handed back or written. An in-memory pool is gone with its jobs, and its
+    name is free. A durable pool that is created again finds its file unchanged: tasks continue,
+    and closures, which died with the process, are reloaded as failed jobs.
     """
     for pool in registry.list_pools():
         if isinstance(pool, DurablePool):

@@ -1,4 +1,4 @@
-"""Programs run under a seeded schedule: their runtime, and the checks at their end."""
+"""Run programs under a seeded schedule: their runtime, and the checks at their end."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ RUN_DOWN_STEPS = 20_000
 
 
 class SeededRuntime(Runtime):
-    """The runtime of one seeded loop: its virtual clock, a wall clock to move, its randomness."""
+    """The runtime of a seeded loop: its virtual clock, an adjustable wall clock, its randomness."""
 
     def __init__(self, loop: SeededLoop) -> None:
-        # Another stream than the loop's: drawing a jitter must not echo the choice of a callback.
+        # Not the loop's random stream: drawing a jitter must not mirror the choice of a callback.
         super().__init__(loop.seed ^ 0x9E3779B97F4A7C15)
         self.loop = loop
         self.wall_offset = 0.0
@@ -61,14 +61,14 @@ class SeededRuntime(Runtime):
         return "seeded-host", "seeded-boot", 1, "0"
 
     def loop_beside(self, name: str) -> AbstractEventLoop:
-        """Share the one loop: a schedule decides over everything."""
+        """Return the one shared loop, so that the schedule controls everything."""
         return self.loop
 
     def end_loop(self, loop: AbstractEventLoop) -> None:
-        """Leave the shared loop be."""
+        """Do nothing: the loop is shared."""
 
     def watch(self, call: Callable[[], None]) -> bool:
-        """Leave the loop unwatched: its time stands still while a callback runs."""
+        """Do not watch the loop: its time stands still while a callback runs."""
         return False
 
 
@@ -80,10 +80,11 @@ def run_seeded(
     max_steps: int = MAX_STEPS,
     allow_leftovers: bool = False,
 ) -> T:
-    """Run `main` under the schedule of `seed` and give its value.
+    """Run `main` under the schedule of `seed` and return its value.
 
-    Raises Stalled for a hang, an exception group of what escaped from callbacks, AssertionError for
-    tasks left behind: those that still wait when `main` is done and nothing is ready any more.
+    Raises Stalled for a hang, an exception group of the errors that escaped from callbacks, and
+    AssertionError for tasks left behind: those still waiting when `main` is done and no callback
+    is ready.
     """
     loop = SeededLoop(seed, order=order, max_steps=max_steps)
     try:
@@ -122,7 +123,7 @@ def _check(loop: SeededLoop, *, allow_leftovers: bool) -> None:
 
 
 def _run_down(loop: SeededLoop) -> None:
-    """Cancel what is left and run it to its end; what fails on the way is not recorded."""
+    """Cancel the remaining tasks and run them to their end; failures here are not recorded."""
     recorded = len(loop.failures)
     for _ in range(RUN_DOWN_ROUNDS):
         loop.max_steps = loop.steps + RUN_DOWN_STEPS
@@ -138,7 +139,7 @@ def _run_down(loop: SeededLoop) -> None:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    # Gathering looks at the exceptions, so that none is announced as never retrieved.
+    # gather retrieves the exceptions, so that none is reported as never retrieved.
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -1,8 +1,8 @@
-"""An event loop that chooses its schedule by a seed.
+"""An event loop whose schedule is determined by a seed.
 
 One seed is one interleaving, whatever PYTHONHASHSEED and the addresses of objects are, as long as
 the program itself iterates over no set of strings or plain objects. `asyncio.as_completed` does
-that with bare coroutines: hand it tasks.
+that with bare coroutines: pass it tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, TypeVarTuple
 from poolhand.testing.seeded_order import Handle, Queued, Shuffled
 
 if TYPE_CHECKING:
-    # The same class to a type checker, without the socket verbs being abstract.
+    # The same class to a type checker, without abstract socket methods.
     from asyncio import BaseEventLoop as EventLoop
 else:
     from asyncio import AbstractEventLoop as EventLoop
@@ -38,7 +38,7 @@ FaultHandler = Callable[[asyncio.AbstractEventLoop, Fault], object]
 
 MAX_STEPS = 1_000_000
 START_TIME = 1000.0
-# Timers this close are one moment: 0.1 + 0.2 and 0.3 must not be told apart by rounding.
+# Timers this close are one moment: rounding must not distinguish 0.1 + 0.2 from 0.3.
 SAME_MOMENT = 1e-9
 FIRST_SWEEP = 64
 CLOSED = "Event loop is closed"
@@ -46,16 +46,16 @@ OUTSIDE = "a thread may reach the loop only through call_soon_threadsafe"
 
 
 class Stalled(Exception):
-    """The program cannot go on: nothing is left that could wake it, or it turns in place."""
+    """The program cannot continue: nothing can wake it, or it loops without progress."""
 
 
 class SeededLoop(EventLoop):
     """An event loop with virtual time that picks the next ready callback by its seed.
 
     `order="permute"` is more hostile than asyncio, which promises first in, first out;
-    `order="fifo"` keeps that promise. Time stands still while anything is ready, then jumps to the
-    next timer. There are no sockets, no threads, no signals. `failures` holds what went to the
-    exception handler, `steps` counts the callbacks run.
+    `order="fifo"` keeps that promise. Time stands still while any callback is ready, then jumps to
+    the next timer. There are no sockets, threads or signals. `failures` holds the contexts passed
+    to the exception handler, `steps` counts the callbacks run.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SeededLoop(EventLoop):
         self._sweep_at = FIRST_SWEEP
         self._generators: dict[int, weakref.ref[AsyncGenerator[Any, Any]]] = {}
         self._numbers = 0
-        self._barred = ""  # why call_soon and call_at refuse
+        self._barred = ""  # why call_soon and call_at raise
         self._running = self._stopping = self._closed = self._debug = False
         self._handler: FaultHandler | None = None
 
@@ -99,7 +99,7 @@ class SeededLoop(EventLoop):
     def call_soon_threadsafe(
         self, callback: Call[*Ts], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Schedule from a call of `in_thread`; a real thread cannot wake this loop."""
+        """Schedule a callback from a call of `in_thread`; a real thread cannot wake this loop."""
         if self._closed:
             raise RuntimeError(CLOSED)
         handle = Handle(callback, args, copy_context() if context is None else context, self._time)
@@ -119,7 +119,7 @@ class SeededLoop(EventLoop):
         handle = Handle(callback, args, copy_context() if context is None else context, when)
         if when <= self._time:
             self._ready.append(handle)
-        elif when < math.inf:  # a timer at infinity is no timer: time must never jump there
+        elif when < math.inf:  # a timer at infinity never fires: time must not jump there
             heappush(self._timers, (when, self._number(), handle))
         return handle
 
@@ -138,9 +138,9 @@ class SeededLoop(EventLoop):
         name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """Start a task, which stays alive until it is done even if nobody else holds it."""
+        """Start a task; the loop references it until it is done."""
         number = self._number()
-        # Our own default name: asyncio's counts on from loop to loop, a replay would read otherwise
+        # Not asyncio's default name: its counter continues across loops, so a replay would differ
         task = _Task(number, coro, self, f"Task-{number}" if name is None else str(name), context)
         if len(self._tasks) >= self._sweep_at:
             self.sweep()
@@ -148,13 +148,13 @@ class SeededLoop(EventLoop):
         return task
 
     def pending_tasks(self) -> list[_Task[Any]]:
-        """The tasks that are not done, in the order of their creation."""
+        """Return the tasks that are not done, in order of creation."""
         return [task for task in self._tasks if not task.done()]
 
     def call_outside(self, delay: float, call: Callable[[], object]) -> None:
         """Make `call` after `delay` as another thread would: no running loop, an empty context.
 
-        Reaching the loop other than by `call_soon_threadsafe` raises RuntimeError there.
+        Using the loop other than by `call_soon_threadsafe` raises RuntimeError in `call`.
         """
         if self._closed:
             raise RuntimeError(CLOSED)
@@ -179,7 +179,7 @@ class SeededLoop(EventLoop):
         self._run(lambda: False)
 
     def run_until_complete(self, future: Awaitable[T] | Generator[Any, None, T]) -> T:
-        """Run until `future` is done; raises Stalled when nothing is left that could end it."""
+        """Run until `future` is done; raises Stalled if nothing is left that could complete it."""
         task: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
         self._run(task.done)
         if not task.done():
@@ -187,7 +187,7 @@ class SeededLoop(EventLoop):
         return task.result()
 
     def run_ready(self) -> None:
-        """Run until nothing is ready; time stands still."""
+        """Run until no callback is ready; time stands still."""
         ready = self._ready
         self._run(lambda: not ready)
 
@@ -214,7 +214,7 @@ class SeededLoop(EventLoop):
                 if not self._jump():
                     raise Stalled(self._describe("stalled: no callback ready, no timer pending"))
                 continue
-            # Before the pick: a callback taken and not run would keep its task from ever ending.
+            # Check before taking one: a callback taken and not run would keep its task from ending.
             if self.steps >= self.max_steps:
                 passed = self._time - START_TIME
                 raise Stalled(self._describe(f"livelock: {self.steps} steps in {passed:g} s"))
@@ -264,7 +264,7 @@ class SeededLoop(EventLoop):
         self._tasks.clear()
 
     def sweep(self) -> None:
-        """Let go of finished tasks, so that exceptions nobody looked at are recorded now."""
+        """Drop finished tasks, so that exceptions never retrieved are recorded now."""
         self._tasks = self.pending_tasks()
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._tasks))
 
@@ -298,7 +298,7 @@ class SeededLoop(EventLoop):
         self._handler = handler
 
     def call_exception_handler(self, context: Fault) -> None:
-        """Record `context` in `failures`, then tell the handler that was set, if any."""
+        """Record `context` in `failures`, then call the handler that was set, if any."""
         if self._closed:
             self.default_exception_handler(context)
             return
@@ -311,9 +311,9 @@ class SeededLoop(EventLoop):
             self.failures.append({"message": "the exception handler failed", "exception": error})
 
     def default_exception_handler(self, context: Fault) -> None:
-        """Log what comes after the end, when nobody reads `failures` any more."""
+        """Log errors after the loop is closed, when `failures` is no longer read."""
         task = context.get("task")
-        # A task destroyed while pending refused to end and has been reported as left behind.
+        # A task destroyed while pending refused to end and was reported as left behind.
         if self._closed and (task is None or task.done()):
             error = context.get("exception")
             logging.getLogger("asyncio").error(context.get("message"), exc_info=error)
@@ -327,7 +327,7 @@ class SeededLoop(EventLoop):
 
 
 def describe_task(task: asyncio.Task[Any]) -> str:
-    """Give the task's name and where it waits, from its first frame to the innermost."""
+    """Return the task's name and where it waits, from its first frame to the innermost."""
     frames = (
         f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
         for frame in _frames(task.get_coro())
@@ -356,7 +356,7 @@ def _refuse_nested_run() -> None:
 
 
 class _Future(asyncio.Future[T]):
-    """A future whose place in a set follows from its number, not from its address."""
+    """A future whose position in a set depends on its number, not on its address."""
 
     __slots__ = ("number",)
     number: int
@@ -366,7 +366,7 @@ class _Future(asyncio.Future[T]):
 
 
 class _Task(asyncio.Task[T]):
-    """A task whose place in a set follows from its number: TaskGroup and wait iterate over sets."""
+    """A task whose set position depends on its number: TaskGroup and wait iterate over sets."""
 
     __slots__ = ("number",)
 
@@ -378,7 +378,7 @@ class _Task(asyncio.Task[T]):
         name: str,
         context: Context | None,
     ) -> None:
-        self.number = number  # first: asyncio puts the task into a set while it is made
+        self.number = number  # first: asyncio adds the task to a set during creation
         super().__init__(coro, loop=loop, name=name, context=context)
 
     def __hash__(self) -> int:

@@ -1,4 +1,4 @@
-"""Callbacks that wait for their turn, and the two orders in which a seeded loop takes them."""
+"""The ready callbacks of a seeded loop, and the two orders in which the loop runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Handle(asyncio.TimerHandle):
-    """A callback that waits for its turn; all of its state is here, none in asyncio's class."""
+    """A scheduled callback; all of its state is here, none in asyncio's class."""
 
     __slots__ = ("args", "at", "callback", "context", "dead")
 
@@ -26,7 +26,7 @@ class Handle(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self.dead = True
-        # A cancelled timer stays in the heap until its time: it must not hold what it would call.
+        # A cancelled timer stays in the heap until its time: it must not reference its callback.
         self.callback = _nothing
         self.args = ()
 
@@ -50,11 +50,11 @@ class Handle(asyncio.TimerHandle):
 
 
 def _nothing() -> None:
-    """Stand in for the callback of a cancelled handle."""
+    """Replace the callback of a cancelled handle."""
 
 
 class Shuffled(list[Handle]):
-    """Ready callbacks in no order: taking one costs the same however many there are."""
+    """Ready callbacks in random order; taking one costs O(1)."""
 
     __slots__ = ("choices", "draw")
 

@@ -1,4 +1,4 @@
-"""What every private test server stands on: programs, a port, a folder that goes with its owner."""
+"""Building blocks of private test servers: programs, ports and a self-cleaning folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import IO
 from poolhand.testing import caretaker
 
 PAUSE = 0.005
-PATIENCE = 60.0  # seconds after which what a server should have done is not waited for any more
+PATIENCE = 60.0  # seconds to wait for a server before giving up
 SOCKET_PATH = 100  # bytes, a little less than the shortest limit of a kernel
-PORTS = range(10_240, 32_768)  # below those that kernels give to clients by themselves
+PORTS = range(10_240, 32_768)  # below the range from which kernels assign client ports
 
 
 class ServerFailed(Exception):
-    """A test server did not do what it was asked; the message has its own words."""
+    """A test server did not do what was requested; the message contains its own output."""
 
 
 class ServerMissing(ServerFailed):
@@ -56,19 +56,19 @@ def find_programs(
 
 
 def on_path(program: str) -> Iterator[Path]:
-    """Yield the folder a program on the PATH really lives in, where its companions are as well."""
+    """Yield the real folder of a program on the PATH, which contains its companions as well."""
     found = shutil.which(program)
     if found:
         yield Path(found).resolve().parent
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now.
+    """Return a port of 127.0.0.1 that is not in use now.
 
-    Not one from the kernel: from its range clients get theirs, and one that tries again and again
-    to reach a server which is down would, sooner or later, reach itself.
+    It is not assigned by the kernel: clients get their ports from that range, and a client that
+    keeps reconnecting to a stopped server would sooner or later connect to itself.
     """
-    # Not from the shared generator: tests seed that, and many would choose alike.
+    # Not the shared generator: tests seed it, so many would choose the same ports.
     for port in random.SystemRandom().sample(PORTS, 200):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +83,7 @@ def free_port() -> int:
 def wait_until(
     what: str, holds: Callable[[], bool], limit: float = PATIENCE, then: Callable[[], str] = str
 ) -> None:
-    """Wait until something holds; raises ServerFailed with what `then` says when it never does."""
+    """Wait until `holds()`; on timeout raise ServerFailed with the text of `then()`."""
     deadline = time.monotonic() + limit
     while not holds():
         if time.monotonic() > deadline:
@@ -92,9 +92,9 @@ def wait_until(
 
 
 class PrivateFolder:
-    """The folder of one server, and all that runs in it; gone at the latest with this process.
+    """The folder of one server and its processes; removed at the latest when this process ends.
 
-    As root, what runs there does so as another user, as servers refuse to be root.
+    Under root, its programs run as another user, because servers refuse to run as root.
     """
 
     def __init__(self, prefix: str, program: str) -> None:
@@ -112,12 +112,12 @@ class PrivateFolder:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            # Ctrl-C is for whoever started this, and for him alone.
+            # Ctrl-C is for the process that started this one only.
             start_new_session=True,
         )
 
     def _place(self, prefix: str) -> str:
-        """Return where temporary files go, unless that is too deep or closed to the other user."""
+        """Return the folder for temporary files, or /tmp if that is too deep or not accessible."""
         usual = Path(tempfile.gettempdir()).resolve()
         deep = len(os.fsencode(usual)) + len(prefix) + 32 > SOCKET_PATH
         above = (usual, *usual.parents)
@@ -125,7 +125,7 @@ class PrivateFolder:
         return "/tmp" if deep or closed else str(usual)  # noqa: S108 - mkdtemp makes it private
 
     def run(self, what: Sequence[str | Path]) -> None:
-        """Run a program to its end; raises ServerFailed with what it said."""
+        """Run a program to its end; raise ServerFailed with its output if it fails."""
         done = self._start(what, subprocess.PIPE)
         said, _ = done.communicate()
         if done.returncode:
@@ -133,7 +133,7 @@ class PrivateFolder:
             raise ServerFailed(f"{Path(what[0]).name} ended with {done.returncode}: {text}")
 
     def start(self, what: Sequence[str | Path], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start a program that goes on, and writes to a log."""
+        """Start a long-running program that writes to a log."""
         return self._start(what, log)
 
     def _start(
@@ -160,32 +160,32 @@ class PrivateFolder:
         return caretaker.processes_of(self.path, self._program)
 
     def signal(self, number: signal.Signals) -> list[int]:
-        """Send a signal to every process; return their numbers."""
+        """Send a signal to every process; return their process ids."""
         found = self.processes()
         for pid in found:
             caretaker.signal_process(pid, number)
         return found
 
     def hold(self) -> bool:
-        """Stop every process; return whether all stand still, so that none can start another."""
+        """Stop every process; return whether all are stopped, so that none can start another."""
         moving = [pid for pid in self.processes() if not caretaker.stands_still(pid)]
         for pid in moving:
             caretaker.signal_process(pid, signal.SIGSTOP)
         return not moving
 
     def kill(self) -> None:
-        """Kill every process, and return when all are gone."""
+        """Kill every process and wait until all are gone."""
         if not caretaker.kill_processes(self.path, self._program):
             raise ServerFailed(f"processes survive being killed: {self.processes()}")
 
     def clear(self) -> None:
         """End all processes and remove the folder."""
         caretaker.clear(self.path, self._program)
-        # The end of its pipe would do, but a fork of this process may hold that open.
+        # Closing the pipe would suffice, but a fork of this process may hold it open.
         self._caretaker.communicate(b".")
 
 
-# Nothing of whoever starts a server decides how it behaves.
+# The environment of the caller must not affect how a server behaves.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 

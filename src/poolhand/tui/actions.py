@@ -1,4 +1,4 @@
-"""Acts: what keys do to jobs, pools and farms, each with a sentence on what came of it."""
+"""The actions behind the keys, on jobs, pools and farms; each returns a sentence on its result."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from poolhand.operate.actions import Operator
 
 MOST_PAGES = 10
 PAGE = 100
-ANSWERED_WITHIN = 12.0  # seconds that a farm may take to answer a wish
-WRITTEN_WITHIN = 2.0  # and then to write what it has become
+ANSWERED_WITHIN = 12.0  # seconds a farm may take to answer a control request
+WRITTEN_WITHIN = 2.0  # seconds it may then take to write its record
 
 
 class KeyActions:
-    """Does what a person wants, in that person's name."""
+    """Runs actions through the operator, with `by` as the actor."""
 
     def __init__(self, operator: Operator, by: str, clock: Callable[[], float]) -> None:
         self._operator = operator
@@ -25,17 +25,17 @@ class KeyActions:
         self._wished: dict[str, tuple[tuple[int, int], float]] = {}
 
     async def retry(self, job: str) -> str:
-        """Run a dead job again."""
+        """Retry a dead job."""
         (answer,) = await self._operator.retry([job], self._by)
         return f"{job}: {answer.text}"
 
     async def cancel(self, job: str) -> str:
-        """End a job that waits, ask one that runs to stop."""
+        """Cancel a waiting job, or request a running one to stop."""
         (answer,) = await self._operator.cancel([job], self._by)
         return f"{job}: {answer.text}"
 
     async def switch_pool(self, name: str) -> str:
-        """Pause a pool, or let a paused one go on."""
+        """Pause a pool, or resume a paused one."""
         paused = {pool.name: pool.paused for pool in await self._operator.pools()}
         if name not in paused:
             return f"there is no pool {name!r}"
@@ -46,7 +46,7 @@ class KeyActions:
         return f"pool {name!r} is paused: what runs goes on, nothing starts"
 
     async def move_bounds(self, farm: FarmRecord, minimum: int, maximum: int) -> str:
-        """Move the least and the greatest number of workers of a farm by so many."""
+        """Change the minimum and maximum number of workers of a farm by these amounts."""
         least, most = self._bounds(farm)
         wanted = (least + minimum, most + maximum)
         self._wish(farm.id, wanted, ANSWERED_WITHIN)
@@ -63,7 +63,7 @@ class KeyActions:
         return _said(farm.id, answer)
 
     def _bounds(self, farm: FarmRecord) -> tuple[int, int]:
-        """Return the bounds that a farm has, or will have: keys come faster than records."""
+        """Return the bounds last requested, or else recorded: keys are faster than records."""
         wished, until = self._wished.get(farm.id, ((0, 0), 0.0))
         return wished if self._clock() < until else (farm.minimum, farm.maximum)
 
@@ -71,11 +71,11 @@ class KeyActions:
         self._wished[farm] = (bounds, self._clock() + seconds)
 
     async def drain(self, farm: str) -> str:
-        """Let a farm finish what it runs, then end."""
+        """Stop a farm after its running jobs have finished."""
         return _said(farm, await self._operator.drain_farm(farm, self._by))
 
     async def snapshot(self, id: str) -> Snapshot | str:
-        """Return what a farm or a worker runs and has lately finished, or why not."""
+        """Return the running and recently finished jobs of a farm or worker, or why not."""
         whole: Snapshot | None = None
         after: int | None = 0
         for _ in range(MOST_PAGES):

@@ -1,4 +1,4 @@
-"""The board: the head, one of three views below it, and the keys at the bottom."""
+"""The main screen: the head, one of three views below it, and the keys at the bottom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_POOLS = "no pools yet: they appear when an app first submits or works"
 
 
 class Board(Vertical):
-    """Shows what was seen; knows what is selected."""
+    """Shows the model's state; holds the selection."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Board ContentSwitcher { height: 1fr; }
@@ -38,7 +38,7 @@ class Board(Vertical):
         super().__init__()
         self.head = Head()
         self.choice = Static(id="choice")
-        # What is typed before it has the focus is not selected, or it would be written over.
+        # Keys typed before the focus are in the field: selected, the next key would replace them.
         hint = "a part of an id or of a task's name"
         self.search = Input(id="search", placeholder=hint, select_on_focus=False)
         self.search.display = False
@@ -73,17 +73,17 @@ class Board(Vertical):
 
     @property
     def view(self) -> str:
-        """The name of the view that is shown."""
+        """The name of the current view."""
         return self.switcher.current or WORKERS
 
     @property
     def next_view(self) -> str:
-        """The name of the view that comes after it."""
+        """The name of the next view."""
         return VIEWS[(VIEWS.index(self.view) + 1) % len(VIEWS)]
 
     @property
     def job(self) -> str | None:
-        """The id of the selected job; below the workers, only while the cursor is there."""
+        """The id of the selected job; in the workers view, only if the job table has the focus."""
         if self.view == JOBS:
             return self.jobs.chosen
         return self.recent.chosen if self.screen.focused is self.recent else None
@@ -91,24 +91,24 @@ class Board(Vertical):
     def go_to(self, view: str) -> None:
         """Show another view."""
         self.switcher.current = view
-        # At once, unlike focus(): keys that were typed ahead go to what is shown from now on.
+        # Takes effect at once, unlike focus(): keys typed ahead go to the new view.
         self.screen.set_focus({WORKERS: self.crew, JOBS: self.jobs, POOLS: self.pools}[view])
         self.keys.show(view)
 
     def open_search(self) -> None:
-        """Let a person write what to search for."""
+        """Open the search field."""
         self.go_to(JOBS)
         self.search.display = True
         self.screen.set_focus(self.search)
 
     def close_search(self) -> None:
-        """Forget what was searched for."""
+        """Close and clear the search field."""
         self.search.display = False
         self.search.value = ""
         self.go_to(self.view)
 
     def show(self, sight: ViewModel, now: datetime) -> None:
-        """Show what was seen."""
+        """Show the model's state in the current view."""
         running = rows.running_in(sight.farms)
         match self.view:
             case "workers":
@@ -126,6 +126,6 @@ class Board(Vertical):
                 self.troubles[POOLS].show(rows.trouble_rows(sight.farms))
 
     def show_head(self, sight: ViewModel) -> None:
-        """Show the head, with times as of now."""
+        """Show the head, with current times."""
         self.head.show(sight, self.view)
         self.status.hint(sight.hint())

@@ -1,4 +1,4 @@
-"""What Textual draws with, on systems that have a terminal device."""
+"""The Textual driver for systems that have a terminal device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from poolhand.tui.view import has_terminal
 
 
 class TerminalDriver(LinuxDriver):
-    """Draws for as long as there is a terminal.
+    """Writes only while the terminal exists.
 
-    The thread that writes ends with the terminal. What is drawn after that would fill its queue
-    and then hold up the event loop for ever, with everything else that runs there.
+    Textual's writer thread ends with the terminal. Later writes would fill its queue and then block
+    the event loop, and everything else on it, for ever.
     """
 
     def write(self, data: str) -> None:

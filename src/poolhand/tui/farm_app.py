@@ -1,4 +1,4 @@
-"""The live view as a Textual app: looks at a store every second and does what keys say."""
+"""The live view as a Textual app: polls a store every second and runs the actions of keys."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ OF_THE_BOARD = {"view", "tab", "search", "state", "only_pool"}
 class FarmApp(App[None]):
     """Shows farms, jobs and pools of a store.
 
-    With a `farm_id` it shows that farm alone, and ends with it. `on_quit(fast)` stops that farm;
-    without it, quitting ends the view and nothing else.
+    With a `farm_id` it shows only that farm, and ends with it. `on_quit(fast)` stops that farm;
+    without it, quitting only ends the view.
     """
 
     TITLE = "poolhand"
@@ -91,23 +91,23 @@ class FarmApp(App[None]):
         yield self.board
 
     def on_mount(self) -> None:
-        # Textual starts tasks eagerly where it can; others on this loop count on the usual order.
+        # Textual sets an eager task factory; other code on this loop relies on the usual order.
         asyncio.get_running_loop().set_task_factory(self.task_factory)
-        # The colours of the terminal itself, be it light or dark.
+        # Use the terminal's own colours, light or dark.
         self.theme = "ansi-dark"
         self.board.go_to(WORKERS)
         self.run_worker(self._watch())
         self.set_interval(self.every, self._tick)
 
     def _tick(self) -> None:
-        """Let times go on; end where the terminal has gone."""
+        """Update the times; exit if the terminal is gone."""
         if self.has_terminal():
             self.board.show_head(self.sight)
         else:
             self.exit()
 
     async def _watch(self) -> None:
-        """Look, again and again; at once if something has changed here."""
+        """Poll and refresh periodically; at once after an action of the user."""
         while True:
             self.due.clear()
             covered = len(self.screen_stack) > 1
@@ -123,17 +123,17 @@ class FarmApp(App[None]):
                 pass
 
     def say(self, text: str) -> None:
-        """Tell something in the line at the bottom of whatever is shown."""
+        """Show a message in the status line of every screen."""
         for screen in self.screen_stack:
             for line in screen.query(StatusLine):
                 line.say(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let keys of the board sleep while a job lies over it."""
+        """Disable the keys of the main screen while a job screen covers it."""
         return not (action in OF_THE_BOARD and isinstance(self.screen, JobScreen))
 
     def action_leave(self) -> None:
-        """Stop the farm of this terminal; a remote one is only looked at no more."""
+        """Stop the farm of this terminal; without one, only end the view."""
         self.quits += 1
         if self.on_quit is None or self.quits > 2:
             self.exit()
@@ -161,7 +161,7 @@ class FarmApp(App[None]):
         self.due.set()
 
     def action_forget_choice(self) -> None:
-        """Show all jobs again."""
+        """Reset the filter: show all jobs."""
         self.board.close_search()
         self._choose(JobFilter())
 
@@ -188,12 +188,12 @@ class FarmApp(App[None]):
         self._do_to("pool", self._pool(), self.acts.switch_pool)
 
     def action_bounds(self, minimum: int, maximum: int) -> None:
-        """Move the bounds of the selected farm."""
+        """Change the bounds of the selected farm."""
         if farm := self._farm():
             self._do(self.acts.move_bounds(farm, minimum, maximum))
 
     def action_snapshot(self) -> None:
-        """Ask the selected worker, or the selected farm, what it does."""
+        """Show a snapshot of the selected worker or farm."""
         if self.board.view == WORKERS and (chosen := self.board.crew.chosen):
             self._do(self._show_snapshot(chosen))
         elif farm := self._farm():
@@ -208,7 +208,7 @@ class FarmApp(App[None]):
         return f"snapshot of {id}"
 
     def action_drain(self) -> None:
-        """Let the selected farm end, if that is meant."""
+        """Drain the selected farm, after a confirmation."""
         farm = self._farm()
         if farm is None:
             return
@@ -222,7 +222,7 @@ class FarmApp(App[None]):
         self.push_screen(Question(question), answered)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Open what was selected."""
+        """Open the selected job, pool or worker."""
         grid = event.data_table
         chosen = grid.chosen if isinstance(grid, Grid) else None
         if chosen is None:
@@ -238,13 +238,13 @@ class FarmApp(App[None]):
             self.action_snapshot()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Ask for more jobs where the last one is reached."""
+        """Load more jobs when the cursor reaches the last one."""
         grid = self.board.jobs
         if event.data_table is grid and grid.at_end and self.sight.want_more():
             self.due.set()
 
     def on_key(self, event: Key) -> None:
-        """Write into the search what was typed before it was there."""
+        """Insert keys into the search field that were typed before it had the focus."""
         search = self.board.search
         if self.focused is search and event.is_printable and event.character:
             search.insert_text_at_cursor(event.character)
@@ -257,7 +257,7 @@ class FarmApp(App[None]):
         self.board.go_to(JOBS)
 
     def _farm(self) -> FarmRecord | None:
-        """Return the selected farm, or say that there is none."""
+        """Return the selected farm; show a message if there is none."""
         farm = self.sight.farm_of(self.board.crew.chosen)
         if farm is None:
             self.say("select a farm first, in the view Farm")
@@ -299,7 +299,7 @@ class FarmApp(App[None]):
         self.run_worker(self._done(act))
 
     async def _done(self, act: Coroutine[Any, Any, str]) -> None:
-        """Do something and say what came of it; what goes wrong ends no view."""
+        """Run an action and show its result; an error of ours does not end the view."""
         try:
             self.say(await act)
         except PoolhandError as error:

@@ -1,4 +1,4 @@
-"""Which jobs are shown: of a state, of a pool, those that are searched for."""
+"""The job filter of the live view: by state, pool and search text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.rules.values.escape import safe
 
 T = TypeVar("T")
 
-SEARCHED = 1_000  # the newest jobs that a search looks through
+SEARCHED = 1_000  # newest jobs that a search covers
 
 STATES = {
     "all": Filter(),
@@ -29,7 +29,7 @@ STATES = {
 
 
 class JobFilter(Struct, frozen=True):
-    """What is chosen: a name of STATES, a pool, a part of an id or of a task's name."""
+    """A filter: a name of STATES, a pool, a part of an id or of a task name."""
 
     state: str = "all"
     pool: str | None = None
@@ -37,25 +37,25 @@ class JobFilter(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The choice, as a person reads it."""
+        """The filter as text."""
         pool = "all pools" if self.pool is None else f"pool {safe(self.pool)}"
         search = f" · search {safe(self.search)!r}" if self.search else ""
         return f"{self.state} · {pool}{search}"
 
     def next_state(self) -> JobFilter:
-        """Go on to the next state, after the last one to all."""
+        """Return the filter for the next state; after the last one, for all."""
         return replace(self, state=_next(list(STATES), self.state))
 
     def next_pool(self, pools: Sequence[str]) -> JobFilter:
-        """Go on to the next pool, after the last one to all."""
+        """Return the filter for the next pool; after the last one, for all."""
         return replace(self, pool=_next([None, *pools], self.pool))
 
 
 async def jobs_of(operator: Operator, choice: JobFilter, limit: int) -> list[JobView]:
-    """Return the jobs of a choice, newest first.
+    """Return the jobs that match a filter, newest first.
 
-    A search goes through the newest ones; what is not among them is found by its whole id, or by
-    the whole name of its task.
+    A search covers the newest jobs. If none of them matches, it looks up all jobs by id prefix, and
+    then by the full task name.
     """
     which = replace(STATES[choice.state], pool=choice.pool)
     if not choice.search:

@@ -1,4 +1,4 @@
-"""Numbers as people read them at a glance."""
+"""Formats of durations, sizes and bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COARSE = 10 * MINUTE
 
 
 def lasting(seconds: float | None) -> str:
-    """Return how long something lasts, in its two largest units."""
+    """Return a duration in its two largest units."""
     if seconds is None:
         return NOTHING
     whole = round(max(0.0, seconds))
@@ -27,7 +27,7 @@ def lasting(seconds: float | None) -> str:
 
 
 def brief(seconds: float | None) -> str:
-    """Return how long something lasts as it fits a column: 0.4s, 28s, 2m05s, 28m, 3h12m, 4d06h."""
+    """Return a duration that fits into a column: 0.4s, 28s, 2m05s, 28m, 3h12m, 4d06h."""
     if seconds is None:
         return NOTHING
     whole = round(max(0.0, seconds))
@@ -36,7 +36,7 @@ def brief(seconds: float | None) -> str:
     if whole < MINUTE:
         return f"{whole}s"
     if whole < HOUR:
-        # Seconds are of no interest any more, and would be drawn anew each second.
+        # From ten minutes on seconds do not matter, and would cause a redraw every second.
         seconds_too = whole < COARSE
         return f"{whole // MINUTE}m" + (f"{whole % MINUTE:02}s" if seconds_too else "")
     if whole < DAY:
@@ -45,7 +45,7 @@ def brief(seconds: float | None) -> str:
 
 
 def size(octets: int) -> str:
-    """Return a size of memory; 0 is not known."""
+    """Return a memory size; 0 means unknown."""
     if octets <= 0:
         return NOTHING
     megabytes = octets / (1 << 20)
@@ -53,7 +53,7 @@ def size(octets: int) -> str:
 
 
 def bars(values: Sequence[float]) -> str:
-    """Return values as bars, the highest one full; what is more than nothing is seen."""
+    """Return values as bars, scaled to the highest; any value above 0 is visible."""
     most = max(values, default=0.0)
     if most <= 0:
         return BARS[0] * len(values)

@@ -1,4 +1,4 @@
-"""A grid: a table whose rows are replaced again and again while a person walks through it."""
+"""A table widget whose rows are replaced at every refresh while the user moves in it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ EDGE = 1  # columns of the screen for the scrollbar
 
 
 class Grid(DataTable[Text]):
-    """Shows rows; the cursor stays on the row it is on, wherever that moves.
+    """Shows rows; the cursor follows its row when rows move.
 
-    Cells are Text: nothing in them is markup.
+    Cells are Text, so their content is never markup.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -63,22 +63,22 @@ class Grid(DataTable[Text]):
         return self.cursor_row >= len(self._rows) - 1
 
     class Filled(Message):
-        """There are rows where there were none, or none where there were some."""
+        """The table got its first rows, or lost its last ones."""
 
         def __init__(self, rows: int) -> None:
             super().__init__()
             self.rows = rows
 
     def on_mount(self) -> None:
-        # What was shown before it was mounted has told nobody.
+        # Rows set before the mount have posted no message.
         self.post_message(self.Filled(len(self._rows)))
 
     def show(self, rows: Sequence[TableRow]) -> None:
-        """Put these rows in the place of all others."""
+        """Replace all rows by these."""
         if bool(rows) != bool(self._rows):
             self.post_message(self.Filled(len(rows)))
         before, self._rows = self._rows, list(rows)
-        # A column never becomes narrower: what changes all the time must not dance.
+        # Columns never become narrower, so that changing values do not move the table.
         self._widest = list(map(max, self._widest, widths(self._kinds, rows)))
         places = fitting(self._kinds, self._widest, self.size.width - EDGE)
         if places != self._shown:
@@ -93,7 +93,7 @@ class Grid(DataTable[Text]):
         self.show(self._rows)
 
     def _fill(self, before: Sequence[TableRow], places: dict[int, int] | None) -> None:
-        """Make the table anew; columns too, if there are others."""
+        """Rebuild the rows, and the columns, too, if they have changed."""
         cursor, top, x = self.cursor_row, self.scroll_offset.y, self.scroll_offset.x
         key = before[cursor].key if 0 <= cursor < len(before) else None
         self.clear(columns=places is not None)
@@ -106,7 +106,7 @@ class Grid(DataTable[Text]):
         self._go_back(key, cursor, top, x)
 
     def _go_back(self, key: str | None, cursor: int, top: int, x: int) -> None:
-        """Put the cursor on the row it was on; on the first row it stays: there is the newest."""
+        """Put the cursor back on its row; on the first row it stays first, with the newest job."""
         keys = [row.key for row in self._rows]
         place = keys.index(key) if key in keys and cursor > 0 else min(cursor, len(keys) - 1)
         self.move_cursor(row=max(0, place), animate=False, scroll=False)
@@ -114,12 +114,12 @@ class Grid(DataTable[Text]):
         self.call_after_refresh(self.scroll_to, x, max(0, top + moved), animate=False)
 
     def _amend(self, before: Sequence[TableRow]) -> None:
-        """Write the cells that have changed."""
+        """Update only the cells that have changed."""
         for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old == new:
                 continue
             for x, place in enumerate(self._shown):
-                # Ages change all the time, most of the rest does not.
+                # Compare per cell: ages change all the time, other cells rarely.
                 if old.cells[place] != new.cells[place] or old.style != new.style:
                     self.update_cell_at(Coordinate(number, x), self._cell(new, place))
 
@@ -141,9 +141,9 @@ def _style(column: Column, row: TableRow) -> str:
 
 
 class Panel(Vertical):
-    """A grid under a title; without rows it says why, or, with nothing to say, is not there.
+    """A grid under a title; without rows it shows the text `empty`, or hides if that is empty.
 
-    A `short` one is as high as its rows need, up to half of the screen.
+    A `short` panel is as high as its rows need, up to half of the screen.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -168,13 +168,13 @@ class Panel(Vertical):
         yield self._empty
 
     def says(self, text: str) -> None:
-        """Say something else where there are no rows."""
+        """Set the text that is shown if there are no rows."""
         if text != self._says:
             self._says = text
             self._empty.update(Text(text))
 
     def on_grid_filled(self, event: Grid.Filled) -> None:
-        """Say why there are no rows, or hide."""
+        """Show the text if there are no rows, or hide."""
         event.stop()
         self._empty.display = not event.rows
         self.set_class(not event.rows, "empty")

@@ -1,4 +1,4 @@
-"""The head of every view: title, tabs, load, and what is wrong with the store or the farm."""
+"""The head of every view: title, tabs, load, and alerts about the store or the farm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABS = {WORKERS: "Farm", JOBS: "Jobs", POOLS: "Pools"}
 
 
 class ViewTabs(Static):
-    """The names of the views, that which is shown in reverse; a click goes to another."""
+    """The tabs of the views, the current one in reverse; a click switches the view."""
 
     class Chosen(Message):
         """A tab was clicked."""
@@ -33,7 +33,7 @@ class ViewTabs(Static):
     _shown: Text | None = None
 
     def show(self, view: str, end: Sequence[Part]) -> None:
-        """Show which view is on, and something at the end of the line."""
+        """Show the current view, and `end` at the end of the line."""
         names = [_label(one) for one in VIEWS]
         parts = [
             (name, "bold reverse" if one == view else "")
@@ -54,7 +54,7 @@ class ViewTabs(Static):
 
 
 class Head(Vertical):
-    """Four lines, and one more when something is wrong."""
+    """Four lines, and up to two more for an alert."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Head { height: auto; }
@@ -78,7 +78,7 @@ class Head(Vertical):
         yield self.alert
 
     def show(self, sight: ViewModel, view: str) -> None:
-        """Show what was seen, with times as of now."""
+        """Show the model's state, with current times."""
         width = self.size.width
         name: list[Part] = [(f" {TITLE} ", "bold blue"), (" ", "")]
         self._put(self.title, spread([*name, *sight.who()], sight.state(), width))
@@ -89,19 +89,19 @@ class Head(Vertical):
         self._put(self.alert, styled(alert))
 
     def _put(self, where: Static, text: Text) -> None:
-        """Draw a text, unless it is there."""
+        """Draw a text, unless it is already shown."""
         if self._shown.get(where) != text:
             self._shown[where] = text
             where.update(text)
 
 
 def styled(parts: Sequence[Part]) -> Text:
-    """Return parts as a text that is no markup."""
+    """Return parts as a Text, without markup."""
     return Text.assemble(*parts)
 
 
 def spread(left: Sequence[Part], right: Sequence[Part], width: int) -> Text:
-    """Return a line with a part at each end; the left one gives way where there is no room."""
+    """Return a line with a part at each end; the left one is truncated if there is no room."""
     start, end = styled(left), styled(right)
     room = width - end.cell_len - 2
     if room < LEAST_OF_LEFT:

@@ -1,4 +1,4 @@
-"""One job: where it is and why, what it raised, and what it tells while it runs."""
+"""The screen of one job: its state and reason, its error, and its events while it runs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from poolhand.tui.pages import KeyLine, StatusLine
 from poolhand.tui.rows import STYLES, RunningRow, job_state
 
 MOST_LINES = 5_000
-LABEL = 14  # columns for what a line is about
-TIME, KIND = 8, 18  # where the time of an event ends, and where its kind does
+LABEL = 14  # width of the labels
+TIME, KIND = 8, 18  # end positions of an event's time and of its kind
 KINDS = {
     StreamKind.CHUNK: "green",
     StreamKind.PROGRESS: "cyan",
@@ -38,7 +38,7 @@ SILENT = "nothing yet: what the job prints, logs and emits is shown here"
 
 
 class JobScreen(Screen[None]):
-    """Follows a job until a person goes back."""
+    """Follows a job until the user goes back."""
 
     DEFAULT_CSS: ClassVar[str] = """
     JobScreen > #title { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -89,7 +89,7 @@ class JobScreen(Screen[None]):
         self.run_worker(self._follow())
 
     async def _watch(self) -> None:
-        """Show how the job is, again and again."""
+        """Refresh the job's facts periodically."""
         while True:
             found = await self._told()
             self._show_title()
@@ -115,7 +115,7 @@ class JobScreen(Screen[None]):
         return facts(job, self._where(job.id), self._now(), payload)
 
     async def _follow(self) -> None:
-        """Show what the job tells, until it is over; a store that is away is asked again."""
+        """Show the job's events until it has ended; retry while the store is unavailable."""
         after = 0
         while True:
             try:
@@ -139,7 +139,7 @@ class JobScreen(Screen[None]):
 
 
 def _table(found: Sequence[Fact]) -> Table:
-    """Return facts in two columns; what is too long goes on below itself."""
+    """Return facts in two columns; long texts are folded."""
     table = Table.grid()
     table.add_column(width=LABEL)
     table.add_column(overflow="fold")

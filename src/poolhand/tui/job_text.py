@@ -1,4 +1,4 @@
-"""What is told of one job: facts about it, its error, what it said; and of a worker's history."""
+"""Text about one job: its facts, its error and its events; and about a worker's history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAYLOAD = ("arguments", "result")
 
 
 class Fact(Struct, frozen=True):
-    """A line about a job: what it is about, the text, and how it looks."""
+    """A line about a job: its label, text and style."""
 
     label: str
     text: str
@@ -31,7 +31,7 @@ class Fact(Struct, frozen=True):
 def facts(
     job: JobView, runs: RunningRow | None, now: datetime, payload: PayloadView | None = None
 ) -> list[Fact]:
-    """Return a job in lines: where it is, why, how often it was tried, what it raised."""
+    """Return a job as lines: its state and reason, its attempts and its error."""
     found = [
         Fact("task", f"{safe(job.name) or NOTHING} in pool {safe(job.pool)}"),
         *_of(job),
@@ -55,7 +55,7 @@ def facts(
         found.append(Fact("result", f"{job.result_bytes:,} bytes"))
     if job.dead:
         found.append(Fact("dead letter", "it failed for good; r runs it again"))
-    # A job that waits for its retry has an error of its last attempt.
+    # A job that waits for its retry has the error of its last attempt.
     label = "error" if job.status.terminal else "last error"
     lines = fault_lines(job.error)
     found += [Fact(label, line, "red") for line in lines[:1]]
@@ -63,7 +63,7 @@ def facts(
 
 
 def _payload(line: str) -> Fact:
-    """Return a line on arguments or result under its name."""
+    """Return a line of the payload as a fact labelled `arguments` or `result`."""
     name, colon, text = line.partition(": ")
     return Fact(name, text) if colon and name in PAYLOAD else Fact("", line, "dim")
 
@@ -94,7 +94,7 @@ def fault_lines(fault: Fault | None) -> list[str]:
 
 
 def event_lines(event: JobEvent) -> list[str]:
-    """Return something that a job told, in lines that each fit on a screen or two."""
+    """Return an event of a job as lines, each cut to LONGEST_LINE."""
     start = f"{event.at:%H:%M:%S} {event.kind.value:<9} "
     return [
         start + line if number == 0 else " " * len(start) + line
@@ -119,7 +119,7 @@ def _said(event: JobEvent) -> list[str]:
 
 
 def snapshot_lines(snapshot: Snapshot) -> list[str]:
-    """Return what a farm or a worker runs, and what it has lately finished."""
+    """Return the running and recently finished jobs of a farm or a worker as lines."""
     whose = f"worker {safe(snapshot.worker)}" if snapshot.worker else f"farm {safe(snapshot.farm)}"
     lines = [f"{whose}: {len(snapshot.running)} running, {len(snapshot.finished)} lately ended", ""]
     for job in snapshot.running:

@@ -1,4 +1,4 @@
-"""Sight: what is known of a store as of the last look, asked for as far as it is shown."""
+"""The model of the live view: the state of a store at the last poll, as far as it is shown."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from poolhand.tui.rows import RunningRow, running_in
 from poolhand.tui.summary import Counts, Part
 from poolhand.tui.throughput import Throughput
 
-PAGE = 100  # jobs that are asked for at first, and more each time the last one is reached
+PAGE = 100  # jobs loaded at first, and again each time the cursor reaches the last one
 MOST_JOBS = 1_000
-RECENT = 50  # of the newest jobs, below the workers
+RECENT = 50  # newest jobs shown below the workers
 ALL_JOBS = Filter()
-SLOW = 3.0  # seconds without an answer after which that is said
+SLOW = 3.0  # seconds without an answer until the store is reported as slow
 
 WORKERS, JOBS, POOLS = VIEWS = ("workers", "jobs", "pools")
 
 
 class ViewModel:
-    """Looks at all farms of a store, or at one alone."""
+    """Polls all farms of a store, or only one."""
 
     def __init__(self, operator: Operator, farm_id: str | None, runtime: Runtime) -> None:
         self.farms: list[FarmRecord] = []
@@ -51,7 +51,7 @@ class ViewModel:
         self._last_at = 0.0
 
     async def look(self, view: str | None) -> bool:
-        """Ask for what a view shows, None: the farms alone; a store that is away is only noted."""
+        """Poll the data of a view (None: only what all views show); return False on an error."""
         self._asked_at = self._runtime.monotonic()
         try:
             await self._look_at_farms(view)
@@ -84,9 +84,9 @@ class ViewModel:
         self._throughput.note(self._runtime.monotonic(), counts)
 
     def ended(self, asked_to: bool) -> bool:
-        """Tell whether the one farm has ended: it was stopping, or has not written for long.
+        """Return whether the shown farm has ended: it was stopping, or has long had no record.
 
-        A record that is gone may only be late: it does not outlive a store that is away.
+        A missing record may only be late: it expires while the store is unavailable.
         """
         if self._last is None or self.farms or self._away is not None:
             return False
@@ -94,39 +94,39 @@ class ViewModel:
         return stopping or self._runtime.monotonic() - self._last_at > KEEP
 
     def choose(self, choice: JobFilter) -> None:
-        """Look at other jobs from now on."""
+        """Set the job filter."""
         if choice != self.choice:
             self.choice, self.limit = choice, PAGE
 
     def search(self, text: str) -> None:
-        """Look for jobs by this text from now on."""
+        """Set the search text of the job filter."""
         self.choose(replace(self.choice, search=text.strip()))
 
     def want_more(self) -> bool:
-        """Ask for more jobs from now on; tell whether there may be any."""
+        """Load more jobs from now on; return whether there may be any."""
         if len(self.jobs) < self.limit or self.limit >= MOST_JOBS:
             return False
         self.limit += PAGE
         return True
 
     def who(self) -> list[Part]:
-        """Return which farms are shown."""
+        """Return the names of the shown farms."""
         if self._last is None and self._farm_id is not None:
             return [("farm ", ""), (safe(self._farm_id), "bold"), (" has not reported yet", "")]
         return summary.who(self.farms)
 
     def state(self) -> list[Part]:
-        """Return how the farms are."""
+        """Return the state of the farms."""
         return summary.state(self.farms, self._runtime.wall())
 
     def load(self, width: int) -> list[list[Part]]:
-        """Return how much there is to do, and how much is done."""
+        """Return the load line and the throughput line."""
         at = self._runtime.monotonic()
         speed = summary.speed(self.farms, self.counts, self._throughput, at, width)
         return [summary.load(self.farms, self.counts), speed]
 
     def alert(self) -> list[Part]:
-        """Return what keeps the view or the farm from going on; nothing, if nothing does."""
+        """Return the problem that blocks the view or the farm; empty if there is none."""
         late = 0.0
         if self._asked_at is not None:
             late = self._runtime.monotonic() - self._asked_at
@@ -139,7 +139,7 @@ class ViewModel:
         return summary.silent(self.farms) or summary.held(self.farms)
 
     def hint(self) -> str:
-        """Return what may be worth knowing, if there is nothing else to say."""
+        """Return a hint for the status line, shown while it has no message."""
         return summary.limits(self.farms, self.pools)
 
     @property
@@ -148,17 +148,17 @@ class ViewModel:
         return sum(len(farm.troubles) for farm in self.farms)
 
     def farm_of(self, chosen: str | None) -> FarmRecord | None:
-        """Return the farm that is chosen itself, or by one of its workers; else the only one."""
+        """Return the farm with this id or with a worker of this id; else the only farm."""
         for farm in self.farms:
             if chosen == farm.id or any(chosen == worker.id for worker in farm.workers):
                 return farm
         return self.farms[0] if len(self.farms) == 1 else None
 
     def pool_of(self, job: str | None) -> str | None:
-        """Return the pool of a job that is shown."""
+        """Return the pool of a shown job."""
         known = [*self.jobs, *self.recent]
         return next((one.pool for one in known if one.id == job), None)
 
     def where(self, job: str) -> RunningRow | None:
-        """Return where a job runs, if a farm says so."""
+        """Return the worker of a running job, if a farm's record lists it."""
         return running_in(self.farms).get(job)

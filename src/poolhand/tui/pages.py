@@ -1,4 +1,4 @@
-"""Pages that lie over the view for a while: a text to read, a question to answer; and the keys."""
+"""Modal pages over the view (a text, a question), the status line and the key line."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ KEYS: Mapping[str, Keys] = {
     "job": {"escape": "back", "r": "retry", "c": "cancel", "p": "pause its pool"},
 }
 GAP = 2
-SAID_FOR = 20  # looks for which it is told what came of an act
+SAID_FOR = 20  # refreshes for which the result of an action is shown
 
 
 class TextPage(ModalScreen[None]):
-    """Some lines to read and scroll; a key takes it away."""
+    """A scrollable text; a key closes it."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Page { align: center middle; }
@@ -92,7 +92,7 @@ class TextPage(ModalScreen[None]):
 
 
 class Question(ModalScreen[bool]):
-    """A question; nothing but y is a yes."""
+    """A question; only `y` means yes."""
 
     DEFAULT_CSS: ClassVar[str] = """
     Question { align: center middle; }
@@ -120,7 +120,7 @@ class Question(ModalScreen[bool]):
 
 
 class StatusLine(Static):
-    """What came of the last act, in a line or, where it must be, three."""
+    """The result of the last action, in one line, or up to three."""
 
     DEFAULT_CSS: ClassVar[str] = """
     StatusLine { height: auto; min-height: 1; max-height: 3; padding: 0 1; }
@@ -131,13 +131,13 @@ class StatusLine(Static):
     looks = 0
 
     def say(self, text: str) -> None:
-        """Tell something else, for a while."""
+        """Show a message for a while."""
         self.said, self.looks = safe(text), 0
         self.set_class(False, "hint")
         self.update(Text(self.said, "bold"))
 
     def hint(self, text: str) -> None:
-        """Show a hint while there is nothing else to tell; called again and again."""
+        """Show a hint while there is no message; called at every refresh."""
         self.looks += 1
         if self.said and self.looks <= SAID_FOR:
             return
@@ -148,7 +148,7 @@ class StatusLine(Static):
 
 
 class KeyLine(Static):
-    """One line on the keys that are of use where they are shown; the others work as well."""
+    """One line with the keys most useful in the current view; other keys work, too."""
 
     DEFAULT_CSS: ClassVar[str] = "KeyLine { height: 1; padding: 0 1; text-wrap: nowrap; }"
 
@@ -157,7 +157,7 @@ class KeyLine(Static):
         self._view = view
 
     def show(self, view: str) -> None:
-        """Tell the keys of a view."""
+        """Show the keys of a view."""
         self._view = view
         self.update(key_line(KEYS[view], self.size.width - 2))
 
@@ -166,7 +166,7 @@ class KeyLine(Static):
 
 
 def key_line(keys: Keys, width: int) -> Text:
-    """Return as many keys as fit into a width; those for help and the end are always there."""
+    """Return as many keys as fit into a width, always with those for help and quit."""
     room = width - sum(len(key) + 1 + len(does) + GAP for key, does in LAST.items()) + GAP
     line = Text()
     for key, does in keys.items():

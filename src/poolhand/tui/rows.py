@@ -1,4 +1,4 @@
-"""Rows: what stands in the tables of the live view, made from records."""
+"""The tables of the live view: their columns, and rows made from records."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from poolhand.rules.job import Status
 from poolhand.rules.values.escape import safe
 from poolhand.tui.format import MINUTE, NOTHING, brief, lasting, size
 
-SILENT = 3.0  # seconds without a sign of life after which a worker is called silent
-LATE = WRITE_EVERY + 1.0  # a record that is older is overdue
+SILENT = 3.0  # seconds without a message until a worker is shown as silent
+LATE = WRITE_EVERY + 1.0  # an older record is overdue
 LEAST_OF_LAST = 22
 ID_END = 3
 STEP = 10  # seconds
-GAP = 2  # what a table leaves between two columns
+GAP = 2  # space between two columns
 
 
 class Column(Struct, frozen=True):
-    """A column: no wider than `most`; of those that can be spared, the highest number goes first.
+    """A column of at most `most` characters.
 
-    It gives way down to `least`, and down to `short` before others are spared. Of an id that is
-    too long the middle is left out: the beginning says when it was made, the end counts. Of a
-    `path` the beginning is left out. The last column is never spared. Numbers stand `right`.
+    On a narrow screen columns shrink to `short` first, then columns with the highest `spare` are
+    dropped (0: never), then columns shrink to `least`. The last column is never dropped. A long id
+    loses its middle, as its beginning is a time and its end a counter; a long `path` loses its
+    beginning. Numbers are aligned `right`.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Column(Struct, frozen=True):
 
 
 class TableRow(Struct, frozen=True):
-    """A row under a key that no other row of its table has; `style` is that of its state."""
+    """A row with a key that is unique in its table; `style` is that of its state."""
 
     key: str
     cells: tuple[str, ...]
@@ -56,7 +57,7 @@ class TableRow(Struct, frozen=True):
 
 
 class RunningRow(Struct, frozen=True):
-    """Where a job runs."""
+    """A running job and its worker."""
 
     worker: str
     job: RunningJob
@@ -124,7 +125,7 @@ FARM_STYLES = {
 def worker_rows(
     farms: Sequence[FarmRecord], alone: Sequence[LoneWorker], now: datetime
 ) -> list[TableRow]:
-    """Return a row for each farm, below it one for each of its workers, then those of no farm."""
+    """Return a row per farm, each followed by its workers, then workers without a farm."""
     rows = []
     for farm in farms:
         rows.append(_farm_row(farm, len(farms) > 1, now))
@@ -134,7 +135,7 @@ def worker_rows(
 
 def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> TableRow:
     active = sum(worker.active for worker in farm.workers)
-    # The bounds of a single farm stand in the head.
+    # The head shows the bounds of a single farm.
     bounds = f", {farm.minimum} to {farm.maximum}" if is_one_of_many else ""
     cells = (
         safe(farm.id),
@@ -151,14 +152,14 @@ def _farm_row(farm: FarmRecord, is_one_of_many: bool, now: datetime) -> TableRow
 
 
 def no_sign(farm: FarmRecord) -> str:
-    """Return that a supervisor shows no sign of life, and since when."""
+    """Return the state text of a farm whose supervisor is silent."""
     return f"NO SIGN for {brief(farm.age)}"
 
 
 def slots_of(farm: FarmRecord) -> int:
-    """Return in how many slots its jobs run or can run.
+    """Return the number of slots in which jobs run or can run.
 
-    What leaving workers finish runs in slots that are not given again.
+    A leaving worker counts only with its running jobs: its free slots are not used again.
     """
     leaving = [worker for worker in farm.workers if worker.leaving_at is not None]
     return farm.capacity + sum(worker.active for worker in leaving)
@@ -181,9 +182,9 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord, now: datetime) -> TableR
 
 
 def _signal(farm: FarmRecord, worker: WorkerRecord) -> float:
-    """Return how long ago a worker last showed life, as far as its supervisor keeps up.
+    """Return the seconds since a worker's last message.
 
-    A record that is not overdue counts as of now: else each row would be drawn anew each second.
+    A record that is not overdue counts as current, or every row would be redrawn each second.
     """
     return worker.heard if farm.age > LATE else worker.heard - farm.age
 
@@ -197,14 +198,14 @@ def _lone_row(worker: LoneWorker) -> TableRow:
 
 
 def state_of(worker: WorkerRecord, now: datetime, age_of_record: float = 0.0) -> tuple[str, str]:
-    """Return how a worker is, in words, and the style that goes with them."""
+    """Return the state of a worker as text, and its style."""
     marks = [
-        # As its supervisor saw it: the age of the record says nothing about the worker.
+        # Subtract the age of the record, which says nothing about the worker.
         *(["SILENT"] if worker.heard - age_of_record >= SILENT else []),
         *([f"BLOCKED {lasting(worker.blocked)}"] if worker.blocked > 0 else []),
         *([f"{worker.stuck} stuck"] if worker.stuck else []),
     ]
-    # What is wrong stands first: a narrow column may cut the rest.
+    # Problems come first: a narrow column may cut the rest.
     state = str(worker.state)
     if worker.leaving_at is not None:
         state += f" for {age(worker.leaving_at, now)}"
@@ -215,9 +216,9 @@ def state_of(worker: WorkerRecord, now: datetime, age_of_record: float = 0.0) ->
 
 
 def age(since: datetime, now: datetime) -> str:
-    """Return how old something is; after a minute in steps of ten seconds.
+    """Return an age; after a minute in steps of ten seconds.
 
-    All rows then change at the same moment, and a table at rest is drawn six times a minute.
+    All rows then change at the same time, so an idle table is redrawn only six times a minute.
     """
     seconds = (now - since).total_seconds()
     if seconds >= MINUTE:
@@ -226,7 +227,7 @@ def age(since: datetime, now: datetime) -> str:
 
 
 def running_in(farms: Iterable[FarmRecord]) -> dict[str, RunningRow]:
-    """Return where jobs run, by their ids."""
+    """Return the running jobs with their workers, by job id."""
     return {
         job.id: RunningRow(worker.id, job)
         for farm in farms
@@ -249,7 +250,7 @@ def job_rows(
 def _job_row(
     job: JobView, found: RunningRow | None, pool: PoolView | None, now: datetime
 ) -> TableRow:
-    # The record of a farm may be older than that of the job.
+    # The farm's record may be older than the job's.
     runs = found if job.status is Status.RUNNING else None
     cells = (
         job_state(job),
@@ -266,7 +267,7 @@ def _job_row(
 
 
 def _note(job: JobView, runs: RunningRow | None, pool: PoolView | None) -> str:
-    """Return why a job waits, what it raised, or how its run is going."""
+    """Return why a job waits, its error, or the mark of its run."""
     if runs is not None and runs.job.mark:
         return runs.job.mark.replace("_", " ")
     if job.reason == "queued" and pool is not None:
@@ -279,7 +280,7 @@ def _note(job: JobView, runs: RunningRow | None, pool: PoolView | None) -> str:
 
 
 def job_state(job: JobView) -> str:
-    """Return where a job is, in words."""
+    """Return the state of a job as text."""
     if job.parked:
         return "parked"
     if job.dead:
@@ -290,7 +291,7 @@ def job_state(job: JobView) -> str:
 
 
 def took(job: JobView, now: datetime) -> float | None:
-    """Return how long the latest attempt at a job took, or has taken so far."""
+    """Return the duration of a job's latest attempt, so far if it runs."""
     if job.status is Status.RUNNING and job.started_at is not None:
         return (now - job.started_at).total_seconds()
     return job.ran
@@ -333,7 +334,7 @@ def trouble_rows(farms: Iterable[FarmRecord]) -> list[TableRow]:
 
 
 def widths(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[int]:
-    """Return how wide each column would be by what is in it."""
+    """Return the width that each column needs for its cells."""
     return [
         min(column.most, max([len(column.name), *(len(row.cells[place]) for row in rows)]))
         for place, column in enumerate(columns)
@@ -341,10 +342,10 @@ def widths(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[int]:
 
 
 def fitting(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
-    """Return the places of the columns that are shown in that width, and how wide each is.
+    """Return the indexes of the columns that fit into that width, each with its width.
 
-    Long ones are shortened first, then columns go that can be spared, then the widest give way.
-    The last one takes what is left.
+    Long columns shrink first, then spare ones are dropped, then the widest shrink further. The last
+    column gets the rest.
     """
     wide = dict(enumerate(wanted))
     last = len(columns) - 1
@@ -364,12 +365,12 @@ def fitting(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dic
 
 
 def _room(wide: Mapping[int, int], last: int, width: int) -> int:
-    """Return how much of a width is left to the last column."""
+    """Return the width that is left for the last column."""
     return width - GAP - sum(room + GAP for place, room in wide.items() if place != last)
 
 
 def cell(text: str, width: int, column: Column) -> str:
-    """Return the text of a cell as it fits into its column."""
+    """Return the text of a cell, shortened or padded to its column."""
     if len(text) <= width:
         return text.rjust(width) if column.right else text
     if column.path:

@@ -1,7 +1,7 @@
-"""The head of the live view: which farm, how much waits and runs, how fast, what is wrong.
+"""The text of the live view's head: farms, load, throughput and problems.
 
-Each line is made of parts, a text and its style, so that the same words stand on a screen and in
-a plain picture.
+Each line consists of parts, a text and its style each, so that the screen and the plain text of
+`poolhand top --inline` use the same words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plain(line: Sequence[Part]) -> str:
 
 
 def who(farms: Sequence[FarmRecord]) -> list[Part]:
-    """Return which farms these are."""
+    """Return the name of the farm, or the number of farms and hosts."""
     if not farms:
         return [("no farm", "bold yellow")]
     if len(farms) > 1:
@@ -44,7 +44,7 @@ def who(farms: Sequence[FarmRecord]) -> list[Part]:
 
 
 def state(farms: Sequence[FarmRecord], now: datetime) -> list[Part]:
-    """Return how these farms are."""
+    """Return the states of these farms."""
     if len(farms) > 1:
         states = [farm.state for farm in farms if not farm.is_silent]
         counts = [(one, states.count(one)) for one in FarmState]
@@ -69,7 +69,7 @@ def _state(farm: FarmRecord) -> str:
 
 
 def load(farms: Sequence[FarmRecord], counts: Counts) -> list[Part]:
-    """Return how much waits, how much runs, and in how many workers."""
+    """Return how many jobs wait and run, and the number of workers."""
     waiting, running = _waiting(farms, counts), _running(farms, counts)
     parts = [
         [("waiting ", ""), (f"{waiting:,}", "bold cyan" if waiting else "bold")],
@@ -84,7 +84,7 @@ def load(farms: Sequence[FarmRecord], counts: Counts) -> list[Part]:
 
 
 def _waiting(farms: Sequence[FarmRecord], counts: Counts) -> int:
-    # A farm counts what waits for its own pools. Several may serve the same ones.
+    # A farm counts the jobs of its own pools. Farms may share pools, so do not add their counts.
     if len(farms) == 1:
         return farms[0].queued
     return counts.get(Status.QUEUED, 0) + counts.get(Status.BLOCKED, 0)
@@ -118,7 +118,7 @@ def _workers(farms: Sequence[FarmRecord]) -> list[Part]:
 def speed(
     farms: Sequence[FarmRecord], counts: Counts, throughput: Throughput, at: float, width: int
 ) -> list[Part]:
-    """Return how much is done, how much of it failed, and the last two minutes as bars."""
+    """Return the throughput, the jobs done and failed, and the last two minutes as bars."""
     rate = [(f"{throughput.rate(at):,.1f}", "bold"), (" jobs/s", "")]
     line = _separated([rate, *done(farms, counts)])
     room = min(MOST_BARS, width - len(plain(line)) - 4)
@@ -128,7 +128,7 @@ def speed(
 
 
 def done(farms: Sequence[FarmRecord], counts: Counts) -> list[list[Part]]:
-    """Return jobs that have ended, and attempts: a job that is retried fails only at its last."""
+    """Return ended jobs and attempts: a retried job counts as failed only after its last."""
     completed, failed = counts.get(Status.COMPLETED, 0), counts.get(Status.FAILED, 0)
     found = [
         [(f"jobs {completed:,} done, ", ""), (f"{failed:,} failed", "bold red" if failed else "")]
@@ -143,7 +143,7 @@ def done(farms: Sequence[FarmRecord], counts: Counts) -> list[list[Part]]:
 
 
 def held(farms: Sequence[FarmRecord]) -> list[Part]:
-    """Return why workers that are wanted are not started yet."""
+    """Return why wanted workers are not started yet."""
     for farm in farms:
         if farm.held:
             leaving = sum(worker.leaving_at is not None for worker in farm.workers)
@@ -153,7 +153,7 @@ def held(farms: Sequence[FarmRecord]) -> list[Part]:
 
 
 def silent(farms: Sequence[FarmRecord]) -> list[Part]:
-    """Return which supervisor shows no sign of life."""
+    """Return the alert for the first farm whose supervisor is silent."""
     for farm in farms:
         if farm.is_silent:
             return [(f"{safe(farm.id)}: {safe(silence_text(farm))}", "bold red")]
@@ -161,7 +161,7 @@ def silent(farms: Sequence[FarmRecord]) -> list[Part]:
 
 
 def limits(farms: Sequence[FarmRecord], pools: Sequence[PoolView]) -> str:
-    """Say what keeps jobs waiting though workers have slots free: caps of pools, and pauses."""
+    """Return which pools keep jobs waiting while workers have free slots: paused or at the cap."""
     paused = [pool for pool in pools if pool.queued and pool.paused]
     full = [pool for pool in pools if pool.queued and not pool.paused and _is_full(pool)]
     running = sum(worker.active for farm in farms for worker in farm.workers)
@@ -181,7 +181,7 @@ def _is_full(pool: PoolView) -> bool:
 
 
 def picture(farms: Sequence[FarmRecord], counts: Counts, now: datetime) -> list[str]:
-    """Return all of this in plain lines, for one picture."""
+    """Return the whole summary as plain lines."""
     title = [*who(farms), ("  ", ""), *state(farms, now)]
     parts = [title, load(farms, counts), _separated(done(farms, counts))]
     parts += [silent(farms), held(farms)]
@@ -189,7 +189,7 @@ def picture(farms: Sequence[FarmRecord], counts: Counts, now: datetime) -> list[
 
 
 def trouble(farms: Sequence[FarmRecord]) -> str:
-    """Return the newest thing that went wrong, and how many there are."""
+    """Return the newest trouble, and how many came before it."""
     found = [one for farm in farms for one in farm.troubles]
     if not found:
         return "no trouble"

@@ -1,4 +1,4 @@
-"""Throughput: how many jobs end in a second, now and over the last minutes."""
+"""Throughput: jobs per second, now and over the last two minutes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ RECENT = 10.0
 
 
 class Throughput:
-    """Is told how many attempts each farm has ended so far, and gives what came between.
+    """Computes rates from the number of attempts that each farm has ended so far.
 
-    Moments are seconds of a clock that never goes back.
+    Times are seconds of a monotonic clock.
     """
 
     def __init__(self, began: float) -> None:
@@ -21,7 +21,7 @@ class Throughput:
         self._growth: deque[tuple[float, int]] = deque()
 
     def note(self, at: float, counts: Mapping[str, int]) -> None:
-        """Note what the farms have ended until now; what a new one did before does not count."""
+        """Record the farms' counts; what a new farm did before its first record is ignored."""
         grown = sum(max(0, n - self._counts.get(farm, n)) for farm, n in counts.items())
         self._counts = dict(counts)
         self._growth.append((at, grown))
@@ -29,14 +29,14 @@ class Throughput:
             self._growth.popleft()
 
     def rate(self, at: float) -> float:
-        """Return how many jobs ended in a second, lately."""
+        """Return the recent number of jobs per second."""
         since = min(RECENT, at - self._began)
         if since <= 0:
             return 0.0
         return sum(grown for when, grown in self._growth if when > at - since) / since
 
     def history(self, at: float, parts: int) -> list[float]:
-        """Return how many ended in each part of the last two minutes, oldest first."""
+        """Return how many jobs ended in each part of the last two minutes, oldest first."""
         found = [0.0] * parts
         for when, grown in self._growth:
             ago = (at - when) / SPAN

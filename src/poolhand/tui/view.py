@@ -1,4 +1,4 @@
-"""The live view, from outside: run it, end it. Textual is loaded when one is run."""
+"""The live view's interface: run and end it. Textual is imported only when a view runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NO_TERMINAL = (
 
 
 class LiveView:
-    """A view of farms, on this terminal and the event loop that is running; it ends with either.
+    """A view of farms on this terminal and the running event loop; it ends with either.
 
-    With a `farm_id` it shows that farm alone and ends with it. `on_quit(fast)` is called for `q`
-    to stop the farm, with True when it is pressed again; without it `q` ends the view.
+    With a `farm_id` it shows only that farm and ends with it. `q` calls `on_quit(fast)` to stop the
+    farm, with True when it is pressed again; without `on_quit`, `q` ends the view.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class LiveView:
         try:
             await self._app.run_async()
         finally:
-            # Textual starts tasks eagerly; a view that ends before it is mounted has not undone it.
+            # Textual sets an eager task factory; FarmApp resets it on mount, which may not happen.
             loop.set_task_factory(task_factory)
 
     def end(self) -> None:
-        """End the view; one that has not begun yet never does."""
+        """End the view; if it has not started yet, it never does."""
         self._ended = True
         if self._app is not None and self._app.is_running:
             self._app.exit()
@@ -83,7 +83,7 @@ def _driver() -> type[Driver] | None:
 
 
 def check_terminal() -> None:
-    """Refuse a view where it cannot be shown, before anything is begun for it."""
+    """Raise if Textual or a terminal is missing, before anything is started."""
     try:
         import textual  # noqa: F401
     except ImportError as error:
@@ -93,6 +93,6 @@ def check_terminal() -> None:
 
 
 def has_terminal() -> bool:
-    """Tell whether there is a terminal, and it is still there."""
-    # Textual draws on the stream for errors; the output may go elsewhere.
+    """Return whether this process has a terminal that still exists."""
+    # Textual draws on stderr; stdout may be redirected.
     return all(stream and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__))

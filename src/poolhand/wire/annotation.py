@@ -1,7 +1,7 @@
-"""Hints: annotations as types that msgspec reads, and why some cannot be read.
+"""Annotations: convert them to types that msgspec reads, and explain why some cannot be read.
 
-An annotation that holds pydantic's types where msgspec cannot read them is left to pydantic's
-TypeAdapter. Another union that msgspec cannot read is written with the name of its member.
+An annotation with pydantic types where msgspec cannot read them is left to pydantic's TypeAdapter.
+Any other union that msgspec cannot read is written with the name of its member.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _UNIONS = (Union, UnionType)
 
 
 class Unreadable(Exception):
-    """No value of an annotation can be read from stored data; the text says why, and what to do."""
+    """Stored data cannot be read as an annotation; the message says why, and what to do."""
 
 
 class ReadableType(NamedTuple):
-    """What an annotation is read as; `lower` makes of a value what is written, None: itself."""
+    """The type that reads an annotation; `lower` converts a value before writing, None: as is."""
 
     type: Any
     node: Type
@@ -41,7 +41,7 @@ class ReadableType(NamedTuple):
 
 
 def readable(hint: Any) -> ReadableType:
-    """Return what an annotation is read as, or raise Unreadable; NameError: not defined yet."""
+    """Return the type that reads an annotation, or raise Unreadable; NameError: not defined yet."""
     if get_origin(hint) is Iterable:
         hint = list[get_args(hint)]  # type: ignore[misc]
     brought = set(_brought(hint, set()))
@@ -49,7 +49,7 @@ def readable(hint: Any) -> ReadableType:
         try:
             return _by_pydantic(hint)
         except Unreadable:
-            # A part of it is unknown to pydantic, and then its constraints mean nothing here.
+            # Pydantic does not know a part of it, so pydantic's constraints do not apply.
             brought.discard("metadata")
     try:
         return _by_msgspec(hint, None)
@@ -110,7 +110,7 @@ def _reason(error: Exception) -> str:
 
 
 def nodes(node: Type) -> Iterator[Type]:
-    """Yield a type and all that it consists of, each once."""
+    """Yield a type and all types it consists of, each once."""
     seen: set[int] = set()
     waiting = [node]
     while waiting:
@@ -132,11 +132,11 @@ def _parts(node: Type) -> Iterator[Type]:
                 yield one.type
 
 
-# What pydantic has brought
+# Pydantic types in annotations
 
 
 def _brought(hint: Any, seen: set[int]) -> Iterator[str]:
-    """Yield "type" for each type of pydantic in an annotation, "metadata" for what it annotates."""
+    """Yield "type" for each pydantic type in an annotation, "metadata" for pydantic metadata."""
     if "pydantic" not in sys.modules or id(hint) in seen:
         return
     seen.add(id(hint))
@@ -175,7 +175,7 @@ def _has_union(hint: Any) -> bool:
 
 
 def _rewrite(hint: Any) -> tuple[Any, Lower | None]:
-    """Return an annotation with the unions that msgspec cannot read replaced, and how to lower."""
+    """Return an annotation with unreadable unions replaced, and the function that lowers values."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         base, lower = _rewrite(args[0])
@@ -205,7 +205,7 @@ def _union(
         marker, lower = choice_of(members)
         return (marker | None if NoneType in args else marker), lower
     own = [lower for lower in lowers if lower is not None]
-    # At most one of them takes lists and one dicts: the others leave a value as it is.
+    # At most one member takes lists and one takes dicts; the others leave a value unchanged.
     return whole, (lower_places(own) if own else None)
 
 

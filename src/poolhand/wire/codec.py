@@ -1,7 +1,7 @@
-"""Codecs: ways to turn a value into bytes and back, each under a name.
+"""Codecs: named ways to turn a value into bytes and back.
 
-JSON keeps what the wanted type can tell: dates, sets or enums come back if they are asked for.
-MessagePack also keeps bytes and moments by itself.
+JSON restores what the requested type describes: dates, sets or enums come back if asked for.
+MessagePack also preserves bytes and datetimes by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reader = Callable[[bytes], Any]
 
 
 class Codec(Struct, frozen=True):
-    """A way to write and read; `reader` gives what reads values of one type."""
+    """A way to write and read values; `reader` returns the function that reads one type."""
 
     name: str
     write: Callable[[Any], bytes]
@@ -42,15 +42,15 @@ class Codec(Struct, frozen=True):
 _json = msgspec.json.Encoder(enc_hook=dump_for_json)
 _msgpack = msgspec.msgpack.Encoder(enc_hook=dump_for_msgpack)
 
-# MessagePack keeps NaN and infinity, as these bytes. Parts of other items may look the same.
+# MessagePack writes NaN and infinity as these bytes. Parts of other values may look the same.
 _probe = msgspec.msgpack.Encoder(enc_hook=dump_for_json)
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 
 
 def _write_json(value: Any) -> bytes:
     body = _json.encode(value)
-    # NaN and infinity are written as null, and where they are keys, as these words.
-    # Found so, as `in` would first try whether these are numbers.
+    # NaN and infinity are written as null, or as these words where they are keys.
+    # `find`, because `in` on bytes first checks whether the operand is an integer.
     find = body.find
     if (find(b"null") >= 0 or find(b'nan"') >= 0 or find(b'inf"') >= 0) and _may_hold_nan(value):
         _refuse_nan(value)
@@ -80,7 +80,7 @@ def _reader_of(make: Callable[[Any], Reader]) -> Callable[[Any], Reader]:
         try:
             return kept(type)
         except Exception:
-            # A type that cannot be kept, as it has no hash, may still be one that can be read.
+            # A type without a hash cannot be cached, but may still be readable.
             try:
                 return make(type)
             except Exception as error:

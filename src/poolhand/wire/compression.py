@@ -1,4 +1,4 @@
-"""Compression: zlib, where it pays, and undone within a bound."""
+"""Compression: zlib where it saves space, and decompression within a limit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import zlib
 from poolhand.errors import TooLarge, Undecodable
 
 CHUNK = 64 * 1024
-# The quickest level: it saves nearly what the thorough ones do, in a third of their time.
+# The fastest level: it saves nearly as much as the slower ones, in a third of the time.
 LEVEL = 1
 
 
 def compress(body: bytes) -> bytes | None:
-    """Return the body in fewer bytes, None unless that saves a tenth of them."""
+    """Return the body compressed, None unless that saves a tenth of its size."""
     packed = zlib.compress(body, LEVEL)
     return packed if len(packed) * 10 <= len(body) * 9 else None
 
 
 def expand(packed: bytes, limit: int, what: str) -> bytes:
-    """Undo `compress`, never holding more than `limit` bytes and a chunk of what comes out."""
+    """Undo `compress`, never holding more than `limit` bytes and one chunk of the output."""
     stream = zlib.decompressobj()
     parts: list[bytes] = []
     size = 0

@@ -2,10 +2,10 @@
 
     PH  version  flags  codec  [key id  [expiry]]  body  [signature]
 
-Version and flags are a byte each; codec and key id are text behind a byte with its length; the
-expiry is milliseconds since 1970 in 8 bytes. A signature covers all that stands before it, and in
-version 2 also what the envelope is bound to, which does not stand in it: its reader must know that.
-What is not signed is bound to nothing, and stays version 1.
+Version and flags are a byte each; codec and key id are text after a byte with its length; the
+expiry is milliseconds since 1970 in 8 bytes. A signature covers everything before it. In version 2
+it also covers what the envelope is bound to, which is not stored in it: the reader must supply it.
+An unsigned envelope is bound to nothing and stays version 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ UNBOUND, VERSION = 1, 2
 COMPRESSED, SIGNED, EXPIRES = 1, 2, 4
 FLAGS = COMPRESSED | SIGNED | EXPIRES
 EXPIRY_BYTES = 8
-# No head and signature together are longer than this.
+# The head and the signature together are never longer than this.
 MOST_AROUND = 1024
 
 
 class Envelope(Struct, frozen=True):
-    """What an envelope says; `expires_ms` and `is_bound` only go with a key id."""
+    """The fields of an envelope; `expires_ms` and `is_bound` require a key id."""
 
     codec: str
     body: bytes
@@ -36,7 +36,7 @@ class Envelope(Struct, frozen=True):
 
 
 def pack(envelope: Envelope) -> bytes:
-    """Return all bytes of an envelope but the signature."""
+    """Return all bytes of an envelope except the signature."""
     flags = COMPRESSED if envelope.compressed else 0
     tail = envelope.body
     if envelope.key_id is not None:
@@ -50,7 +50,7 @@ def pack(envelope: Envelope) -> bytes:
 
 
 def unpack(data: bytes, what: str) -> Envelope:
-    """Read an envelope; whether its signature is right is not looked at."""
+    """Read an envelope without verifying its signature."""
     if data[:2] != MAGIC or len(data) < 4:
         raise Undecodable(f"{what} is not a poolhand envelope: {len(data)} bytes of something else")
     version, flags = data[2], data[3]

@@ -1,4 +1,4 @@
-"""Limits: how much one payload may be."""
+"""Limits: the largest size and nesting of one payload."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
 
 
 class Limits(OptionsStruct, frozen=True):
-    """What a payload may measure: bytes before compression, and levels of nesting.
+    """The limits of a payload: bytes before compression, and levels of nesting.
 
-    Above `compress_above` bytes compression is tried. `state` is what the state of a session may
-    measure, in bytes of JSON; it is written as a whole with every turn.
+    Payloads above `compress_above` bytes are compressed if that saves space. `state` limits the
+    state of a session, in bytes of JSON; every turn writes it as a whole.
     """
 
     payload: int = 256 * KIB

@@ -1,4 +1,4 @@
-"""Places: where in a value the part is that cannot be written."""
+"""Locating: find the part of a value that cannot be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Parts = Iterator[tuple[str, Any]]
 def locate(value: Any, write: Callable[[Any], object], error: Exception) -> tuple[str, Exception]:
     """Return the path to the innermost part that cannot be written, and its error.
 
-    `error` is the one of the whole value; `$` in the path stands for it.
+    `error` is the error of the whole value, which `$` stands for in the path.
     """
     path = "$"
     for _ in range(MOST_STEPS):
@@ -34,7 +34,7 @@ def locate(value: Any, write: Callable[[Any], object], error: Exception) -> tupl
 
 
 def parts(value: Any) -> Parts:
-    """Yield what a value consists of, each with the step to it."""
+    """Yield the parts of a value, each with the path step to it."""
     match value:
         case dict():
             for key, item in value.items():
@@ -54,7 +54,7 @@ def parts(value: Any) -> Parts:
 
 
 def _dumped(model: Any) -> Parts:
-    # As it is written: what a model leaves out of that may lead back to where we come from.
+    # Use the dumped form: fields that a model does not dump may refer back to the model.
     try:
         dumped = dump_for_json(model)
     except Exception:

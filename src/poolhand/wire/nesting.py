@@ -1,6 +1,6 @@
-"""Nesting: how deep encoded data goes, told without decoding it.
+"""Nesting: how deep encoded data nests, measured without decoding it.
 
-Decoders recurse in C. What is too deep must be known before, or it is the stack that finds out.
+Decoders recurse in C, so data that nests too deep must be refused first, or it overflows the stack.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _NO_SHAPE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
 def json_is_deeper(body: bytes, depth: int) -> bool:
-    """Tell whether arrays and objects of a JSON text nest more than `depth` levels."""
+    """Return whether the arrays and objects of a JSON text nest deeper than `depth` levels."""
     if body.count(b"[") + body.count(b"{") <= depth:
         return False
-    # Without escapes every quote begins or ends a string, so every second piece is in one.
+    # Without escapes every quote begins or ends a string, so every second piece is inside one.
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     shape = plain.translate(_STEPS, _NO_SHAPE).replace(b'""', b"")
     if b'"' in shape:
@@ -24,12 +24,12 @@ def json_is_deeper(body: bytes, depth: int) -> bool:
     return max(accumulate(memoryview(shape).cast("b")), default=0) > depth
 
 
-# First byte → how many bytes hold the length, and how many follow beside what it counts.
+# First byte → how many bytes hold the length, and how many more follow besides those it counts.
 _BINARY = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0)}
 _EXTENSION = {0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1)}
 _TEXT = {0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)}
 _COUNTED = _BINARY | _EXTENSION | _TEXT
-# First byte → how many bytes hold the count, and how many items each counts for.
+# First byte → how many bytes hold the count, and how many items each count stands for.
 _ARRAYS = {0x90 + count: (0, 1) for count in range(16)} | {0xDC: (2, 1), 0xDD: (4, 1)}
 _MAPS = {0x80 + count: (0, 2) for count in range(16)} | {0xDE: (2, 2), 0xDF: (4, 2)}
 _CONTAINERS = _ARRAYS | _MAPS
@@ -46,14 +46,14 @@ def _scalar_sizes() -> list[int]:
     return sizes
 
 
-# First byte → all bytes of the item, 0 where that byte does not say.
+# First byte → the size of the whole item, 0 where that byte does not determine it.
 _SIZES = _scalar_sizes()
 
 
 def msgpack_is_deeper(body: bytes, depth: int) -> bool:
-    """Tell whether arrays and maps of MessagePack data nest more than `depth` levels.
+    """Return whether the arrays and maps of MessagePack data nest deeper than `depth` levels.
 
-    Data that is cut passes as far as it goes.
+    Truncated data is measured up to its end.
     """
     if len(body.translate(None, _NO_CONTAINER)) <= depth:
         return False

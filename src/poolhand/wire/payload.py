@@ -1,6 +1,6 @@
-"""Payloads: any value as bytes that describe themselves, and back.
+"""Payloads: encode any value as self-describing bytes, and decode it.
 
-What a caller hands in wrongly is a UsageError; what is wrong with the bytes is a WireError.
+A mistake of the caller raises UsageError; a fault in the bytes raises WireError.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def encode(
 ) -> bytes:
     """Return the value in an envelope, signed if there is a ring; errors call it `what`.
 
-    The signature is good where the same is `bound` to it, for `expires_in` seconds from `at`. With
-    None the envelope is that of version 1, whose signature is good everywhere.
+    The signature is valid only with the same `bound`, for `expires_in` seconds from `at`. With
+    `bound` None the envelope has version 1, whose signature is valid with any binding.
     """
     if codec == "json" and ring is None and expires_in is None:
-        # Nearly every payload: nothing to choose and nothing to sign.
+        # The fast path of nearly every payload: default codec, unsigned.
         body = _written(value, JSON, limits, what)
         if len(body) <= limits.compress_above:
             return _PLAIN_JSON + body
@@ -66,17 +66,17 @@ def decode(
     at: datetime | None = None,
     what: str = "the value",
 ) -> Any:
-    """Return the value of that type from its envelope; only a WireError says that it has none.
+    """Return the value in an envelope as that type; raise a WireError if it cannot be read.
 
-    `bound` is what its signature must be for; None expects one of version 1. `at` is the moment
-    now, which an envelope that expires is held against.
+    `bound` is what the signature must be bound to; None expects version 1. `at` is the current
+    time, which the expiry of an envelope is compared with.
     """
     if len(data) > limits.payload + MOST_AROUND:
         raise _too_large(what, len(data), limits)
     if ring is None and data.startswith(_PLAIN_JSON):
         return _read(data[len(_PLAIN_JSON) :], JSON, JSON.reader(type), type, limits, what)
     envelope = unpack(data, what)
-    # Nothing that the envelope says is acted upon before its signature is known to be right.
+    # Nothing in the envelope is used before its signature has been verified.
     _verify(envelope, data, ring, bound, what)
     _refuse_expired(envelope, at, what)
     codec = _named(envelope, pickle, what)
@@ -156,7 +156,7 @@ def _refuse(value: Any, codec: Codec, error: Exception, what: str) -> NoReturn:
 def _measure(body: bytes, codec: Codec, limits: Limits, what: str) -> None:
     if len(body) > limits.payload:
         raise _too_large(what, len(body), limits)
-    # What is as short as that cannot be so deep: nearly every payload.
+    # A body this short cannot nest deeper, which skips the check for nearly every payload.
     if len(body) > limits.depth and codec.is_deeper(body, limits.depth):
         raise TooLarge(
             f"{what} nests deeper than {limits.depth} levels, which is the limit; flatten it",

@@ -1,6 +1,6 @@
-"""Pickle as a codec. Reading a pickle can run code: it needs a permission, and a signature.
+"""Pickle as a codec: reading a pickle can run code, so it needs permission and a signature.
 
-This module only turns values into pickles and back. `payload` holds the two conditions.
+This module only converts values to pickles and back. `payload` enforces both conditions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from poolhand.wire.codec import Codec, Reader
 
 
 class AllowPickle(OptionsStruct, frozen=True):
-    """The permission to use pickle: whoever holds a key of the ring may run code here."""
+    """The permission to use pickle: every holder of a key of the ring can then run code here."""
 
 
 def _write(value: Any) -> bytes:
@@ -21,7 +21,7 @@ def _write(value: Any) -> bytes:
 
 
 def _reader(type: Any) -> Reader:
-    # A pickle brings its types along; the wanted one is not looked at.
+    # A pickle names its types itself; the requested type is ignored.
     return pickle.loads
 
 

@@ -1,4 +1,4 @@
-"""Fit: does a value come back as it is under an annotation?"""
+"""Round trips: whether a value comes back unchanged under an annotation."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _ARRAYS = (list, tuple, set, frozenset)
 
 
 def is_untyped(node: Type) -> bool:
-    """Return whether a type says nothing at all of its values."""
+    """Return whether a type says nothing about its values."""
     return isinstance(node, AnyType) or (isinstance(node, CustomType) and node.cls is object)
 
 
 def is_partly_untyped(node: Type) -> bool:
-    """Return whether a type leaves open what some part of its values is."""
+    """Return whether a type leaves some part of its values untyped."""
     return any(map(is_untyped, nodes(node)))
 
 
 def find_untyped_change(node: Type, value: Any, keeps: Keeps, place: str = "") -> Changed | None:
-    """Return the first part that would change among those whose type is left open."""
+    """Return the first part that would change among the untyped parts."""
     if is_untyped(node):
         return find_change(value, keeps, place)
     if place.count("[") + place.count(".") > DEEPEST:
@@ -107,10 +107,10 @@ def _has_items(node: Type) -> bool:
 
 
 class LostPart(NamedTuple):
-    """A part of a value that comes back as something else.
+    """A part of a value that comes back changed.
 
-    `how`: its "type" or its "value" changes, or it is not stored, as it is "excluded", "private" or
-    "dropped", a key that the class has no field for. `known` are the names that the class has.
+    `how`: its "type" or its "value" changes, or it is not stored because it is "excluded",
+    "private" or "dropped", a key that the class has no field for. `known` are the class's names.
     """
 
     place: str
@@ -122,7 +122,7 @@ class LostPart(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a value as it was given and as it came back; `how` it is lost, if that is known."""
+    """A part of a value as it was given and as it came back; `how` it is lost, if known."""
 
     step: str
     given: Any
@@ -131,7 +131,7 @@ class Part(NamedTuple):
 
 
 class Within(NamedTuple):
-    """What a part belongs to; `exact`: to a model, whose fields have been validated already."""
+    """What a part belongs to; `exact`: a model, whose fields have already been validated."""
 
     owner: str = ""
     exact: bool = False
@@ -142,11 +142,11 @@ TOP = Within()
 
 
 def find_loss(given: Any, back: Any, place: str = "", within: Within = TOP) -> LostPart | None:
-    """Return the first part of a value that did not come back as what it was.
+    """Return the first part of a value that did not come back as it was.
 
-    What an annotation makes of a value is no loss: a tuple becomes the list that is asked for. It
-    is one within a model, whose fields are what they shall be already. What has the type that is
-    asked for and belongs to an object has to come back equal.
+    A conversion that the annotation asks for is no loss: a tuple becomes the requested list. Inside
+    a model it is a loss, because a model's fields already have their types. A part of an object
+    that has the requested type must come back equal.
     """
     if within.depth > DEEPEST or is_equal(given, back):
         return None
@@ -181,30 +181,30 @@ def _is_other_type(given: Any, back: Any) -> bool:
 
 
 def is_equal(given: Any, back: Any) -> bool:
-    """Return whether two values are equal, False where their types cannot say."""
+    """Return whether two values are equal, False if comparing them raises."""
     try:
         return bool(given == back)
     except Exception:
-        # Whatever the types of the user do when they are compared.
+        # The user's types may raise anything when compared.
         return False
 
 
 def _is_changed(given: Any, back: Any) -> bool:
-    """Return whether a value of the same type is surely another one."""
+    """Return whether a value of the same type certainly differs."""
     kind: Any = type(given)
     if isinstance(given, dict | list | tuple):
-        # Their items have been compared.
+        # Their items have already been compared.
         return len(given) != len(back)
     if kind.__eq__ is object.__eq__ or not is_equal(given, given):
-        # Compared by identity, as locks and clients are, or NaN.
+        # Compared by identity, such as locks and clients, or NaN.
         return False
     if isinstance(given, datetime) and given.tzinfo is not None and back.tzinfo is not None:
-        # Moments of two zones are never equal where the clock of one is set back.
+        # Python never treats datetimes of two zones as equal in an hour that occurs twice.
         return bool(given.astimezone(UTC) != back.astimezone(UTC))
     try:
         return bool(given != back)
     except Exception:
-        # Arrays, for example: compared item by item.
+        # Arrays, for example, compare item by item.
         return False
 
 
@@ -223,7 +223,7 @@ def _pairs(given: Any, back: Any, fields: list[str] | None) -> Iterator[Part]:
     if fields is not None:
         yield from _field_pairs(given, back, fields)
     elif isinstance(given, dict):
-        # A key that is not there any more has become text.
+        # A key that is missing now has become text.
         keys = [key for key in given if isinstance(back, dict) and key not in back]
         yield from (Part(" (a key)", key, "") for key in keys if not isinstance(key, str))
         has, get = _lookup(back)
@@ -234,7 +234,7 @@ def _pairs(given: Any, back: Any, fields: list[str] | None) -> Iterator[Part]:
         for index, (one, other) in enumerate(zip(given, back, strict=False)):
             yield Part(f"[{index}]", one, other)
     elif isinstance(given, set | frozenset) and isinstance(back, set | frozenset):
-        # Those of the same class that are not equal: which of them was which is not known.
+        # Pair unequal items of the same class: which item became which is unknown.
         others = {type(one): one for one in back - given}
         for one in given - back:
             if type(one) in others:
@@ -242,7 +242,7 @@ def _pairs(given: Any, back: Any, fields: list[str] | None) -> Iterator[Part]:
 
 
 def _lookup(back: Any) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
-    """Return how to look up in a dict, or in an object that was made from one."""
+    """Return functions that look up a key in a dict, or in an object made from one."""
     if isinstance(back, dict):
         return back.__contains__, back.__getitem__
     names = _fields_of(back) or ()
@@ -263,11 +263,11 @@ def _field_pairs(given: Any, back: Any, fields: list[str]) -> Iterator[Part]:
 
 
 def _dropped(given: Any, back: Any, place: str) -> LostPart | None:
-    """Return the first key of a dict that is not in what was made of it."""
+    """Return the first key of a dict that is missing in the object made from it."""
     if not isinstance(given, dict):
         return None
     if isinstance(back, dict):
-        # As many as before: they have been read as other keys, such as numbers.
+        # With as many keys as before, they were only converted, for example to numbers.
         gone = [key for key in given if key not in back] if len(back) < len(given) else []
         known: tuple[str, ...] = ()
     else:
@@ -279,7 +279,7 @@ def _dropped(given: Any, back: Any, place: str) -> LostPart | None:
 
 
 def known_names(kind: Any) -> tuple[str, ...]:
-    """Return the keys that a class reads; none where it may read others, or says to ignore them."""
+    """Return the keys that a class reads; none if it may accept or explicitly ignores others."""
     if issubclass(kind, Struct):
         tag = kind.__struct_config__.tag_field
         names = {*kind.__struct_fields__, *kind.__struct_encode_fields__, tag or ""}

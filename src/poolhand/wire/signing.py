@@ -1,4 +1,4 @@
-"""Signing: HMAC-SHA256 under a ring of keys, so that keys can change while data lives."""
+"""Signing: HMAC-SHA256 with a ring of keys, so that keys can be rotated while data is stored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class KeyRing:
 
     To rotate, add the new key everywhere, then make it current, then drop the old one when
     nothing signed with it is left. Unsigned data is refused, unless `accept_unsigned`, which is
-    for the time in which data from before the ring is still around. So is data whose signature
-    does not say which job it belongs to, as older versions wrote it, unless `accept_unbound`.
+    for the time in which data from before the ring still exists. Data whose signature does not
+    name its job, as older versions wrote it, is refused as well, unless `accept_unbound`.
     """
 
     __slots__ = ("_accept_unbound", "_accept_unsigned", "_current", "_keys")
@@ -41,7 +41,7 @@ class KeyRing:
         faults += _switch_faults(accept_unsigned=accept_unsigned, accept_unbound=accept_unbound)
         if faults:
             raise UsageError("KeyRing: " + "; ".join(faults))
-        # Keyed hashes instead of the secrets: what is not here cannot be shown.
+        # Store keyed hashes instead of the secrets, so that the secrets cannot be shown.
         self._keys = {name: hmac.new(key, digestmod="sha256") for name, key in secrets.items()}
         self._current = current
         self._accept_unsigned = accept_unsigned
@@ -54,31 +54,31 @@ class KeyRing:
 
     @property
     def accept_unsigned(self) -> bool:
-        """Whether data without a signature is read."""
+        """Whether unsigned data is accepted."""
         return self._accept_unsigned
 
     @property
     def accept_unbound(self) -> bool:
-        """Whether data is read whose signature does not say what it belongs to."""
+        """Whether data is accepted whose signature does not name what it belongs to."""
         return self._accept_unbound
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids of all its keys, that of the current one first."""
+        """The ids of all keys, the current one first."""
         return self._current, *(name for name in self._keys if name != self._current)
 
     def sign(self, data: bytes, bound: bytes | None = b"") -> bytes:
-        """Return the signature of `data` and what it is bound to under the current key."""
+        """Return the signature of `data` and its binding under the current key."""
         return self._signature(self._current, data, bound)
 
     def former_signature(self, key_id: str, data: bytes) -> bytes:
-        """Return the signature that `data` of the first version has under one of the keys."""
+        """Return the version 1 signature of `data` under one of the keys."""
         return self._signature(key_id, data, None)
 
     def verify(
         self, key_id: str, data: bytes, signature: bytes, bound: bytes | None, what: str
     ) -> None:
-        """Return if the key of that id has signed exactly this, bound so, or raise BadSignature."""
+        """Raise BadSignature unless that key signed exactly this data with this binding."""
         if key_id not in self._keys:
             raise BadSignature(
                 f"{what} is signed with the key {key_id!a}, which is not in the key ring "
@@ -98,7 +98,7 @@ class KeyRing:
     def _signature(self, key_id: str, data: bytes, bound: bytes | None) -> bytes:
         keyed = self._keys[key_id].copy()
         if bound is not None:
-            # Its length first: no byte can go over from one to the other.
+            # The length comes first, so that bytes cannot move between the binding and the data.
             keyed.update(len(bound).to_bytes(LENGTH_BYTES, "big"))
             keyed.update(bound)
         keyed.update(data)
@@ -109,7 +109,7 @@ class KeyRing:
 
 
 def _faults(secrets: Any, current: Any) -> Iterator[str]:
-    # No message shows a secret, not even one of the wrong type.
+    # Error messages never show a secret, not even one of the wrong type.
     if not isinstance(secrets, Mapping) or not secrets:
         yield "secrets must be a dict from key ids to secrets, with at least one"
         return

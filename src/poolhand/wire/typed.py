@@ -1,7 +1,7 @@
-"""Types that msgspec does not know: pydantic models, recognised by their methods, paths, object.
+"""Types that msgspec does not know: pydantic models (recognised by their methods), paths, object.
 
-Pydantic is never imported here: it is used where a type or a value has brought it. Models go by
-field name, so that any alias comes back; they need pydantic 2.11 or newer.
+Pydantic is never imported here; it is used only when a type or a value has already imported it.
+Models are written by field name, so that aliases do not matter; they need pydantic 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ONLY_VALUES = (bool, NoneType, tuple, frozenset)
 
 
 class TypeMarker(type):
-    """The class of types that stand for an annotation which msgspec cannot read by itself."""
+    """The metaclass of types that stand for an annotation that msgspec cannot read itself."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        # msgspec asks whether it got what it wanted: whatever `read` returns is that.
+        # msgspec checks the type of the result: any value that `read` returns is accepted.
         return True
 
     def read(cls, value: Any, format: Any) -> Any:
@@ -32,27 +32,27 @@ class TypeMarker(type):
 
 
 def dump_for_json(value: Any) -> Any:
-    """Return what stands for a model in JSON."""
+    """Return the form of a model that is written as JSON."""
     return _dump(value, "json")
 
 
 def dump_for_msgpack(value: Any) -> Any:
-    """Return what stands for a model in MessagePack, which keeps bytes and moments as they are."""
+    """Return the form of a model for MessagePack, which preserves bytes and datetimes."""
     return _dump(value, "python")
 
 
 def build_from_json(type: Any, value: Any) -> Any:
-    """Make a model from what JSON held; as JSON, since a strict model reads dates only there."""
+    """Make a model from JSON data; validated as JSON, because strict models read dates only so."""
     return _build(type, value, msgspec.json)
 
 
 def build_from_msgpack(type: Any, value: Any) -> Any:
-    """Make a model from what MessagePack held."""
+    """Make a model from MessagePack data."""
     return _build(type, value, msgspec.msgpack)
 
 
 def is_readable(type: Any) -> bool:
-    """Return whether values of a class that msgspec does not know are made from data here."""
+    """Return whether this module can make values of a class that msgspec does not know."""
     return (
         type is object
         or isinstance(type, TypeMarker)
@@ -62,16 +62,16 @@ def is_readable(type: Any) -> bool:
 
 
 def adapter_of(type: Any) -> Any:
-    """Return pydantic's TypeAdapter of a type that brought pydantic."""
+    """Return pydantic's TypeAdapter of a type; pydantic must be imported already."""
     try:
         return _adapter(type)
     except TypeError:
-        # It has no hash.
+        # The type has no hash.
         return _make_adapter(type)
 
 
 def validate(adapter: Any, value: Any, format: Any) -> Any:
-    """Return what an adapter makes of plain data."""
+    """Return the value that an adapter makes of plain data."""
     if format is msgspec.json:
         return _built(adapter.validate_json, msgspec.json.encode(value))
     return _built(adapter.validate_python, value)
@@ -110,7 +110,7 @@ def _dump(value: Any, mode: str) -> Any:
         return str(value)
     name = kind.__qualname__
     if isinstance(value, _ONLY_VALUES):
-        # As a value msgspec writes it by itself.
+        # msgspec itself writes these as values, so this one is a key.
         raise TypeError(
             f"{name} cannot be a key of a dict; keys are text, numbers, dates or enums: give such "
             "keys, or a list of pairs"
@@ -133,7 +133,7 @@ def _built(validate: Any, value: Any) -> Any:
     try:
         return validate(value, by_name=True)
     except ValueError as error:
-        # Without where it comes from: that shows the input, which may be nobody's business.
+        # `from None`, because the original error shows the input, which may be confidential.
         raise ValueError(_text(error)) from None
 
 

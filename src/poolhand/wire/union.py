@@ -1,8 +1,8 @@
-"""Choices: unions whose members look alike as data, such as `str | Path`, written with a name.
+"""Unions whose members look alike as data, such as `str | Path`: written with the member's name.
 
-Text, numbers, bools and None that are members themselves are written as they are. Another value is
-written as {"$type": its member, "value": …}. Data without a name is read as the first member that
-takes it: callers that only speak JSON need not know the names.
+Text, numbers, bools and None that are members themselves are written as they are. Any other value
+is written as {"$type": its member, "value": …}. Data without a name is read as the first member
+that accepts it, so callers that only use JSON need not know the names.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, get_origin
 from poolhand.wire.typed import TypeMarker, build_from_json, build_from_msgpack
 
 Lower = Callable[[Any], Any]
-Member = tuple[Any, Any, Lower | None]  # the annotation, what it is read as, how it is written
+Member = tuple[Any, Any, Lower | None]  # the annotation, the type that reads it, its lowering
 
 TYPE, VALUE = "$type", "value"
 _PLAIN = (str, int, float, bool)
 
 
 def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
-    """Return a type that reads one of these members, and what makes of a value what is written."""
+    """Return a type that reads any of these members, and the function that lowers a value."""
     names = _names([annotation for annotation, _, _ in members])
     types = {name: type for name, (_, type, _) in zip(names, members, strict=True)}
     plain = {kind for kind, _, _ in members if kind in _PLAIN} | {NoneType}
@@ -42,7 +42,7 @@ def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
         found = None
         for name, (annotation, _, inner) in zip(names, members, strict=True):
             if annotation is type(value) or (found is None and _is_of(value, annotation)):
-                # Its very class before one that it inherits from: every datetime is a date.
+                # Prefer the exact class to a base class: every datetime is a date.
                 found = name, inner
         if found is None:
             return value
@@ -52,7 +52,7 @@ def choice_of(members: Sequence[Member]) -> tuple[Any, Lower]:
 
 
 def lower_items(lowers: Sequence[Lower | None], *, repeat: bool = False) -> Lower:
-    """Return what lowers the items of a list, each by its own, or all by the one there is."""
+    """Return a function that lowers the items of a list, each by its own or all by the first."""
 
     def lower(value: Any) -> Any:
         if not isinstance(value, list | tuple | set | frozenset):
@@ -64,7 +64,7 @@ def lower_items(lowers: Sequence[Lower | None], *, repeat: bool = False) -> Lowe
 
 
 def lower_dict(inner: Lower | None) -> Lower:
-    """Return what lowers the values of a dict."""
+    """Return a function that lowers the values of a dict."""
 
     def lower(value: Any) -> Any:
         if not isinstance(value, dict) or inner is None:
@@ -75,7 +75,7 @@ def lower_dict(inner: Lower | None) -> Lower:
 
 
 def lower_places(lowers: Sequence[Lower]) -> Lower:
-    """Return what lowers by each of these in turn."""
+    """Return a function that applies each of these in turn."""
 
     def lower(value: Any) -> Any:
         for one in lowers:
@@ -102,7 +102,7 @@ def _first(value: Any, types: Any, format: Any) -> Any:
 
 def _names(annotations: Sequence[Any]) -> list[str]:
     names = [getattr(one, "__name__", None) or str(one) for one in annotations]
-    # Two of one name, as list[int] and list[str], are told apart by how they are written.
+    # Members with the same name, such as list[int] and list[str], are named by their full text.
     return [
         name if names.count(name) == 1 else str(one)
         for name, one in zip(names, annotations, strict=True)

@@ -1,4 +1,4 @@
-"""Codes: functions by their names, and calls as bytes."""
+"""The task registry: functions by their names, and calls as bytes."""
 
 from __future__ import annotations
 

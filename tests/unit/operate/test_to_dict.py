@@ -25,7 +25,7 @@ def test_what_people_are_shown_has_a_to_dict() -> None:
     assert {actions.__name__, findings.__name__} <= sys.modules.keys()
     names = {kind.__name__ for kind in views()}
     assert names >= {
-        "Job", "Fault", "Explanation", "JobEvent", "DrainReport", "ShiftReport", "PoolHealth",
+        "Job", "Fault", "Explanation", "JobEvent", "DrainReport", "WorkerReport", "PoolHealth",
         "WorkerHealth", "PoolSnapshot", "PoolStats", "JobView", "JobsView", "PoolView", "AuditView",
         "Answer", "Summary", "WorkersView", "FarmRecord", "SessionView", "ScheduleView", "Finding",
     }  # fmt: skip

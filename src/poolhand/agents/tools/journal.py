@@ -1,8 +1,8 @@
-"""The journal of a run: which steps a job has finished, by their positions.
+"""The journal of a run: the steps that a job has finished, by position.
 
-A position is a path: the third step is (3,), the first one within it (3, 1). Code that changed
-between two attempts may do something else at a position; from there on nothing that was recorded
-counts, which is called a branch.
+A position is a path: the third step is (3,), the first step within it (3, 1). Code that changed
+between two attempts may do something else at a position. From there on no recorded step counts;
+this is called a branch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from msgspec import Struct
 
 Path = tuple[int, ...]
 
-# The position of the step that this code is part of.
+# The position of the step that contains the running code.
 under: ContextVar[Path] = ContextVar("poolhand_step", default=())
 
 
 class JournalStep(Struct, frozen=True, tag="step"):
-    """A step that is finished; `call` is a digest of its arguments, `result` is kept as written."""
+    """A finished step; `call` is a digest of its arguments, `result` is stored encoded."""
 
     path: Path
     name: str
@@ -30,7 +30,7 @@ class JournalStep(Struct, frozen=True, tag="step"):
 
 
 class JournalBranch(Struct, frozen=True, tag="branch"):
-    """From this position on something else is done than was recorded before."""
+    """A marker that from this position on the code differs from the steps recorded before."""
 
     path: Path
 
@@ -46,7 +46,7 @@ def write(record: Record) -> bytes:
 
 
 class Journal:
-    """The steps of one attempt: gives out positions and knows what is finished."""
+    """The steps of one attempt: assigns positions and looks up finished steps."""
 
     def __init__(self, records: Iterable[bytes] = ()) -> None:
         self._finished: dict[Path, JournalStep] = {}
@@ -59,16 +59,16 @@ class Journal:
                 self._finished[record.path] = record
 
     def next(self, under: Path) -> Path:
-        """Return the position of the next step within another one, or of the run."""
+        """Return the position of the next step within another step, or within the run."""
         self._given[under] += 1
         return (*under, self._given[under])
 
     def find(self, path: Path) -> JournalStep | None:
-        """Return what was finished at a position."""
+        """Return the finished step at a position, if any."""
         return self._finished.get(path)
 
     def branch(self, path: Path) -> JournalBranch:
-        """Forget what was finished at a position, behind it and within it."""
+        """Drop the finished steps at a position, after it and within it."""
         *under, number = path
         depth = len(under)
         self._finished = {

@@ -1,4 +1,4 @@
-"""The keys of calls: where the receipt of a call is kept, and where it was kept formerly."""
+"""The keys of tool calls: where the receipt of a call is stored, also by older versions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class CallPosition(Struct, frozen=True):
-    """Where the receipt of a call is kept: at `path` for all who may use it, at `own` for its run.
+    """Where the receipt of a call is stored: `path` for all jobs of its scope, `own` for its run.
 
-    `calls` are the digests of its arguments; none: they cannot be told. `begun`: whether or not
-    there is a receipt, an earlier attempt may have made this call.
+    `calls` are the digests of its arguments; empty: they cannot be determined. `begun`: an earlier
+    attempt may have made this call even if there is no receipt.
     """
 
     key: str
@@ -53,12 +53,12 @@ class CallPosition(Struct, frozen=True):
 
 
 class CallKeys:
-    """Finds the place of one call of a job."""
+    """Determines the position of one call of a job."""
 
     def __init__(
         self, terms: ToolTerms, code: TaskCode, inside: RunningJobApi, given: Given
     ) -> None:
-        # Refused here, what could not be kept: a call of a tool is data, as that of a task.
+        # Raise now if the arguments could not be stored: like those of a task, they must be data.
         code.pack(*given)
         self._terms = terms
         self._code = code
@@ -73,7 +73,7 @@ class CallKeys:
         self._occurrence = self._count()
 
     async def place(self) -> CallPosition:
-        """Return where the receipt of this call is, or will be."""
+        """Return where the receipt of this call is or will be stored."""
         place = self._place()
         if not await self._may_be_former() or await self._is_kept(place):
             return place
@@ -112,7 +112,7 @@ class CallKeys:
         return CallPosition(key, head + key, receipts_of_run(job.run) + key, (self._call,))
 
     def _count(self) -> int:
-        """Count equal calls within one step: two that are meant are both made."""
+        """Count equal calls within one step: two intended equal calls are both made."""
         counter: Counter[Any] = self._inside.shelf.setdefault(OCCURRENCES, Counter())
         here = (under.get(), self._terms.name, self._call)
         counter[here] += 1
@@ -124,7 +124,7 @@ class CallKeys:
             return True
         return place.own != place.path and await ask("document", place.own) is not None
 
-    # Runs that were begun when keys were made of payloads
+    # Runs that began when keys were derived from payloads
 
     @property
     def _met(self) -> set[str]:
@@ -132,7 +132,7 @@ class CallKeys:
         return met
 
     async def _may_be_former(self) -> bool:
-        """Tell whether the store has receipts of that time; asked once in an attempt."""
+        """Return whether the store has receipts of older versions; checked once per attempt."""
         shelf = self._inside.shelf
         if FORMER not in shelf:
             shelf[FORMER] = any(map(is_former, await self._inside.ask("keys", RECEIPTS, "", 1)))
@@ -140,7 +140,7 @@ class CallKeys:
         return known
 
     def _former(self) -> Iterator[CallPosition]:
-        """Yield where the receipt of this call may have been kept."""
+        """Yield where older versions may have stored the receipt of this call."""
         terms, job = self._terms, self._job
         ids = {"run": job.run, "session": f"{job.tenant or ''}/{job.session}"}
         which = [terms.name, terms.version, terms.scope, ids.get(terms.scope, "")]
@@ -156,14 +156,15 @@ class CallKeys:
             try:
                 key = hashlib.sha256(msgspec.msgpack.encode([*which, *part])).hexdigest()
             except Exception:  # noqa: S112
-                # What cannot be written was no key.
+                # A value that cannot be encoded never was a key.
                 continue
             yield CallPosition(key, RECEIPTS + key, receipts_of_run(job.run) + key, calls)
 
     async def _is_usable(self, place: CallPosition) -> bool:
-        """Tell whether a receipt is there, and is for this job.
+        """Return whether a receipt exists there and is valid for this job.
 
-        Those of all tenants were kept together, and by now all of them longer than they hold.
+        Older versions stored the receipts of all tenants together, and all of them are now stored
+        for longer than they are valid.
         """
         ask, job, terms = self._inside.ask, self._job, self._terms
         found = await ask("document", place.path)
@@ -182,9 +183,9 @@ class CallKeys:
         return not receipt.is_settled or age < terms.dedupe_ttl
 
     async def _has_strays(self) -> bool:
-        """Tell whether this run has made calls of the tool that nothing has asked for by now.
+        """Return whether this run has receipts of the tool that no call has matched so far.
 
-        One of them may be this call: its key followed the order of a set, which is lost.
+        One of them may belong to this call: its key depended on the order of a set, which is lost.
         """
         after = ""
         while True:

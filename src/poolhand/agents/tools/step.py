@@ -1,4 +1,4 @@
-"""Steps: parts of a job that are done once, however often the job is run."""
+"""Steps: parts of a job that run once, however often the job runs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def step(name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 @explain_misuse
 async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Do a part of the job once: `page = await step("fetch", fetch, url)`.
+    """Run a part of the job once: `page = await step("fetch", fetch, url)`.
 
-    What `fn` returns is recorded before it is returned here. When the job runs again, after a
-    crash, a retry, a snooze or a deploy, it is returned without a call. What raises is not
-    recorded. Arguments and result are data, as those of a task; steps may be within steps, and
-    side by side. Outside of a stored job `fn` is just called.
+    The result of `fn` is recorded before it is returned. When the job runs again, after a crash, a
+    retry, a snooze or a deploy, the recorded result is returned without a call. A step that raises
+    is not recorded. Arguments and results must be data, as for a task. Steps may be nested and may
+    run concurrently. Outside of a stored job `fn` is simply called.
     """
     _check_shape(name, fn)
     inside = running.get()
@@ -54,7 +54,7 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     journal = await _journal_of(inside)
     path = journal.next(under.get())
     code = TaskCode(name, fn, inside.shelf.get(PARCELS) or Serializer(), exact=False)
-    # Refused here, what could not be kept.
+    # Raise now if the arguments could not be stored.
     code.pack(args, kwargs)
     call = digest(code.signature.bind(args, kwargs)[2])
     known = journal.find(path)
@@ -68,12 +68,12 @@ async def step(name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         await _branch(inside, journal, known, name)
     result = code.pack_result(await _within(path, fn, args, kwargs))
     await inside.ask("record", write(JournalStep(path, name, call, result)))
-    # As the next attempt will see it.
+    # Return the value as the next attempt will see it.
     return code.unpack_result(result)
 
 
 def _check_shape(name: Any, fn: Any) -> None:
-    """Raise unless this is the name of a step and its function, and show how a step is written."""
+    """Raise unless these are the name and the function of a step; show how to write a step."""
     if callable(name):
         word = getattr(name, "__name__", "fetch")
         raise UsageError(f'step takes a name first: step("{word}", {word}, …)')
@@ -105,7 +105,7 @@ async def _within(path: Path, fn: Callable[..., Any], args: Any, kwargs: Any) ->
 
 
 async def _journal_of(inside: RunningJobApi) -> Journal:
-    """Return the journal of an attempt, which is read when its first step asks for it."""
+    """Return the journal of an attempt; the first step loads it."""
     shelf = inside.shelf
     reading: Future[Journal] | None = shelf.get(JOURNAL)
     if reading is None or (reading.done() and (reading.cancelled() or reading.exception())):
@@ -120,7 +120,7 @@ async def _read(inside: RunningJobApi) -> Journal:
 
 
 async def _branch(inside: RunningJobApi, journal: Journal, known: JournalStep, name: str) -> None:
-    """Say, and write down, that the code does something else than it did."""
+    """Log and record that the code differs from the recorded steps."""
     where = ".".join(map(str, known.path))
     what = f"was {known.name!r}, is {name!r}" if known.name != name else f"{name!r} has other data"
     text = f"step {where} {what}: from here on nothing is taken from earlier attempts"

@@ -1,4 +1,4 @@
-"""The terms of a tool: what its calls do outside, how long that is remembered, and for whom."""
+"""The options of a tool: its effect, how long and in which scope calls are deduplicated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCOPES = ("run", "session", "global")
 
 
 class ToolTerms(Struct, frozen=True):
-    """How a tool is called; `shared`: what is global holds for all tenants, not for each alone."""
+    """The options of a tool; `shared`: with scope "global", receipts are shared by all tenants."""
 
     name: str
     effect: Effect = Effect.ONCE
@@ -51,7 +51,7 @@ TOOL_OPTIONS = tuple(name for name in ToolTerms.__struct_fields__ if name != "ca
 
 
 def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
-    """Return the terms of a tool, or say all that is wrong with them."""
+    """Return the options of a tool, or raise with all their errors."""
     fields = options.get("key_fields")
     faults = [] if fields is None else list(_field_faults(fn, fields))
     usable = {
@@ -88,7 +88,7 @@ def checked(fn: Callable[..., Any], options: dict[str, Any]) -> ToolTerms:
 
 
 def _field_faults(fn: Callable[..., Any], fields: Any) -> Iterator[str]:
-    """Yield what is wrong with the parameters that make the key of a call."""
+    """Yield the errors in the parameters that make up the key of a call."""
     if not isinstance(fields, list | tuple) or not all(isinstance(one, str) for one in fields):
         given = f"[{shown(fields)}]" if isinstance(fields, str) else "['order']"
         yield f"key_fields={shown(fields)} is not allowed; give a list of parameters: {given}"
@@ -98,7 +98,7 @@ def _field_faults(fn: Callable[..., Any], fields: Any) -> Iterator[str]:
     try:
         known = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
-        # A function without a signature is refused when the tool is made.
+        # A function without a signature is rejected when the tool is created.
         return
     for one in fields:
         if one not in known:

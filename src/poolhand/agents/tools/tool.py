@@ -1,4 +1,4 @@
-"""Tools: functions that reach outside, each call with a receipt."""
+"""Tools: functions with external effects; each call has a receipt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _inside: ContextVar[ToolContext | None] = ContextVar("poolhand_tool", default=No
 
 
 def tool_context() -> ToolContext:
-    """Return what the running tool has to pass on: above all its `idempotency_key`."""
+    """Return the context of the running tool: above all the `idempotency_key` to pass on."""
     inside = _inside.get()
     if inside is None:
         raise UsageError("tool_context() is for the code of a tool, while it is called")
@@ -36,16 +36,16 @@ def tool_context() -> ToolContext:
 
 @explain_misuse
 class Tool(Generic[P, T]):
-    """A function whose calls have receipts: what is done is not done again.
+    """A function whose calls have receipts, so that a completed call is not repeated.
 
-    In a stored job a call is looked up before it is made and its result written down before it is
-    returned; elsewhere it is just made.
+    In a stored job, a call is looked up before it is made, and its result is recorded before it is
+    returned; elsewhere the function is simply called.
     """
 
     def __init__(self, fn: Callable[P, Awaitable[T]], terms: ToolTerms) -> None:
         self.fn = fn
         self.terms = terms
-        # Told where the tool is made, not by its first call.
+        # Raise errors in the signature where the tool is defined, not at its first call.
         TaskCode(terms.name, fn, Serializer(), exact=False)
         self.__name__ = getattr(fn, "__name__", terms.name)
         self.__qualname__ = getattr(fn, "__qualname__", terms.name)
@@ -108,9 +108,9 @@ def tool(
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a tool: `@tool`, or `@tool(effect="read", timeout=10)`.
 
-    `effect`: "once" (the usual: never repeated unless it is known not to have happened),
-    "idempotent" or "read". `verify` is asked, with the same arguments, whether a call that was
-    begun has happened: it returns None if not, else what the tool would have returned, or True.
+    `effect`: "once" (the default: never repeated unless it is known not to have happened),
+    "idempotent" or "read". `verify` is called with the same arguments to find out whether a call
+    that was begun has happened: it returns None if not, else the result of the tool, or True.
     """
     return _maker(options) if fn is None else _maker(options)(fn)
 

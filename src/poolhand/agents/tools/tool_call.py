@@ -1,4 +1,4 @@
-"""One call of a tool: looked up, made if it may be, and written down."""
+"""One call of a tool: look up its receipt, make the call if allowed, record the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Make = Callable[[int], Awaitable[Any]]
 
 
 class ToolContext(Struct, frozen=True):
-    """What a tool has to pass on: `idempotency_key`, the same for every try of one call."""
+    """Values for a tool to pass on: `idempotency_key` is the same for every try of one call."""
 
     idempotency_key: str
     tries: int = 1
@@ -58,7 +58,7 @@ class ToolContext(Struct, frozen=True):
 
 
 class ReceiptStore(Protocol):
-    """Where receipts are kept."""
+    """The store of receipts."""
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
 
@@ -70,7 +70,7 @@ class ReceiptStore(Protocol):
 
 
 class ToolCall:
-    """Carries one call out, with its receipt at its place."""
+    """Executes one call, with its receipt at its position."""
 
     def __init__(
         self, terms: ToolTerms, code: TaskCode, inside: RunningJobApi, place: CallPosition
@@ -88,7 +88,7 @@ class ToolCall:
         self._token: int = inside.token
 
     async def result(self, make: Make, args: Any, kwargs: Any) -> Any:
-        """Return what the call gives, or gave when it was made."""
+        """Return the result of the call, from its receipt if it was made before."""
         waited = 0.0
         while True:
             receipt, is_live = await self._look()
@@ -123,7 +123,7 @@ class ToolCall:
                         return await self._run(make, self._receipt(receipt))
 
     async def _look(self) -> tuple[Receipt | None, bool]:
-        """Return what is known of the call, and whether an attempt that lives is making it."""
+        """Return the receipt of the call, if any, and whether a live attempt is making the call."""
         place, ask = self._place, self._inside.ask
         self._is_kept = place.path == place.own
         if not self._is_kept:
@@ -148,18 +148,18 @@ class ToolCall:
         return job is not None and job.status is Status.RUNNING
 
     def _is_this(self, receipt: Receipt | None) -> bool:
-        """Tell whether a receipt is about the arguments of this call, as far as can be told."""
+        """Return whether a receipt has the arguments of this call, as far as can be determined."""
         calls = self._place.calls
         return receipt is None or not calls or receipt.call in calls
 
     async def _keep(self, receipt: Receipt) -> None:
-        """Keep for this run what it has taken from another one, for as long as it is kept."""
-        # What was only read may be read again.
+        """Copy a receipt used from another run to this run, so that it lives as long as the run."""
+        # A read may be repeated, so its receipt is not copied.
         if not self._is_kept and self._terms.effect is not Effect.READ:
             await self._put((self._place.own, write(receipt), None, None))
 
     async def _verified(self, receipt: Receipt | None, args: Any, kwargs: Any) -> Any:
-        """Ask whether a call that was begun has happened; None: it has not."""
+        """Ask `verify` whether a call that was begun has happened; None: it has not."""
         if self._terms.verify is None:
             await self._write(self._receipt(receipt, ReceiptStage.UNKNOWN))
             raise ToolOutcomeUnknown(
@@ -173,14 +173,14 @@ class ToolCall:
         return await made(self._terms.verify, args, kwargs)
 
     async def _claim(self, before: Receipt | None) -> bool:
-        """Take the call, unless another job was quicker."""
+        """Claim the call; return False if another job claimed it first."""
         version = self._version
         try:
             await self._write(self._receipt(before))
         except Conflict:
             await self._look()
             if self._version == version:
-                # Nobody was: it is the lease that is not good.
+                # No other job claimed it: the lease is invalid.
                 raise
             return False
         return True
@@ -205,7 +205,7 @@ class ToolCall:
             return await make(tries)
 
     async def _after_cancellation(self, task: Task[Any], receipt: Receipt) -> None:
-        """Let what must happen once come to its end, bounded by its timeout, and write it down."""
+        """Let a once-only call finish, within its timeout, and record its outcome."""
         if not task.done():
             await asyncio.wait([task])
         error = None if task.cancelled() else task.exception()
@@ -231,7 +231,7 @@ class ToolCall:
     async def _fail(self, receipt: Receipt, error: Exception) -> None:
         said = error.message if isinstance(error, PoolhandError) else error
         text = f"{type(error).__name__}: {said}"[:2000]
-        # What cannot be kept cannot be kept the next time either.
+        # A value that cannot be stored cannot be stored at the next try either.
         retryable = not isinstance(error, GiveUp | UsageError | WireError)
         await self._write(
             replace(receipt, stage=ReceiptStage.FAILED, error=text, retryable=retryable)
@@ -254,7 +254,7 @@ class ToolCall:
         if place.path == place.own:
             versions = await self._put((place.path, body, self._version, None))
         elif receipt.is_settled:
-            # Others may use it for a while; the run that made it, for as long as it is kept.
+            # Other runs may use it until its TTL; the run that made it, as long as the run is kept.
             lasting = (place.own, body, None, None)
             versions = await self._put(
                 (place.path, body, self._version, self._terms.dedupe_ttl), lasting
@@ -274,12 +274,12 @@ class ToolCall:
 
 
 def _stands(receipt: Receipt) -> bool:
-    """Tell whether what a run keeps of its call decides about it."""
+    """Return whether the run's own receipt decides about the call."""
     return receipt.stage is ReceiptStage.SUCCEEDED or not receipt.retryable
 
 
 async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Make a call and wait for it if it is one that takes its time."""
+    """Make a call and await its result if it is awaitable."""
     value = fn(*args, **kwargs)
     return await value if isawaitable(value) else value
 
@@ -287,9 +287,9 @@ async def made(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 async def settle(
     store: ReceiptStore, key: str, happened: bool, pack: Callable[[str], bytes]
 ) -> Receipt | None:
-    """Say of a call that was begun whether it has happened, with its result; None: it is unknown.
+    """Record whether a call that was begun has happened, with its result; None: unknown key.
 
-    One that has not happened may be made again. Raises Conflict where there is nothing to decide.
+    A call that has not happened may be made again. Raises Conflict if there is nothing to decide.
     """
     given: tuple[object, object] = key, happened
     if not isinstance(given[0], str) or not isinstance(given[1], bool):
@@ -318,10 +318,10 @@ async def settle(
 
 
 async def _own(store: ReceiptStore, path: str, receipt: Receipt) -> str | None:
-    """Return where the run that made a call keeps its receipt, None if it is not known."""
+    """Return the path of the own receipt of the run that made a call, or None if unknown."""
     run = receipt.run
     if not run:
-        # From the time when receipts named their job alone.
+        # A receipt of an older version names only its job.
         (job,) = await store.get([receipt.job])
         if job is None:
             return None

@@ -1,4 +1,4 @@
-"""`poolhand dead`: dead letters, jobs that failed for good."""
+"""`poolhand dead`: list, retry, export and drop dead letters, the jobs that failed for good."""
 
 from __future__ import annotations
 

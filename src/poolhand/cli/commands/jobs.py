@@ -1,4 +1,4 @@
-"""`poolhand jobs`: see jobs, cancel them, run failed ones again."""
+"""`poolhand jobs`: list, show, cancel and retry jobs."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def list_jobs(
 async def _watch(
     operator: Operator, look: Callable[[Operator], Awaitable[JobsView]], json: bool
 ) -> None:
-    """Show a page of jobs again and again: in its place on a terminal, below each other elsewhere.
+    """Show a page of jobs every second: in place on a terminal, one below the other elsewhere.
 
-    As JSON each look is one line.
+    With JSON each page is one line.
     """
     while True:
         page = await look(operator)
@@ -129,7 +129,7 @@ def show(
 
 
 async def look_at(operator: Operator, id: str, payload: bool) -> tuple[JobView, PayloadView | None]:
-    """Return a job by its id or the beginning of it, with its payload if that is wanted."""
+    """Return a job by its id or an id prefix, with its payload if requested."""
     whole = await operator.resolve(id)
     job = await operator.job(whole)
     if job is None:
@@ -138,7 +138,7 @@ async def look_at(operator: Operator, id: str, payload: bool) -> tuple[JobView, 
 
 
 def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
-    """Write a job and, where it was read, its payload."""
+    """Write a job and, if given, its payload."""
     if json:
         added = {} if payload is None else {"payload": payload}
         screen.as_json({**msgspec.structs.asdict(job), **added})
@@ -151,12 +151,12 @@ def show_job(job: JobView, payload: PayloadView | None, json: bool) -> None:
 
 
 async def whole_ids(operator: Operator, ids: Sequence[str]) -> list[str]:
-    """Return ids, each in full; one that is the beginning of several is an error."""
+    """Expand id prefixes to full ids; raise for an ambiguous prefix."""
     return [await operator.resolve(id) for id in ids]
 
 
 async def _follow(operator: Operator, id: str, after: int, json: bool) -> None:
-    """Write what a job tells, line by line, as it comes."""
+    """Write the events of a job as they arrive, one per line."""
     async for event in operator.follow(id, after):
         if json:
             screen.json_line(event)
@@ -222,7 +222,7 @@ async def _cancel(operator: Operator, ids: Sequence[str], by: str) -> list[Contr
 
 
 def _ask(which: Filter, pool: str | None, store: str | None, app: str | None) -> None:
-    """Say how many jobs would be cancelled, and ask whether they are to be."""
+    """Write how many jobs would be cancelled, and ask for confirmation."""
     if which == options.ALL:
         raise fail("this would cancel every job of the store; give a filter or --yes", exits.USAGE)
     counts = operate(store, app, lambda o: of_pool(o, pool, o.count_live(which)))
@@ -254,12 +254,12 @@ def retry(
 
 
 async def retry_named(operator: Operator, ids: Sequence[str], by: str) -> list[ControlResult]:
-    """Run failed jobs again by their ids, or the beginnings of these."""
+    """Retry failed jobs by their ids or id prefixes."""
     return await operator.retry(await whole_ids(operator, ids), by)
 
 
 def show_summary(summary: Summary, json: bool, done: str) -> None:
-    """Write what came of an act on many jobs; end with the exit code it deserves."""
+    """Write the result of an operation on many jobs; exit with the matching code."""
     if json:
         screen.as_json(summary)
     else:
@@ -285,7 +285,7 @@ def show_page(page: JobsView, json: bool) -> None:
 
 
 def show_answers(answers: Sequence[ControlResult], json: bool) -> NoReturn:
-    """Write what came of an act; end with the exit code it deserves."""
+    """Write the answers of an operation; exit with the matching code."""
     if json:
         screen.as_json(answers)
     else:

@@ -1,4 +1,4 @@
-"""`poolhand pools`: see pools, pause, resume and resize them."""
+"""`poolhand pools`: list pools; pause, resume and resize them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _act(
     store: str | None,
     app: str | None,
 ) -> None:
-    """Do something to a pool, and show how it is then."""
+    """Act on a pool, and show its new state."""
 
     async def known(operator: Operator) -> PoolView:
         return await act(operator) or await _unknown(operator, name)
@@ -115,7 +115,7 @@ async def _unknown(operator: Operator, pool: str) -> NoReturn:
 
 
 async def of_pool(operator: Operator, pool: str | None, work: Awaitable[T]) -> T:
-    """Do what concerns jobs of a pool; a name that no pool has is told, as it may be a slip."""
+    """Await `work`; warn first if no pool has that name, as it may be a typo."""
     if pool is not None and await operator.near(pool) != pool:
         screen.aside(f"poolhand: {screen.safe(await _missing(operator, pool))}")
     return await work

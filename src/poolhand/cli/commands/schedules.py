@@ -1,4 +1,4 @@
-"""`poolhand schedules`: see what runs by the clock; pause, resume and trigger it."""
+"""`poolhand schedules`: list schedules; pause, resume and trigger them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def list_schedules(
     if json:
         screen.as_json(found)
         return
-    # A column that would be empty takes no place.
+    # Leave out the note column if no schedule has a note.
     noted = any(one.note for one in found)
     columns = (*COLUMNS, "note") if noted else COLUMNS
     rows = [(*_row(one), one.note) if noted else _row(one) for one in found]

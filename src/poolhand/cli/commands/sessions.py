@@ -1,4 +1,4 @@
-"""`poolhand sessions`: see conversations, their state and their turns."""
+"""`poolhand sessions`: list and show sessions, their state and their turns; erase them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ commands = typer.Typer(no_args_is_help=True, help="See conversations, their stat
 COLUMNS = ("id", "tenant", "user", "revision", "schema", "bytes", "turn")
 TURNS = ("at", "job", "try", "status", "took", "worker", "message", "result")
 SPARE = ("worker", "took", "try")
-MOST = 3  # tenants that are named
+MOST = 3  # tenants listed in an error
 
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The name of a session.")]
 Whose = Annotated[
@@ -166,7 +166,7 @@ def _not_found(id: str, tenant: str | None, store: str | None, app: str | None) 
 
 
 def _elsewhere(tenants: list[str | None]) -> str:
-    """Say how the sessions of that name are found, which others have."""
+    """Return a hint how to find the sessions with that name of other tenants."""
     named = [one for one in tenants if one is not None]
     hints = ["leave out --tenant for the one without"] if None in tenants else []
     hints += [f"give --tenant {shlex.quote(one)} for the one of {one!r}" for one in named[:MOST]]

@@ -1,4 +1,4 @@
-"""`poolhand top`: farms and jobs, live on the terminal or as one picture in text."""
+"""`poolhand top`: farms and jobs, live on the terminal or printed once as text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def top(
 
 
 async def _watch(operator: Operator, by: str) -> None:
-    """Show the live view; a signal to end leaves the terminal as it was."""
+    """Show the live view; SIGTERM ends it and restores the terminal."""
     view = LiveView(operator, by=by)
     clock = Runtime().monotonic
     watched = ViewSummary(operator, clock())
@@ -71,7 +71,7 @@ async def _watch(operator: Operator, by: str) -> None:
 
 
 async def _picture(operator: Operator) -> None:
-    """Write how farms are, and the newest jobs."""
+    """Write the state of the farms and the newest jobs."""
     workers = await operator.workers()
     page = await operator.jobs(limit=NEWEST)
     counts, pools = await operator.count(), await operator.pools()
@@ -99,7 +99,7 @@ def _show_jobs(found: Sequence[rows.TableRow]) -> None:
     if not found:
         screen.line("no jobs yet")
         return
-    # What names a row stands first: it is never cut.
+    # Put the id first: the first column is never cut.
     order = (1, 0, *range(2, len(rows.JOBS)))
     columns = [rows.JOBS[place].name for place in order]
     screen.table(columns, [[row.cells[place] for place in order] for row in found], SPARE)

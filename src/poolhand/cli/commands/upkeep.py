@@ -26,7 +26,7 @@ from poolhand.settings import PREFIX, SETTINGS
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give these commands to the command line."""
+    """Add these commands to the command line."""
     app.command(
         epilog=options.examples(
             "poolhand audit --kind pool_cancel", "poolhand audit --after 1200 --limit 100 --json"
@@ -113,13 +113,13 @@ def migrate(
             screen.line(f"the schema is number {has}; `poolhand migrate` brings it to {knows}")
         else:
             screen.line(f"the schema is number {now} now, from {has}")
-        # One that is newer was opened, unless this is only a check: then it can be used.
+        # Without --check a newer schema has just been opened, so this version can use it.
         if now < knows or (now > knows and check):
             raise typer.Exit(exits.WRONG)
 
 
 async def _migrate(url: str, check: bool) -> tuple[int, int, int]:
-    """Return the number before, the newest, and the number after."""
+    """Return the schema number before, the newest one, and the number after."""
     runtime = Runtime()
     store = existing(url, runtime) if check else outside(url, runtime)
     if not isinstance(store, InFile | OnServer):
@@ -158,7 +158,7 @@ def doctor(
 
 
 def _in_sight(flag: str | None) -> Iterator[Finding]:
-    """Tell of a password that everybody can see who lists the processes of this machine."""
+    """Report a password in the command line, which every process list shows."""
     if flag is not None and config.masked(flag) != flag:
         text = "the password stands in the command line, where others on this machine can read it"
         fix = f"set {PREFIX}STORE instead of --store, or keep the password in ~/.pgpass"

@@ -1,4 +1,4 @@
-"""`poolhand work`: run the jobs of an app in worker processes, until told to stop."""
+"""`poolhand work`: run the jobs of an app in worker processes until it is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give this command to the command line."""
+    """Add this command to the command line."""
     app.command(
         epilog=options.examples(
             "poolhand work myproject.agents:app",
@@ -135,7 +135,7 @@ def _work(
 
 @contextmanager
 def _logging(app: App, speech: Verbosity) -> Iterator[None]:
-    """Log the events of an app to stderr, unless the screen is the live view's."""
+    """Log the events of an app to stderr, unless the live view uses the terminal."""
     if speech.quiet:
         logging.basicConfig(handlers=[logging.NullHandler()])
         yield
@@ -161,22 +161,22 @@ def store_conflict_of(app: App, name: str, setting: config.Value) -> str | None:
 async def _run(
     app: App, name: str, settings: FarmSettings, pools: list[str] | None, speech: Verbosity
 ) -> None:
-    """Run a farm under the signals of this process."""
+    """Run a farm with this process's signal handlers."""
     farm = app.farm(name, settings, pools=pools or None, speech=speech)
     loop = asyncio.get_running_loop()
     heard_at = 0.0
 
     def stop() -> None:
         nonlocal heard_at
-        # One that is sent to the process and to its group is meant once.
+        # A signal sent to both the process and its group counts once.
         if loop.time() - heard_at >= ONE_SIGNAL:
-            # Only now: who sends them one upon the other is heard as well.
+            # Set only for a signal that counts, so a rapid series is not ignored for ever.
             heard_at = loop.time()
             farm.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    # Under a view it says that the terminal is gone.
+    # With the live view SIGHUP means that the terminal is gone.
     loop.add_signal_handler(signal.SIGHUP, stop if speech.quiet else farm.renew)
     if not speech.quiet:
         await farm.run()
@@ -193,7 +193,7 @@ async def _run(
 
 
 async def _sum_up(app: App, farm: FarmRecord, pools: list[str] | None) -> None:
-    """Write what came of a farm whose view has closed: nothing else of it is left to see."""
+    """Write the summary of a farm after its view has closed, which leaves no other output."""
     from poolhand.cli.closing import after_farm
 
     text = await after_farm(app.operator(), farm, pools or app.served_pools())

@@ -1,4 +1,4 @@
-"""`poolhand workers`: see who runs jobs, and steer the farms they belong to."""
+"""`poolhand workers`: list workers; drain, restart and rescale their farms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ JOBS = ("job", "pool", "name", "status", "tries", "at", "ran", "worker", "note")
 SPARE_OF_JOBS = ("tries", "pool", "at", "worker")
 A_FARM = "box-1a2b3c"
 MB = 1_000_000
-UNKNOWN = "unknown"  # the state of what a supervisor that shows no sign of life has listed
+UNKNOWN = "unknown"  # the state shown for workers of a silent supervisor
 
 
 @commands.command("list", epilog=options.examples("poolhand workers list --json"))
@@ -168,7 +168,7 @@ def _act(
     store: str | None,
     app: str | None,
 ) -> None:
-    """Do something to a farm, and tell what it answered."""
+    """Act on a farm, and write its answer."""
     answer = _known(id, operate(store, app, act))
     if json:
         screen.as_json(answer)
@@ -183,7 +183,7 @@ def _known(id: str, found: T | None) -> T:
 
 
 def _end(answer: ControlAnswer, silent: bool) -> None:
-    """Tell what a farm answered; end with the code it deserves."""
+    """Write a farm's answer; exit with the matching code."""
     if answer.done:
         if not silent:
             screen.line(screen.safe(answer.text))
@@ -194,7 +194,7 @@ def _end(answer: ControlAnswer, silent: bool) -> None:
 
 
 def _ask(id: str, store: str | None, app: str | None) -> None:
-    """Ask whether a whole farm is meant; where nobody can be asked, it must have been said."""
+    """Ask for confirmation to end a whole farm; without a terminal --yes is required."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise fail("this ends a whole farm; give --yes", exits.USAGE)
     farm = _known(id, operate(store, app, lambda operator: operator.farm(id)))
@@ -226,7 +226,7 @@ def _worker_row(farm: FarmRecord, worker: WorkerRecord) -> Row:
         f"{worker.active}/{worker.slots}",
         worker.completed,
         worker.failed,
-        # By the clock of the farm alone: that of this machine may differ.
+        # Both times are of the farm's clock: this machine's may differ.
         _span((farm.written_at - worker.started_at).total_seconds()),
         f"{worker.memory / MB:,.0f} MB" if worker.memory else None,
         f"{worker.heard:.1f} s ago",
@@ -247,7 +247,7 @@ def _lone_row(lone: LoneWorker) -> Row:
 
 
 def _host(host: str) -> str:
-    """Return the name of a machine without what tells its containers apart."""
+    """Return the host name without the suffix that distinguishes containers."""
     return host.partition("/")[0]
 
 
@@ -263,7 +263,7 @@ def _span(seconds: float) -> str:
 
 
 def _standing(farm: FarmRecord) -> str:
-    """Say in one line how a farm stands."""
+    """Return the state of a farm in one line."""
     if farm.is_silent:
         return f"{farm.id} ({farm.app}): {silence_text(farm)}"
     external = ", external" if farm.external else ""
@@ -278,7 +278,7 @@ def _standing(farm: FarmRecord) -> str:
 
 
 def _held(farm: FarmRecord) -> str:
-    """Say why wanted workers are not there yet, if leaving ones take their places."""
+    """Return why wanted workers are not started yet, if leaving ones take their places."""
     if not farm.held:
         return ""
     leaving = sum(worker.leaving_at is not None for worker in farm.workers)

@@ -1,4 +1,4 @@
-"""Annotations of functions, also where some of them mean nothing at run time."""
+"""Reads annotations of functions, even if some of them cannot be resolved at run time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, get_type_hints
 
 
 def annotations_of(fn: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the annotations of a function, and as texts those that mean nothing at run time."""
+    """Return the resolved annotations of a function, and the texts of those that cannot be."""
     try:
         return get_type_hints(fn, include_extras=True), {}
     except Exception:
-        # One that means nothing at run time is no reason not to run, nor to forget the others.
+        # Resolve one by one: an annotation that fails must not prevent the run or hide the others.
         known = getattr(fn, "__annotations__", {})
         found = {name: _hint(fn, annotation) for name, annotation in known.items()}
         hints = {name: hint for name, hint in found.items() if hint is not None}

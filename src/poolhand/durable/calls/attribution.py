@@ -1,7 +1,7 @@
-"""Attribution: every line that a job prints or logs says whose it is, and steers no terminal.
+"""Attribution: prefixes every line that a job prints or logs with its job, and escapes it.
 
-For processes whose output others read beside that of many jobs. What is written outside of jobs
-passes as it is.
+For processes whose output is read beside that of many jobs. Terminal control characters are made
+harmless. Output from outside of jobs passes unchanged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from poolhand.rules.job import Job
 from poolhand.rules.values.escape import complete_lines, safe
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-SHOWN = "shown"  # on the shelf of an attempt
+SHOWN = "shown"  # key in the shelf of an attempt
 LONGEST_NAME = 200
 
 
 class ShownLine:
-    """What one attempt has written to one stream: lines that are not complete yet, by thread."""
+    """The output of one attempt to one stream: lines that are not complete yet, by thread."""
 
     def __init__(self, job: Job, stream: TextIO) -> None:
         self._head = f"{safe(job.name[:LONGEST_NAME])} {job.id} | "
@@ -40,27 +40,27 @@ class ShownLine:
         self._show(lines)
 
     def close(self) -> None:
-        """Show the lines that were never completed."""
+        """Write the lines that were never completed."""
         with self._lock:
             held, self._held = self._held, {}
         self._show(list(held.values()))
 
     def _show(self, lines: list[str]) -> None:
-        # In one piece: other threads write as well.
+        # In one write: other threads write as well.
         text = "".join(f"{self._head}{safe(line)}\n" for line in lines)
         if text:
             put(self._stream, text)
 
 
 def put(stream: TextIO, text: str) -> None:
-    """Write to a stream; where nobody reads it any more, no job fails for that."""
+    """Write to a stream; a stream that is closed at the other end does not fail the job."""
     with suppress(OSError):
         stream.write(text.encode(errors="backslashreplace").decode())
         stream.flush()
 
 
 class Attributed:
-    """A stream of this process; what jobs write goes on line by line, each with its job."""
+    """A stream of this process; passes output of jobs on line by line, each with its job."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._name = name
@@ -101,7 +101,7 @@ class Attributed:
 
 
 class AttributedBytes:
-    """The bytes below such a stream."""
+    """The binary buffer of an attributed stream."""
 
     def __init__(self, text: Attributed) -> None:
         self._text = text
@@ -127,7 +127,7 @@ def _make(inside: RunningJobApi, key: str, stream: TextIO) -> ShownLine | None:
 
 
 def close_shown(shelf: dict[str, Any]) -> None:
-    """Show what an attempt, of this shelf, wrote without ending its line."""
+    """Write the incomplete lines of the attempt with this shelf."""
     for key in [key for key in shelf if key.startswith(SHOWN)]:
         shelf[key].close()
 
@@ -136,7 +136,7 @@ _in_place: list[str] = []
 
 
 def attribute_output() -> None:
-    """Have all that jobs of this process write attributed from now on."""
+    """Attribute all output of jobs of this process from now on."""
     if _in_place:
         return
     for name in ("stdout", "stderr"):
@@ -147,10 +147,10 @@ def attribute_output() -> None:
 
 
 def show_log(level: int | str) -> None:
-    """Have what is logged shown as well, unless that is arranged."""
+    """Show log records as well, unless logging is already configured."""
     logging.basicConfig(level=level, format=LOG_FORMAT)
 
 
 def attributed_level() -> int | None:
-    """Return the least that is logged in a process whose output is attributed, else None."""
+    """Return the log level of a process whose output is attributed, else None."""
     return logging.getLogger().level if _in_place else None

@@ -1,4 +1,4 @@
-"""A brief: what a worker is told about a job besides its record, written once."""
+"""The call record: what a worker needs to run a job, besides the job record; written once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from poolhand.runtime import Identity
 
 
 class CallRecord(Struct, frozen=True, array_like=True, gc=False):
-    """Which task to run, with what, and how it may be treated.
+    """The task to run, its arguments, and its run options.
 
-    `payload` holds the arguments, `context` what came along from the submitter. `rerun`: the job
-    may run again when a process dies under it. A `closure` lives in the process that submitted it,
-    its `home`, and nowhere else. One whose payload is signed names the `run` it was signed for.
-    `version` is that of the task's parameters when it was submitted, `source` the end of its file's
-    path. Fields are written by their place: new ones go behind the others, and older code passes
-    over them.
+    `payload` holds the arguments, `context` the context values of the submitter. `rerun`: the job
+    may run again when a process dies under it. A `closure` can run only in the process that
+    submitted it, its `home`. A signed record names the `run` it was signed for. `version` is that
+    of the task's parameters when it was submitted, `source` the end of its file's path. Fields are
+    written by position: new ones are added at the end, and older code ignores them.
     """
 
     task: str
@@ -53,7 +52,7 @@ def write_brief(brief: CallRecord) -> bytes:
 
 
 def read_brief(data: bytes, job_id: str) -> CallRecord:
-    """Return the brief of a job, or say that its bytes hold none."""
+    """Return the call record of a job, or raise Undecodable."""
     try:
         return _decoder.decode(data)
     except Exception as error:
@@ -65,7 +64,7 @@ CALL, CONTEXT, RESULT = "call", "context", "result"
 
 
 def bound_to(job: Job, brief: CallRecord, run: str) -> tuple[Any, ...]:
-    """Return what the call of a job is bound to: what says whose it is, and how it may be run."""
+    """Return the values that a signed call is bound to: its identity, and how it may be run."""
     retry = brief.retry
     return (
         run,
@@ -83,17 +82,17 @@ def bound_to(job: Job, brief: CallRecord, run: str) -> tuple[Any, ...]:
 
 
 def bound(purpose: str, to: tuple[Any, ...]) -> bytes:
-    """Return something as bytes to sign with what is bound to it; each purpose has its own."""
+    """Return the bound values as bytes to be signed; each purpose gives different bytes."""
     return _encoder.encode((purpose, to))
 
 
 def bound_result(job: Job) -> bytes:
-    """Return what the result of a job is bound to."""
+    """Return the bytes that the result of a job is bound to."""
     return bound(RESULT, (job.id, job.name))
 
 
 def expect_own_run(brief: CallRecord, job: Job) -> None:
-    """Raise if the call in a brief was signed for another job than the one that has it."""
+    """Raise if the call in a record was signed for another job than the one that has it."""
     if brief.run is not None and brief.run != job.run:
         raise BadSignature(
             f"the kept call of {brief.task} was signed for job {brief.run!a}, and job {job.id} has "
@@ -102,7 +101,7 @@ def expect_own_run(brief: CallRecord, job: Job) -> None:
 
 
 def _seconds(number: float | None) -> float | None:
-    # As it is read again: an int comes back as a float.
+    # Convert, as a number is decoded as a float: the bytes must be the same before and after.
     return None if number is None else float(number)
 
 

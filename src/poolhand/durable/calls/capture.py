@@ -1,6 +1,7 @@
-"""Capture: what a job prints and logs goes into its event log, and on to where it went before.
+"""Capture: copies what a job prints and logs into its event log.
 
-A job is known by its context, which its threads have as well. Installed while somebody wants it.
+The output still goes to its stream as well. The job is found by its context, which its threads have
+as well. Installed while at least one worker captures.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from poolhand.rules.streams import StreamKind
 
 MOST_BYTES = 1024 * 1024  # of one attempt
 LONGEST_LINE = 16 * 1024
-OUTPUT = "output"  # on the shelf of an attempt
+OUTPUT = "output"  # key in the shelf of an attempt
 BEYOND = f"what this attempt wrote beyond {MOST_BYTES:,} bytes is not kept"
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Output:
-    """What one attempt has written: lines that are not complete yet, by who writes them where."""
+    """The output of one attempt: lines that are not complete yet, by stream and thread."""
 
     def __init__(self, inside: RunningJobApi) -> None:
         self._inside = inside
@@ -37,7 +38,7 @@ class Output:
         self._lock = Lock()
 
     def write(self, stream: str, text: str) -> None:
-        """Tell all lines that this text completes."""
+        """Emit all lines that this text completes."""
         who = (stream, get_ident())
         with self._lock:
             *lines, rest = (self._parts.pop(who, "") + text).split("\n")
@@ -50,7 +51,7 @@ class Output:
             self.tell({"stream": stream, "text": line})
 
     def close(self) -> None:
-        """Tell the lines that were never completed."""
+        """Emit the lines that were never completed."""
         with self._lock:
             parts, self._parts = self._parts, {}
         for (stream, _), text in parts.items():
@@ -67,12 +68,12 @@ class Output:
         try:
             self._inside.tell(StreamKind.LOG, data)
         except PoolhandError:
-            # The store cannot follow; a job does not fail because it prints.
+            # The store cannot keep up; a job does not fail because it prints.
             self._left = -1
 
 
 def output_of(inside: RunningJobApi | None) -> Output | None:
-    """Return where an attempt at a stored job writes."""
+    """Return the Output of an attempt at a stored job; None outside of one."""
     if inside is None or inside.token is None:
         return None
     output: Output | None = inside.shelf.get(OUTPUT)
@@ -80,7 +81,7 @@ def output_of(inside: RunningJobApi | None) -> Output | None:
 
 
 def close_output(shelf: dict[str, Any]) -> None:
-    """Tell what an attempt, of this shelf, wrote without ending its line."""
+    """Emit the incomplete lines of the attempt with this shelf."""
     output: Output | None = shelf.get(OUTPUT)
     if output is not None:
         output.close()
@@ -88,7 +89,7 @@ def close_output(shelf: dict[str, Any]) -> None:
 
 
 class Tee:
-    """A stream that jobs write to; everything goes on to the one that was there before."""
+    """A stream that captures output of jobs and passes everything on to the original one."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self._name = name
@@ -112,7 +113,7 @@ class Tee:
 
 
 class JobHandler(logging.Handler):
-    """Takes what jobs log."""
+    """Captures log records of jobs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         output = output_of(running.get())
@@ -127,7 +128,7 @@ class JobHandler(logging.Handler):
 
 
 class _Installed:
-    """What is in place of the streams of this process, and for how many."""
+    """The installed replacements of this process's streams, and the number of their users."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -141,7 +142,7 @@ _installed = _Installed()
 
 @contextmanager
 def captured() -> Iterator[None]:
-    """Capture the output of jobs for the time of a block."""
+    """Capture the output of jobs while the block runs."""
     begin_capture()
     try:
         yield
@@ -154,7 +155,7 @@ def is_capturing() -> bool:
 
 
 def begin_capture() -> None:
-    """Put the tees in place, unless they are."""
+    """Install the tees, unless they are installed."""
     with _installed.lock:
         _installed.users += 1
         if _installed.users > 1:
@@ -169,14 +170,14 @@ def begin_capture() -> None:
 
 
 def end_capture() -> None:
-    """Put back what was there, when nobody captures any more."""
+    """Restore the original streams when the last user ends."""
     with _installed.lock:
         _installed.users -= 1
         if _installed.users:
             return
         for name, (tee, stream) in _installed.tees.items():
             if getattr(sys, name) is tee:
-                # Else somebody has put another one before it.
+                # Otherwise other code has replaced the stream since.
                 setattr(sys, name, stream)
         _installed.tees.clear()
         logging.getLogger().removeHandler(_installed.handler)

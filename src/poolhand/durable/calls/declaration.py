@@ -1,4 +1,4 @@
-"""Functions as decorators get them: what is no function is refused with what to write instead."""
+"""Checks the functions that decorators get: anything else is refused with what to write instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_OBJECTS = ("self", "cls")
 def checked_function(fn: Any, decorator: str) -> Callable[..., Any]:
     """Return the function that a decorator was given, such as "@app.task", or raise."""
     if isinstance(fn, staticmethod):
-        # Whether it is async is seen of the function itself.
+        # Only the function itself shows whether it is async.
         fn = fn.__func__
     if inspect.iscoroutine(fn):
         fn.close()
@@ -36,7 +36,7 @@ def checked_function(fn: Any, decorator: str) -> Callable[..., Any]:
 
 
 def _other(value: object, decorator: str) -> str:
-    """Return what to write where something else than a function was given."""
+    """Return what to write instead of a value that is not a function."""
     given = shown(value)
     if isinstance(value, classmethod):
         return (
@@ -53,7 +53,7 @@ NAMED = ("@app.task", "@app.agent", "@tool")
 
 
 def _is_method(fn: Any) -> bool:
-    """Tell whether a function stands in the body of a class and wants an object of it."""
+    """Return whether a function is defined in a class and takes `self` or `cls`."""
     path = getattr(fn, "__qualname__", "").rsplit(".", 2)
     if not inspect.isfunction(fn) or len(path) < 2 or path[-2] == "<locals>":
         return False

@@ -1,7 +1,7 @@
-"""Former digests of calls: what stood for one while that was a digest of its payload.
+"""Former digests of calls: earlier versions identified a call by a digest of its payload.
 
-Runs that were begun then are known by them. A payload followed the codec of the app and the key
-that signed it, so that each of those has to be tried.
+Runs begun with those versions are found by them. The payload depended on the codec of the app and
+the key that signed it, so each of those is tried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def former_digests(code: TaskCode, args: tuple[Any, ...], kwargs: dict[str, Any]
     for name in names:
         if name == PICKLE.name and parcels.pickle is None:
             continue
-        # What this codec cannot write was never kept by it.
+        # A value that this codec cannot write was never stored with it.
         with suppress(Exception):
             body = CODECS[name].write(call)
             digests += [hashlib.sha256(data).digest() for data in _enveloped(name, body, parcels)]

@@ -1,4 +1,4 @@
-"""What a closure returned, as it is kept: its value if that is JSON, else why it is not kept."""
+"""The stored result of a closure: its value if that is JSON, else why it is not stored."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Returned(Struct, frozen=True, array_like=True, tag="poolhand.returned"):
 
 
 class ResultNotStored(Struct, frozen=True, array_like=True, tag="poolhand.unkept"):
-    """Why the value of a closure is not kept."""
+    """Why the value of a closure is not stored."""
 
     reason: str
 
 
 def pack_returned(value: Any) -> bytes:
-    """Return what is kept of a value; whoever waits for it in its own process has it anyway."""
+    """Return the stored form of a value; waiters in its own process get the value itself."""
     try:
         data = encode(Returned(value), what="it")
         back: Returned = decode(data, Returned, what="it")
@@ -35,14 +35,14 @@ def pack_returned(value: Any) -> bytes:
             return data
         reason = f"JSON does not give a {type(value).__name__} back as it was"
     except Exception as error:
-        # Whatever the types of the user do when they are written or compared.
+        # User types may raise anything when they are written or compared.
         reason = _reason(error)
     reason = reason[:LONGEST_REASON].encode(errors="replace").decode()
     return encode(ResultNotStored(reason), what="it")
 
 
 def unpack_returned(job: Job) -> Any:
-    """Return what a closure returned, or say why it is not kept."""
+    """Return the stored value of a closure, or raise why it is not stored."""
     if job.result is None:
         raise _not_kept(job, UNTOLD)
     try:

@@ -1,4 +1,4 @@
-"""Schemas: what calls a task accepts, for other processes and other languages."""
+"""Schemas: which calls a task accepts, for other processes and other languages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION_LENGTH = 8
 
 
 def arguments_schema(signature: Signature) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments of a call; a type that has none allows anything."""
+    """Return the JSON Schema of the arguments of a call; a type without one allows anything."""
     fields = signature.fields()
     definitions: dict[str, Any] = {}
     properties = {name: _schema(kind, definitions) for name, (kind, _) in fields.items()}
@@ -33,7 +33,7 @@ def arguments_schema(signature: Signature) -> dict[str, Any]:
 
 
 def version_of(signature: Signature, parcels: Serializer) -> str:
-    """Return a short digest of what decides which kept calls can be read."""
+    """Return a short digest of everything that decides which stored calls can be read."""
     described = _without_notes(arguments_schema(signature))
     schema = msgspec.json.encode(described, order="deterministic")
     reader = repr((VERSION, parcels.limits, parcels.pickle is not None, signature.kinds))
@@ -41,7 +41,7 @@ def version_of(signature: Signature, parcels: Serializer) -> str:
 
 
 def _without_notes(schema: Any) -> Any:
-    """Return a schema as JSON Schema knows it: what is noted beside it decides no version."""
+    """Return a schema without our own notes, which must not change the version."""
     if isinstance(schema, dict):
         return {name: _without_notes(one) for name, one in schema.items() if name != NEEDED}
     return [_without_notes(one) for one in schema] if isinstance(schema, list) else schema
@@ -65,7 +65,7 @@ def _by_msgspec(kind: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _lift(schema: Any, definitions: dict[str, Any]) -> None:
-    """Move the definitions that models bring to the top, where their references look for them."""
+    """Move the definitions of models to the top level, where references look for them."""
     if isinstance(schema, dict):
         definitions.update(schema.pop("$defs", {}))
         schema = list(schema.values())
@@ -87,7 +87,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _by_pydantic(kind: Any) -> tuple[Any, dict[str, Any]]:
-    """Describe a type that holds pydantic models, which brought pydantic along."""
+    """Return the schema of a type that contains pydantic models; pydantic is imported then."""
     adapter = sys.modules["pydantic"].TypeAdapter(kind)
     schema = adapter.json_schema(ref_template="#/$defs/{model}", schema_generator=_generator())
     return schema, schema.pop("$defs", {})
@@ -95,7 +95,7 @@ def _by_pydantic(kind: Any) -> tuple[Any, dict[str, Any]]:
 
 @cache
 def _generator() -> Any:
-    """Return what makes schemas of models: it notes which required fields have no other name."""
+    """Return a pydantic schema generator that notes required fields without an alias."""
     usual = sys.modules["pydantic.json_schema"].GenerateJsonSchema
 
     def model_schema(self: Any, schema: Any) -> Any:
@@ -114,7 +114,7 @@ def _noted(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
     decorators = getattr(kind, "__pydantic_decorators__", None)
     validators = getattr(decorators, "model_validators", {}).values()
     if any(one.info.mode != "after" for one in validators):
-        # Code of the user may fill in what is missing.
+        # A validator of the user may fill in missing fields.
         needed = []
     else:
         needed = [name for name in schema.get("required", ()) if _has_one_name(fields.get(name))]
@@ -122,5 +122,5 @@ def _noted(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 
 def _has_one_name(field: Any) -> bool:
-    """Tell whether a field can be given by its own name alone."""
+    """Return whether a field can be given by its own name only."""
     return field is not None and field.alias is None and field.validation_alias is None

@@ -1,4 +1,4 @@
-"""Parcels: how an app writes arguments and results, and reads them."""
+"""The serializer: how an app writes and reads arguments and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poolhand.wire.payload import decode, encode
 from poolhand.wire.pickling import AllowPickle
 from poolhand.wire.signing import SIGNATURE_BYTES, KeyRing
 
-LARGEST = 16 * 1024 * 1024  # bytes that are read without an app, whatever it allows itself
+LARGEST = 16 * 1024 * 1024  # the most bytes that are read without an app, whatever the app's limits
 PARTS: dict[str, tuple[Any, str]] = {
     "limits": (Limits, "Limits(…)"),
     "ring": (KeyRing | None, "KeyRing(…), or None"),
@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 
 class Serializer(Struct, frozen=True):
-    """One way to write and read for everything an app keeps."""
+    """The codec, limits, keys and pickle setting for everything that an app stores."""
 
     codec: str = "json"
     limits: Limits = LIMITS
@@ -30,7 +30,7 @@ class Serializer(Struct, frozen=True):
     pickle: AllowPickle | None = None
 
     def __post_init__(self) -> None:
-        # Whatever is wrong with these four is told now, not by the first job.
+        # Check these four now, not at the first job.
         faults = [
             # Without the value: it may be a secret that was meant for a ring.
             f"{option} is {_kind_of(value)}; it must be {allowed}"
@@ -64,7 +64,7 @@ class Serializer(Struct, frozen=True):
         )
 
     def sign(self, data: bytes, bound: bytes) -> bytes:
-        """Return signed bytes with another signature; the value in them is not read."""
+        """Return signed bytes with another signature; the value in them is not decoded."""
         if self.ring is None:
             return data
         written = data[:-SIGNATURE_BYTES]
@@ -72,7 +72,7 @@ class Serializer(Struct, frozen=True):
 
 
 def read_without_keys(data: bytes) -> tuple[Any, str | None]:
-    """Return the value of bytes that are not signed; of others None, and what they are."""
+    """Return the value of unsigned bytes; for others None and a description of them."""
     try:
         envelope = unpack(data, "it")
     except PoolhandError as error:

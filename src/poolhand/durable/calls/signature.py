@@ -32,10 +32,10 @@ from poolhand.wire.payload import LONGEST_REASON
 from poolhand.wire.round_trip import find_loss, find_untyped_change, is_equal, is_partly_untyped
 from poolhand.wire.union import Lower
 
-# What is kept of a call: the task, the names of its arguments, their values.
+# A stored call: the task, the names of its arguments, their values.
 Call = tuple[str, list[str], Any]
 
-# What codecs keep of values that have no type; pickle keeps them all.
+# How codecs treat values without a type; pickle keeps them all.
 KEEPS = {"json": JSON, "msgpack": MSGPACK}
 
 RETURN = "return"
@@ -44,12 +44,12 @@ RETURN = "return"
 class ArgumentTypes(NamedTuple):
     """The types of a signature.
 
-    `call` is that of a kept call, `returns` that of a result, `fields` those of the parameters as
-    they are annotated. Values of the very types in `simple` come back by themselves; so do those in
-    `plain`, if nothing in them would change, and results of the types in `sure`. `read` says how
-    each is read, the result under "return", and `faults` why some cannot be. Values of those in
-    `open` have to be looked at, as their type is left open somewhere. Annotations in `unknown` mean
-    nothing yet.
+    `call` is the type of a stored call, `returns` that of a result, `fields` those of the
+    parameters as annotated. Values of exactly the types in `simple` are read back unchanged; so are
+    those in `plain`, if no part of them would change, and results of the types in `sure`. `read`
+    has the way to read each, the result under "return", and `faults` why some cannot be read.
+    Values of those in `open` have to be checked, as their type is partly open. Annotations in
+    `unknown` cannot be resolved yet.
     """
 
     call: Any
@@ -66,9 +66,9 @@ class ArgumentTypes(NamedTuple):
 
 
 class Signature:
-    """What a function takes and returns.
+    """The parameters and result of a function.
 
-    Types that are not defined yet when it is made are looked up when they are first needed.
+    Types that are not defined yet at creation are resolved when they are first needed.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
@@ -76,7 +76,8 @@ class Signature:
         self._name = name
         try:
             if _is_built_in(fn):
-                # Of some Python gives a signature from 3.13 on, which says nothing of their calls.
+                # From 3.13 on Python returns a signature for some, which does not describe their
+                # calls.
                 raise TypeError("it is a class of the interpreter")
             self._signature = inspect.signature(fn)
         except (TypeError, ValueError) as error:
@@ -100,20 +101,20 @@ class Signature:
 
     @property
     def result_type(self) -> Any:
-        """The type that a kept result is read as."""
+        """The type that a stored result is read as."""
         read = self._hints().read.get(RETURN)
         return Any if read is None else read.type
 
     @property
     def call_type(self) -> Any:
-        """The type of a kept call of this function."""
+        """The type of a stored call of this function."""
         types = self._hints()
         if types.faults:
             self._refuse(types, of_result=False)
         return types.call
 
     def check_early(self) -> None:
-        """Raise if calls or results could never be stored; what is not defined yet is passed over.
+        """Raise if calls or results could never be stored; skip types that are not defined yet.
 
         A parameter with a default may have any type, as it need not be given.
         """
@@ -147,7 +148,7 @@ class Signature:
         )
 
     def fields(self) -> dict[str, tuple[Any, bool]]:
-        """Return the type kept for each parameter, and whether a call must have it."""
+        """Return the stored type of each parameter, and whether a call must have it."""
         kept = self._hints()[2]
         return {
             name: (kept[name], one.default is Parameter.empty and one.kind not in _VARIABLE)
@@ -160,29 +161,29 @@ class Signature:
         return [one.kind.name for one in self._signature.parameters.values()]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """Return a call as it is kept, or raise UsageError where it does not fit."""
+        """Return the call to be stored, or raise UsageError if it does not fit."""
         if self._is_plain and not kwargs and len(args) == len(self._names):
             return self._name, self._names, dict(zip(self._names, args, strict=True))
         try:
             given = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise self.misfit(error) from None
-        # Python 3.13.0 takes one that was given by name for one of the others' names.
+        # Python 3.13.0 accepts a positional-only one by name, as if it belonged to `**kwargs`.
         missing = [name for name in self._only_by_place if name not in given]
         if missing:
             raise self.misfit(f"missing a required argument, given by its place: {missing[0]!r}")
         return self._name, list(given), given
 
     def misfit(self, why: object, call: Call | None = None) -> UsageError:
-        """Return what is raised for a call that this function does not take."""
+        """Return the error for a call that this function does not accept."""
         moment = None if call is None else other_moment(call[2], self._hints().fields)
         text = moment or plain_reason(why)
         return UsageError(f"{self} cannot be called so: {text}")
 
     def check_call(self, call: Call, codec: str = "json") -> bool:
-        """Raise if an argument without a type would change; tell whether all will surely be read.
+        """Raise if an untyped argument would change; return whether all are surely read back.
 
-        What is not sure has to be read back.
+        A call that is not sure has to be read back to check it.
         """
         types = self._types
         if types is None:
@@ -190,7 +191,7 @@ class Signature:
             self._refuse(types)
         simple = types.simple
         for name, value in call[2].items():
-            # Nearly every argument; `get` gives None to those that are not simple.
+            # True for nearly every argument; `get` returns None for those that are not simple.
             if simple.get(name) is not type(value):
                 return self._check_rest(types, call, KEEPS.get(codec))
         return True
@@ -213,7 +214,7 @@ class Signature:
         return sure
 
     def lowered(self, call: Call, codec: str = "json") -> Call:
-        """Return a call as it is written: with names at the members of unions that look alike."""
+        """Return a call as it is written: union members that look alike are tagged with names."""
         lowers = self._hints().lowers
         if not lowers or codec not in KEEPS:
             return call
@@ -225,7 +226,7 @@ class Signature:
         )
 
     def check_read(self, call: Call, back: Call) -> None:
-        """Raise if an argument that was read back is not what it was."""
+        """Raise if an argument that was read back has changed."""
         given, read = call[2], back[2]
         if is_equal(given, read):
             return
@@ -237,7 +238,7 @@ class Signature:
                 raise UsageError(f"task {self._name!r}: {text}")
 
     def check_result(self, value: Any, codec: str = "json") -> bool:
-        """Raise if a result without a type would change; tell whether it will surely be read."""
+        """Raise if an untyped result would change; return whether it is surely read back."""
         types = self._hints()
         hint, kind = types.returns, type(value)
         if kind in types.sure or (hint is Any and kind in SCALARS):
@@ -263,13 +264,13 @@ class Signature:
         return value if lower is None else lower(value)
 
     def check_read_result(self, value: Any, back: Any) -> None:
-        """Raise if a result that was read back is not what it was."""
+        """Raise if a result that was read back has changed."""
         lost = find_loss(value, back)
         if lost is not None:
             raise UsageError(f"task {self._name!r}: {lost_part('the result', lost, self.returns)}")
 
     def misreturned(self, value: Any, why: object) -> UsageError:
-        """Return what is raised for a result that nobody could read as what is annotated."""
+        """Return the error for a result that cannot be read back as annotated."""
         text = other_moment({RETURN: value}, {RETURN: self.returns}) or plain_reason(why)
         return UsageError(
             f"{self._name} is to return {_shown(self.returns)}, and returned "
@@ -289,7 +290,7 @@ class Signature:
             raise UsageError(changed_argument(self._name, name, value, changed, shown, unknown))
 
     def unbind(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of a kept call as this function takes them now."""
+        """Return the arguments of a stored call as this function takes them now."""
         _, names, given = call
         if self._is_plain and names == self._names and len(given) == len(names):
             return [given[name] for name in names], {}
@@ -315,7 +316,7 @@ class Signature:
         return self._types
 
 
-_HEAP_TYPE = 1 << 9  # what C calls Py_TPFLAGS_HEAPTYPE: of classes that are made while Python runs
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE in C: set for classes created at run time
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SIMPLE = (int, str, float, bool)
 _SURE = (*_SIMPLE, NoneType)
@@ -323,7 +324,7 @@ _PLAIN = (dict, dict[str, Any], dict[Any, Any], list, list[Any])
 
 
 def _is_built_in(fn: Callable[..., Any]) -> bool:
-    """Tell whether this is a class that no Python code has made."""
+    """Return whether this is a class that was not created by Python code."""
     return isinstance(fn, type) and not fn.__flags__ & _HEAP_TYPE
 
 
@@ -368,14 +369,14 @@ def _plain_of(hints: dict[str, Any]) -> dict[str, type]:
 
 
 def _awaited(hint: Any) -> Any:
-    """Return what comes of an awaitable that a plain function returns: a pool awaits it."""
+    """Return the result type of an awaitable that a plain function returns: a pool awaits it."""
     found = get_args(hint)[-1] if get_origin(hint) in (Awaitable, Coroutine) else hint
-    # What never returns has nothing to be read.
+    # A function that never returns has no result to read.
     return NoneType if found in (NoReturn, Never) else found
 
 
 def _sure_of(hint: Any) -> frozenset[type]:
-    """Return the types whose values are surely read back as what a hint says."""
+    """Return the types whose values are surely read back as the hint says."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return frozenset(kinds) if all(kind in _SURE for kind in kinds) else frozenset()
 
@@ -385,7 +386,7 @@ def _shown(hint: Any) -> str:
 
 
 def _listed(value: Any, hint: Any) -> Any:
-    """Return the values of `*args` as they are kept."""
+    """Return the values of `*args` in their stored form."""
     return list(value) if type(value) is tuple and get_origin(hint) is list else value
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from poolhand.errors import UsageError
 from poolhand.rules.validation import shown
 
-# The second is what a child of multiprocessing calls the script of its parent.
+# A child of multiprocessing imports the script of its parent under the second name.
 SCRIPTS = ("__main__", "__mp_main__")
 MAIN = ".__main__"
 SOURCE_PARTS = 3  # folders, and the file
 
 
 def name_of_task(fn: Callable[..., Any]) -> str:
-    """Return the name under which every process knows a function, however it was started."""
+    """Return the name by which every process knows a function, however it was started."""
     module, path = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if module is None or path is None:
         raise UsageError(f"{fn!r} has no name to be found by; give it one: @app.task(name=…)")
@@ -27,7 +27,7 @@ def name_of_task(fn: Callable[..., Any]) -> str:
 
 
 def name_of_global(fn: Callable[..., Any]) -> str:
-    """Return the name of a function that stands in a module; others are refused with the cure."""
+    """Return the name of a function defined at module level; raise for others with a fix."""
     name = name_of_task(fn)
     if "<" not in fn.__qualname__:
         return name
@@ -43,7 +43,7 @@ def name_of_global(fn: Callable[..., Any]) -> str:
 
 
 def source_of(fn: Callable[..., Any]) -> str:
-    """Return the end of the path of the file that a function stands in; empty if it has none."""
+    """Return the end of the path of a function's file; empty if it has none."""
     file = getattr(unwrap(fn), "__globals__", {}).get("__file__")
     if not isinstance(file, str) or file.startswith("<"):
         return ""
@@ -51,7 +51,7 @@ def source_of(fn: Callable[..., Any]) -> str:
 
 
 def is_same_source(one: str, other: str, name: str) -> bool:
-    """Tell whether two files can be the module of a task of that name, the longer one of two.
+    """Return whether two files can be the module of a task; `name` is the longer of its two names.
 
     `shop/tasks.py` and `bank/tasks.py` are not both `shop.tasks`, on whatever machine they are.
     """
@@ -60,7 +60,7 @@ def is_same_source(one: str, other: str, name: str) -> bool:
 
 
 def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Tell whether a function is another version of one: its module, or its cell, was run again."""
+    """Return whether `new` redefines `old`: its module or notebook cell was run again."""
     old, new = unwrap(old), unwrap(new)
     if old == new:
         return True
@@ -69,8 +69,8 @@ def is_defined_anew(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     was, now = getattr(old, "__code__", None), getattr(new, "__code__", None)
     if was is None or now is None:
         return True
-    # One piece of code, run twice: a loop or a function that makes tasks, or a method of two
-    # objects. A module that is loaded again is compiled again.
+    # The same code object, run twice: a loop or a function that makes tasks, or a method of two
+    # objects. A reloaded module is compiled again.
     if was is now:
         return False
     lines = {was.co_firstlineno, now.co_firstlineno}
@@ -82,11 +82,11 @@ def _place_of(fn: Callable[..., Any]) -> tuple[Any, Any]:
 
 
 def _first_lines(file: str, name: str) -> set[int]:
-    """Return where functions of a name begin in a file as it is now."""
+    """Return the first lines of functions of a name in a file, as the file is now."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, ValueError, SyntaxError):
-        # The cell of a notebook, or text that was typed in.
+        # A notebook cell, or text that was typed in.
         return set()
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = (node for node in ast.walk(tree) if isinstance(node, functions) and node.name == name)
@@ -95,17 +95,17 @@ def _first_lines(file: str, name: str) -> set[int]:
 
 def _module_of(fn: Callable[..., Any], module: str) -> str:
     """Return the full path of the module of a function."""
-    # What the function itself sees: while a child imports it, its main module is another one.
+    # From the function's own globals: while a child imports it, `__main__` is another module.
     known = getattr(unwrap(fn), "__globals__", None)
     if known is None:
         known = vars(sys.modules.get(module, sys.modules["__main__"]))
     file = known.get("__file__")
     if module not in SCRIPTS:
         full = _path_of(file) if known.get("__name__") == module else module
-        # One that is imported from inside of its package, as scripts beside it do.
+        # A module imported from inside its package, as scripts next to it do.
         return (full if full.endswith(f".{module}") else module).removesuffix(MAIN)
     spec = known.get("__spec__")
-    # Of a folder that is run as a script it is as empty as the name.
+    # For a folder that is run as a script the spec's name is `__main__`, too.
     if spec is not None and spec.name not in SCRIPTS:
         return str(spec.name).removesuffix(MAIN)
     found = _path_of(file)

@@ -1,4 +1,4 @@
-"""The code of tasks: functions under the names by which stored jobs ask for them."""
+"""The task registry: functions by the names that stored jobs use."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from poolhand.rules.causes import (
 from poolhand.rules.validation import NAME_ALLOWED, is_name, shown
 from poolhand.wire.payload import LONGEST_REASON
 
-UNCHECKED = ""  # in place of a codec: nothing is held against what it keeps
-PARCELS = "parcels"  # on the shelf of an attempt: how its app writes what it keeps
+UNCHECKED = ""  # in place of a codec: values are not checked against it
+PARCELS = "parcels"  # key in the shelf of an attempt: the serializer of its app
 
 
 class TaskCode:
-    """A function and its name; `fn` is what runs.
+    """A function and its name; `fn` is the function that runs.
 
-    With `exact` a call or a result that would not come back as it is is refused. Without, it is
-    whatever its codec makes of it.
+    With `exact`, a call or result that would not be read back unchanged is refused. Without, the
+    codec may change it.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class TaskCode:
         self.signature = Signature(fn, name)
         self.parcels = parcels
         self._exact = exact
-        # What is signed has to be bound to its job.
+        # Signed calls have to be bound to their job.
         self.signs = parcels.ring is not None
-        # What errors call them; made once, as every job needs them.
+        # Names for error texts; made once, as every job needs them.
         self._call, self._kept_call = f"a call of {name}", f"the kept call of {name}"
         self._result = f"the result of {name}"
         self._context = f"the context of a call of {name}"
@@ -66,7 +66,7 @@ class TaskCode:
 
     @property
     def version(self) -> str:
-        """Which calls this task accepts: another version may accept others, or the same."""
+        """A digest of the calls that this task accepts; another version may accept others."""
         if self._version is None:
             self._version = version_of(self.signature, self.parcels)
         return self._version
@@ -80,10 +80,10 @@ class TaskCode:
         return tuple(zip(self.signature.fields(), self.signature.kinds, strict=True))
 
     def is_meant(self, name: str, source: str | None) -> bool:
-        """Tell whether a job of a task of that name, from that file, means this one.
+        """Return whether a job of a task of that name, from that file, means this one.
 
-        Another name may end alike by chance: then it stands in another file. Jobs of older versions
-        do not say in which.
+        Another name may have the same end by chance: then it is in another file. Jobs of older
+        versions do not record the file.
         """
         if name == self.name or source is None:
             return True
@@ -104,7 +104,7 @@ class TaskCode:
     def pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
     ) -> bytes:
-        """Return a call as it is kept; one that could never be made is refused here."""
+        """Return the packed call; raise if it could never be run."""
         signature, parcels = self.signature, self.parcels
         call = signature.bind(args, kwargs)
         sure = signature.check_call(call, parcels.codec if self._exact else UNCHECKED)
@@ -124,7 +124,7 @@ class TaskCode:
         return payload
 
     def sign(self, packed: bytes, bound: bytes) -> bytes:
-        """Return bytes that this task has signed, signed for something else."""
+        """Return bytes that this task has signed with a signature bound to something else."""
         return self.parcels.sign(packed, bound)
 
     def _find_unwritable(self, call: Call) -> None:
@@ -133,14 +133,14 @@ class TaskCode:
             self.parcels.write(value, f"argument {name!r} of {self._call}")
 
     def check_findable(self) -> None:
-        """Raise if a process of its own surely cannot find this function."""
+        """Raise if a child process surely cannot find this function."""
         if "<" in getattr(self.fn, "__qualname__", "<"):
             raise self.unfindable()
 
     @property
     def is_findable(self) -> bool:
-        """Whether a process of its own finds this function by its name."""
-        # Only now: while a task is made, its name is not yet given.
+        """Whether a child process finds this function by its name."""
+        # Not checked earlier: while the decorator runs, the name is not assigned yet.
         try:
             return found_at(self.fn.__module__, self.fn.__qualname__) is self.fn
         except Exception:
@@ -153,7 +153,7 @@ class TaskCode:
         )
 
     def unpack(self, payload: bytes, bound: bytes | None = None) -> Callable[[], Any]:
-        """Return a kept call, ready to be made."""
+        """Return a stored call, ready to run."""
         signature = self.signature
         try:
             call = self.parcels.read(payload, signature.call_type, self._kept_call, bound)
@@ -170,11 +170,11 @@ class TaskCode:
         return partial(self.fn, *args, **kwargs)
 
     def pack_context(self, values: dict[str, Any], bound: bytes = b"") -> bytes:
-        """Return what comes along with a call as it is kept: signed like the call, if that is."""
+        """Return the packed context values of a call, signed if the call is."""
         return self.parcels.write((self.name, values), self._context, bound)
 
     def unpack_context(self, data: bytes, bound: bytes = b"") -> dict[str, Any]:
-        """Return what came along with a kept call."""
+        """Return the context values of a stored call."""
         name, values = self.parcels.read(data, tuple[str, dict[str, Any]], self._context, bound)
         if not is_same_task(name, self.name):
             text = f"{self._context} is one of {name!a}; it was moved, and is not used"
@@ -183,7 +183,7 @@ class TaskCode:
         return found
 
     def pack_result(self, value: Any, bound: bytes = b"") -> bytes:
-        """Return a result as it is kept; one that nobody could read is refused here."""
+        """Return the packed result; raise if it could not be read back."""
         signature, codec = self.signature, self.parcels.codec
         sure = signature.check_result(value, codec if self._exact else UNCHECKED)
         written = value if sure else signature.lowered_result(value, codec)
@@ -202,11 +202,11 @@ class TaskCode:
 
 
 class TaskRegistry:
-    """All tasks of an app by name. Nothing is imported because a stored job asks for it.
+    """All tasks of an app by name. A stored job never causes an import.
 
-    What was not added here is looked for among the `others`. A task is found by its name, or by the
-    one name here of which one is the dotted end of the other: `agents.f` and `proj.agents.f` are
-    one function whose module was started in two ways.
+    Tasks that were not added here are looked up in `others`. A task is found by its name, or by the
+    only name here such that one of the two is the dotted end of the other: `agents.f` and
+    `proj.agents.f` are one function whose module was started in two ways.
     """
 
     def __init__(self, others: TaskRegistry | None = None) -> None:
@@ -226,7 +226,7 @@ class TaskRegistry:
         self.renew(code)
 
     def renew(self, code: TaskCode) -> None:
-        """Keep a task under its name, in place of what had that name before."""
+        """Register a task under its name, replacing any task of that name."""
         name = code.name
         if name not in self._codes:
             for short in short_names(name):
@@ -235,12 +235,12 @@ class TaskRegistry:
         self._changes += 1
 
     def check(self) -> None:
-        """Raise if a task has types that can never be stored; by now all have to be defined."""
+        """Raise if a task has types that can never be stored; by now all must be defined."""
         for code in list(self._codes.values()):
             code.signature.check()
 
     def causes(self) -> frozenset[str]:
-        """Return the causes of jobs that wait for one of these tasks, or for a key of theirs."""
+        """Return the causes of jobs that wait for one of these tasks, or for one of their keys."""
         known, version = self._causes, self.registered
         if known is None or known[0] != version:
             known = self._causes = version, frozenset(self._all_causes())
@@ -255,11 +255,11 @@ class TaskRegistry:
         if len(near) != 1:
             return None
         ((other, code),) = near.items()
-        # A worker offers `other` for whatever package: then it must be the only one to be meant.
+        # A worker claims `other` under any package prefix: so it must be the only possible match.
         return None if len(other) < len(name) and self._near(other) else code
 
     def candidates(self, name: str) -> list[str]:
-        """Return the names of the tasks between which a name does not decide."""
+        """Return the names of the tasks that an ambiguous name may mean."""
         if self.find(name) is not None:
             return []
         near = self._near(name)
@@ -286,16 +286,16 @@ class TaskRegistry:
                 yield from map(in_any_package, code.causes())
 
     def _all(self) -> list[TaskCode]:
-        # Lists: tasks may be registered while another thread looks.
+        # Copy to lists: tasks may be registered by another thread meanwhile.
         return list(self._codes.values()) + ([] if self._others is None else self._others._all())
 
     @property
     def registered(self) -> tuple[object, ...]:
-        """Equal to what it was for as long as no task is registered or replaced."""
+        """A value that stays equal as long as no task is registered or replaced."""
         return self._changes, None if self._others is None else self._others.registered
 
 
-# Every task of every app of this process: where a durable pool finds those it was not handed.
+# All tasks of all apps of this process: a durable pool looks up tasks here that it was not given.
 KNOWN = TaskRegistry()
 
 
@@ -308,21 +308,21 @@ def run_apart(
     context: Mapping[str, Any] = MappingProxyType({}),
     attributed_level: int | None = None,
 ) -> Any:
-    """Make the call of a task in a process of its own, which has to find the task first.
+    """Run the call of a task in a child process, which has to find the task first.
 
-    With an `attributed_level` its output is one of many, and that much is logged.
+    With `attributed_level` its output is attributed, and log records from that level on are shown.
     """
     if attributed_level is not None:
         attribute_output()
     found, inside = _found(module, path), running.get()
     if attributed_level is not None:
-        # Only now: the module may have arranged for that.
+        # After the import: the module may configure logging itself.
         show_log(attributed_level)
     shelf = {} if inside is None else inside.shelf
     code = getattr(found, "code", None)
     if isinstance(code, TaskCode):
         shelf[PARCELS] = code.parcels
-    # Its variables are registered by the module that was just imported.
+    # After the import: the module registers its context variables.
     with restored(context), captured() if captures else nullcontext():
         try:
             value = getattr(found, "fn", found)(*args, **kwargs)
@@ -332,7 +332,7 @@ def run_apart(
 
 
 def found_at(module: str, path: str) -> Callable[..., Any]:
-    """Return the function of that name, behind the task that has taken its place."""
+    """Return the function of that name, unwrapped from the task that replaced it."""
     found = _found(module, path)
     fn: Callable[..., Any] = getattr(found, "fn", found)
     return fn

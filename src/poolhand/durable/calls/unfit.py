@@ -1,4 +1,4 @@
-"""Texts of errors about arguments and results that would not come back as they are."""
+"""Error texts for arguments and results that would not be read back unchanged."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OWN_CLASS = "a dataclass, TypedDict, msgspec Struct or pydantic model with a fie
 def changed_argument(
     task: str, name: str, value: Any, changed: Changed, hint: str | None, unknown: str | None
 ) -> str:
-    """Return the text for an argument that would change, as its type is left open.
+    """Return the text for an argument that would change, as its type is partly open.
 
-    `hint` is how it is annotated, `unknown` an annotation that means nothing at run time.
+    `hint` is its annotation, `unknown` an annotation that cannot be resolved at run time.
     """
     what = told(changed, name)
     text = f"task {task!r}: argument {name!r} {what}"
@@ -64,9 +64,9 @@ def changed_result(
 
 
 def lost_part(what: str, lost: LostPart, hint: Any) -> str:
-    """Return the text for a part that came back as something else; `what` names the whole.
+    """Return the text for a part that was read back changed; `what` names the whole.
 
-    `hint` is how the whole is annotated.
+    `hint` is the annotation of the whole.
     """
     if lost.how == "dropped":
         return _dropped_key(what, _with_known_keys(lost, hint))
@@ -115,7 +115,7 @@ def _dropped_key(what: str, lost: LostPart) -> str:
 
 
 def _with_known_keys(lost: LostPart, hint: Any) -> LostPart:
-    """Return a key that was dropped with the keys of the TypedDict that is annotated."""
+    """Return a dropped key, with the keys of the annotated TypedDict."""
     found = set(_typed_dicts(hint))
     if lost.known or len(found) != 1:
         return lost
@@ -132,7 +132,7 @@ def _typed_dicts(hint: Any) -> Iterator[Any]:
 
 
 def plain_reason(why: object) -> str:
-    """Return why data cannot be read, in the words of the caller: arguments have names."""
+    """Return why data cannot be read, with the caller's names of the arguments."""
     reason = why.message if isinstance(why, PoolhandError) else str(why)
     return _AT.sub(
         r"argument '\1'\2", _NO_MOMENT.sub(r"Expected `\1` or its ISO 8601 text", reason)
@@ -140,7 +140,7 @@ def plain_reason(why: object) -> str:
 
 
 def outdated(what: str, called: str, reason: str) -> str:
-    """Return the text for a kept call that a function does not take any more."""
+    """Return the text for a stored call that a function does not accept any more."""
     reason = _AT_END.sub(r"argument '\2'\3: \1", _NO_MOMENT.sub(r"Expected `\1`", reason))
     return (
         f"{what} does not fit {called} any more: {reason}; annotate the parameter so that it takes "

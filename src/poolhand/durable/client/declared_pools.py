@@ -1,4 +1,4 @@
-"""The pools that an app has declared, and those that its tasks name."""
+"""The pools that an app declares, and those that its tasks name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPED = ("scope", "scope_id", "pipeline_id", "store", "dir")
 
 
 class DeclaredPools:
-    """Knows the rules of each pool; a name that is nearly that of another one is a mistake."""
+    """Holds the settings of each pool; a name close to that of a declared pool is an error."""
 
     def __init__(self) -> None:
         self.configs: dict[str, PoolConfig] = {}
@@ -52,7 +52,7 @@ class DeclaredPools:
         return config
 
     def _check_again(self, name: str, config: PoolConfig, capped: bool) -> None:
-        """Raise if a pool that is declared already has other settings there."""
+        """Raise if the pool is already declared with other settings."""
         before = self.configs.get(name)
         if before is None:
             return
@@ -71,11 +71,11 @@ class DeclaredPools:
             )
 
     def specs(self, id_of: Callable[[str], str]) -> list[PoolSpec]:
-        """Return all declared pools as a store must know them, by name."""
+        """Return the specs of all declared pools for the store, sorted by name."""
         return [self.spec(name, id_of(name)) for name in sorted(self.configs)]
 
     def spec(self, name: str, id: str) -> PoolSpec:
-        """Return what a store must know of a declared pool: one without a cap has none there."""
+        """Return the spec of a declared pool for the store; without a cap its slots are None."""
         spec = spec_of(self.configs[name], id)
         return spec if self._capped[name] else replace(spec, slots=None)
 
@@ -84,18 +84,18 @@ class DeclaredPools:
         return self.configs[pool].max_concurrent if self._capped.get(pool) else None
 
     def find(self, pool: str) -> PoolConfig:
-        """Return the rules of a pool; one that nobody declared has the usual ones."""
+        """Return the settings of a pool; an undeclared pool has the defaults."""
         config = self.configs.get(pool)
         return UNDECLARED if config is None else config
 
     def check_use(self, pool: str) -> None:
-        """Raise if a task cannot mean this pool."""
+        """Raise if `pool` is no valid name, or close to that of a declared pool."""
         if not is_name(pool):
             raise UsageError(f"pool={shown(pool)} is not allowed; it must be {NAME_ALLOWED}")
         self._check_near_miss({pool}, declared=set(self.configs))
 
     def use(self, pool: str, task: str, url: str) -> None:
-        """Note that a task means this pool; one that other processes cannot know is warned of."""
+        """Note that a task uses this pool; warn if the task's name is not unique in the store."""
         self._used.add(pool)
         if task.startswith("__main__.") and not url.lower().startswith("memory:"):
             warn(
@@ -105,11 +105,11 @@ class DeclaredPools:
             )
 
     def served(self) -> tuple[str, ...]:
-        """Return the pools that are declared, or that a task means."""
+        """Return the pools that are declared or used by a task."""
         return tuple(sorted(self._used.union(self.configs)))
 
     def warn_of_unknown(self, pools: Iterable[str] | None, what: str) -> None:
-        """Warn of pools that are to be served though no task uses them and none declares them."""
+        """Warn of pools to be served that are not declared and that no task uses."""
         known = self.served()
         for pool in pools or ():
             if pool not in known:
@@ -118,7 +118,7 @@ class DeclaredPools:
                 warn(f"{what}: pool {pool!r} is not declared and no task uses it{hint}")
 
     def check(self) -> None:
-        """Raise if a task means a pool that is nearly declared."""
+        """Raise if a task uses an undeclared pool whose name is close to a declared one."""
         self._check_near_miss(self._used, declared=set(self.configs))
 
     def _check_near_miss(self, used: set[str], declared: set[str]) -> None:

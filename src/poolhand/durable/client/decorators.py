@@ -1,4 +1,4 @@
-"""What the decorators of an app, such as `@app.task(…)`, leave to be called with the function."""
+"""The objects that decorators of an app, such as `@app.task(…)`, apply to the function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Scheduled = TypeVar("Scheduled", bound=Task[..., Any, Any])
 
 
 class AppRegistry(Protocol):
-    """Where functions become tasks and agents: an app."""
+    """Registers functions as tasks and agents: an app."""
 
     def register(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any: ...
 
@@ -30,7 +30,7 @@ class AppRegistry(Protocol):
 
 
 def _check_app(registry: object, verb: str) -> None:
-    """Raise if a decorator was taken of the class: then it has the function for its app."""
+    """Raise if a decorator was used on the class: then the function is passed as the app."""
     if not hasattr(registry, "register"):
         raise UsageError(
             f"App.{verb} was called on the class; make an app first: app = App(…), then @app.{verb}"
@@ -47,7 +47,7 @@ def _function_of(fn: Any, decorator: str) -> Callable[..., Any]:
 
 
 class TaskMaker:
-    """Makes a task of a function, under options."""
+    """Makes a task of a function, with options."""
 
     def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
         _check_app(registry, "task")
@@ -69,7 +69,7 @@ class TaskMaker:
 
 
 class AgentMaker:
-    """Makes an agent of a function, under options."""
+    """Makes an agent of a function, with options."""
 
     def __init__(self, registry: AppRegistry, pool: str, options: dict[str, Any]) -> None:
         _check_app(registry, "agent")
@@ -86,7 +86,7 @@ class AgentMaker:
 
 
 class AnyFunction(Protocol[P, T_co]):
-    """A plain function, as types tell it from a task, which can be called as well."""
+    """A plain function; `__globals__` distinguishes it from a task, which is callable as well."""
 
     @property
     def __globals__(self) -> dict[str, Any]: ...
@@ -136,7 +136,7 @@ class ScheduleMaker:
         return task
 
 
-# What an app is asked for by people who know other task queues.
+# Names that users of other task queues try on an app.
 _WORK = "write `async with app.worker():`, or app.run_worker() in a script"
 OTHER_NAMES = {
     "periodic_task": "write @app.every(30), or @app.cron('0 2 * * *')",
@@ -150,7 +150,7 @@ OTHER_NAMES = {
 
 @explain_misuse
 class ScheduleDecorators:
-    """What an app offers to run tasks by the clock."""
+    """The decorators of an app that run tasks on a schedule."""
 
     _scheduler: Scheduler
 
@@ -168,13 +168,13 @@ class ScheduleDecorators:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> ScheduleMaker:
-        """Have a task run by the calendar: `@app.cron("0 2 * * *", tz="Europe/Berlin")`.
+        """Run a task by the calendar: `@app.cron("0 2 * * *", tz="Europe/Berlin")`.
 
-        Once over all processes. The expression may be a name: "@hourly", "@daily", "@weekly",
-        "@monthly", "@yearly". Without `tz` the zone is the setting `timezone`, usually UTC.
-        `missed` says what is done about moments that went by while no worker ran: "once" runs the
-        newest, "skip" only if it is not more than 60 s old, "all" each of them. The task is called
-        with `args` and `kwargs`.
+        It runs once over all processes. The expression may be a name: "@hourly", "@daily",
+        "@weekly", "@monthly", "@yearly". Without `tz` the zone is the setting `timezone`, by
+        default UTC. `missed` sets what happens with moments that passed while no worker ran: "once"
+        runs the newest, "skip" only if it is not more than 60 s old, "all" each of them. The task
+        is called with `args` and `kwargs`.
         """
         if callable(expression):
             raise UsageError("@app.cron takes the moments first: @app.cron('0 2 * * *')")
@@ -190,10 +190,10 @@ class ScheduleDecorators:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> ScheduleMaker:
-        """Have a task run every so many seconds, or every timedelta: `@app.every(30)`.
+        """Run a task every so many seconds, or every timedelta: `@app.every(30)`.
 
-        Once over all processes, at multiples of the interval since 1970; `missed`, `args` and
-        `kwargs` as for `cron`.
+        It runs once over all processes, at multiples of the interval since 1970; `missed`, `args`
+        and `kwargs` as for `cron`.
         """
         if callable(seconds):
             raise UsageError("@app.every takes the seconds first: @app.every(30)")

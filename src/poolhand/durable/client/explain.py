@@ -1,4 +1,4 @@
-"""Why a stored job waits: the facts that a store has, told by the rules."""
+"""Explains why a stored job waits, from the facts in its store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNSTICK = "a stuck slot is free when its code ends, or when its worker is restar
 
 
 class ExplainReader(CatalogueReader, Protocol):
-    """The verbs of a store that tell where a job stands."""
+    """The methods of a store needed to explain a job."""
 
     @property
     def place(self) -> str: ...
@@ -36,16 +36,16 @@ class ExplainReader(CatalogueReader, Protocol):
 
 
 async def pool_named(store: ExplainReader, name: str) -> PoolRow | None:
-    """Return the pool of that name, None where there is none."""
+    """Return the pool of that name, None if there is none."""
     return next(iter(await store.pools([name])), None)
 
 
 def at_a_glance(
     stored: Stored, pool: PoolRow | None, now: datetime, workers: Sequence[Owner] | None = None
 ) -> Explanation | None:
-    """Say what a job waits for, from its own record and its pool alone; None if it does not.
+    """Return what a job waits for, from its own record and its pool alone; None if it does not.
 
-    `workers` are all that live, where they are known.
+    `workers` are all live workers, where they are known.
     """
     job = stored.job
     if stored.parked:
@@ -72,7 +72,7 @@ def at_a_glance(
 async def glances(
     store: ExplainReader, jobs: Sequence[Stored], now: datetime, here: Identity | None = None
 ) -> list[Explanation | None]:
-    """Say of each job what it waits for, from a few looks at the store for all of them."""
+    """Return what each job waits for, with a few store calls for all of them."""
     names = sorted({one.job.pool for one in jobs})
     pools = {row.spec.name: row for row in await store.pools(names)}
     workers = None
@@ -82,13 +82,13 @@ async def glances(
 
 
 def living(leases: Sequence[Lease], here: Identity | None) -> list[Lease]:
-    """Return the leases of workers that live; processes of this host that are gone are known."""
+    """Return the leases of live workers, without ended processes of this host."""
     working = [one for one in leases if one.owner.works and not one.buried]
     return [one for one in working if here is None or not _is_gone(one.owner, here)]
 
 
 def _is_gone(owner: Owner, here: Identity) -> bool:
-    # This process lives, whatever a runtime of a test calls it.
+    # This process is alive, whatever identity a runtime of a test gives it.
     mine = (owner.host, owner.boot, owner.pid, owner.started) == here
     return not mine and is_gone(owner, here)
 
@@ -104,9 +104,9 @@ async def explained(
     now: datetime,
     here: Identity | None = None,
 ) -> Explanation:
-    """Say why a job is where it is and, where that can be known, for about how long.
+    """Explain why a job is where it is and, where that can be known, for about how long.
 
-    `here` is the identity of this process, by which others of its host are known to be gone.
+    `here` is the identity of this process, with which ended processes of its host are detected.
     """
     job = stored.job
     glance = at_a_glance(stored, pool, now)
@@ -192,7 +192,7 @@ async def _behind_cap(
 async def known_task(
     store: CatalogueReader, task: str, leases: Sequence[Lease], pool: str
 ) -> Explanation | None:
-    """Say why workers that have a task do not run a job of a pool; None if none has the task."""
+    """Explain why workers that have a task do not run a job of a pool; None if none has it."""
     having, ambiguous = await workers_with(store, task, leases)
     if not having and ambiguous:
         text = f"its task {task!r} may mean {' or '.join(ambiguous)}; submit it by its full name"
@@ -209,9 +209,9 @@ async def known_task(
 
 
 def unserved(pool: str, others: bool, place: str) -> str:
-    """Say that no worker serves a pool, and what to do; `others` serve other pools.
+    """Return a text that no worker serves a pool, and what to do; `others` serve other pools.
 
-    The store is named: workers may be connected to another one of the same name.
+    The text names the store: workers may be connected to another one of the same name.
     """
     if not others:
         return f"no worker is connected to this store ({place}); start one"
@@ -222,7 +222,7 @@ def unserved(pool: str, others: bool, place: str) -> str:
 
 
 async def _rivals(store: ExplainReader, which: Filter, job: Job) -> list[Job] | None:
-    """Return the others that are meant, of the same tenant's session; None if there are many."""
+    """Return the other jobs that match, of the same tenant's session; None if there are many."""
     page = await store.find(which, limit=MOST_RIVALS)
     if page.after is not None:
         return None
@@ -231,21 +231,21 @@ async def _rivals(store: ExplainReader, which: Filter, job: Job) -> list[Job] | 
 
 
 async def _average(store: ExplainReader, pool: str) -> float | None:
-    """Return the mean seconds of the latest jobs that went well."""
+    """Return the mean seconds of the latest completed jobs."""
     page = await store.find(Filter(pool=pool, statuses=(Status.COMPLETED,)), limit=SAMPLE)
     seconds = [one.job.ran for one in page.jobs if one.job.ran is not None]
     return sum(seconds) / len(seconds) if seconds else None
 
 
 def _is_ranked(strategy: Strategy) -> bool:
-    """Tell whether the order of two jobs follows from their records alone."""
+    """Return whether the order of two jobs follows from their records alone."""
     return isinstance(strategy, Fifo | Lifo) or (
         isinstance(strategy, Priority) and strategy.aging is None
     )
 
 
 def _goes_before(other: Job, job: Job, pool: PoolRow) -> bool:
-    # Ids sort by arrival; one that came back to wait may stand further behind than told here.
+    # Ids sort by arrival; a job that was requeued may be further behind than this says.
     match pool.spec.queue:
         case Lifo():
             return other.id > job.id
@@ -271,7 +271,7 @@ def _since(moment: datetime | None, now: datetime) -> float | None:
 async def explain_stored(
     store: ExplainReader, id: str, now: datetime, here: Identity | None = None
 ) -> Explanation:
-    """Say why the job of that id is where it is."""
+    """Explain why the job of that id is where it is."""
     (stored,) = await store.get([id])
     if stored is None:
         return Explanation("gone", "it is not kept any more")

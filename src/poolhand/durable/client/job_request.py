@@ -1,4 +1,4 @@
-"""Orders: calls and terms, made into what a store is asked to keep."""
+"""Job requests: makes the requests that a store is sent from calls and submit options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from poolhand.runtime import Identity, Runtime
 
 
 class TaskCall(Struct, frozen=True):
-    """A call to be kept: of a task with its arguments, or of a closure, which lives at `home`."""
+    """A call to be stored: of a task with its arguments, or of a closure held by process `home`."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -41,7 +41,7 @@ class TaskCall(Struct, frozen=True):
 
 
 class JobRequests:
-    """Makes orders out of calls and the terms they are submitted under; from any thread."""
+    """Makes job requests from calls and the options they are submitted with; from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -65,7 +65,7 @@ class JobRequests:
     def make_all(
         self, call: TaskCall, calls: Sequence[tuple[Any, ...]], terms: SubmitTerms
     ) -> list[JobRequest]:
-        """Return orders for calls that differ in nothing but their arguments."""
+        """Return requests for calls that differ in their arguments only."""
         options, how, orders = terms.options, _how(terms.options), list[JobRequest]()
         draft, code, brief = self._draft(call, terms, ""), call.code, None
         for id, args in zip(self._next_ids(len(calls)), calls, strict=True):
@@ -73,7 +73,7 @@ class JobRequests:
             if brief is None or code is None or code.signs:
                 brief = _brief(replace(call, args=args), job, options)
             else:
-                # All that is left to write anew: the rest is not signed, and the same for all.
+                # Only the payload differs: nothing is signed, and the rest is the same for all.
                 brief = replace(brief, payload=code.pack(args, {}))
             orders.append(JobRequest(job, write_brief(brief), *how))
         return orders
@@ -90,7 +90,7 @@ class JobRequests:
         )
 
     def again(self, job: Job, brief: bytes, by: str) -> JobRequest:
-        """Return the order that runs a dead job again, as a new one."""
+        """Return the request that runs a dead job again, as a new job."""
         anew = Job(
             id=self._next_ids(1)[0],
             pool=job.pool,
@@ -115,7 +115,7 @@ class JobRequests:
     def copy(
         self, order: JobRequest, by: str, key: str | None = None, code: TaskCode | None = None
     ) -> JobRequest:
-        """Return an order for another job that makes the same call.
+        """Return a request for another job that makes the same call.
 
         With a `code` that signs, the packed call is signed for that job; no user code runs.
         """
@@ -127,14 +127,15 @@ class JobRequests:
 
     def _next_ids(self, count: int) -> list[str]:
         if self._process != os.getpid():
-            # A fork would count on with the salt of its parent, and may have got a held lock.
+            # A fork would continue counting with the salt of its parent, and may inherit a held
+            # lock.
             self._begin()
         with self._lock:
             now = self._runtime.monotonic()
             return [self._next_id(now) for _ in range(count)]
 
     def _next_id(self, now: float) -> str:
-        # First: it may change the head.
+        # Take the number first: that may change the head.
         number = self._ids.next(now)
         return full_id(self._ids.head, number)
 
@@ -144,7 +145,7 @@ def _how(options: Options) -> tuple[float | None, float | None, bool]:
 
 
 def _brief(call: TaskCall, job: Job, options: Options) -> CallRecord:
-    """Return the brief of a call, with what comes along; what is signed is for this job alone."""
+    """Return the call record with its context values; signatures are valid for this job only."""
     code = call.code
     if code is not None and code.signs:
         return _signed(call, code, job, options)
@@ -166,7 +167,7 @@ def _signed(call: TaskCall, code: TaskCode, job: Job, options: Options) -> CallR
 
 
 def _signed_for(job: Job, order: JobRequest, code: TaskCode) -> bytes:
-    """Return the brief of an order, its call and its context signed for another job."""
+    """Return the call record of a request with call and context signed for another job."""
     brief = read_brief(order.brief, order.job.id)
     to = bound_to(job, brief, job.run)
     payload = code.sign(brief.payload, bound(CALL, to))

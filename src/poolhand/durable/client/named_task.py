@@ -32,12 +32,12 @@ from poolhand.rules.values.json_schema import schema_fault
 from poolhand.runtime import Runtime
 from poolhand.wire.codec import JSON
 
-KNOWN_FOR = 5.0  # seconds for which what the store said of a task is not asked again
-MOST_NAMED = 10  # names of tasks in an error
+KNOWN_FOR = 5.0  # seconds for which the published tasks of a store are cached
+MOST_NAMED = 10  # the most task names in an error
 
 
 class PublishedCode(TaskCode):
-    """What is known of a task whose function is elsewhere: its parameters and their schema."""
+    """A task whose function is in other processes: its published parameters and their schema."""
 
     def __init__(self, name: str, parcels: Serializer, record: TaskRecord | None) -> None:
         super().__init__(name, _stub(record), parcels)
@@ -47,13 +47,13 @@ class PublishedCode(TaskCode):
 
     @property
     def version(self) -> str | None:  # type: ignore[override]
-        """The version that was published; None where none was."""
+        """The published version; None if none was published."""
         return self._version
 
     def pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], bound: bytes | None = None
     ) -> bytes:
-        """Return a call as it is kept; one that does not fit the published schema is refused."""
+        """Return the packed call; raise if it does not fit the published schema."""
         if self._record is None:
             return self._pack_unknown(args, kwargs, bound)
         call = self.signature.bind(args, kwargs)
@@ -111,20 +111,20 @@ class NamedTask(TaskSubmitter[..., Any]):
         return super()._slots() if self._stored is None else self._stored[1]
 
     def _check_code(self, config: PoolConfig, run_in: str | None) -> None:
-        # Where code runs that is not here is for its worker to judge.
+        # The worker that has the code checks `run_in`.
         if self._is_here:
             super()._check_code(config, run_in)
 
 
 class KnownTasks(Struct, frozen=True):
-    """The tasks that workers have published by name, and when the store was asked for them."""
+    """The tasks that workers have published by name, and when they were read from the store."""
 
     records: dict[str, TaskRecord]
     at: float
 
 
 class NamedTaskLookup(Protocol):
-    """What tasks by name need of their app."""
+    """The parts of an app that tasks by name use."""
 
     runtime: Runtime
 
@@ -143,13 +143,13 @@ class NamedTasks:
         self._tasks: dict[tuple[str, str], NamedTask] = {}
 
     def add(self, code: TaskCode, pool: str, kind: str, changes: dict[str, Any]) -> None:
-        """Take in a task of this app."""
+        """Add a task of this app."""
         task = NamedTask(code, pool, self._door, changes)
         task._kind = kind
         self._here[code.name] = task
 
     async def find(self, name: str, pool: str | None) -> NamedTask:
-        """Return the task of that name; with `pool`, one that nobody has published, too."""
+        """Return the task of that name; with `pool`, also one that no worker has published."""
         if not is_name(name):
             raise UsageError(f"task name={shown(name)} is not allowed; it must be {NAME_ALLOWED}")
         if pool is not None and not is_name(pool):
@@ -168,13 +168,13 @@ class NamedTasks:
         return await self._elsewhere(name, pool, None)
 
     async def _records(self, name: str) -> dict[str, TaskRecord]:
-        """Return what is published; the store is asked unless it was lately, and had the name."""
+        """Return the published tasks; from the cache while it is fresh and has the name."""
         known, now = self._known, self._home.runtime.monotonic()
         if known is not None and now - known.at < KNOWN_FOR and meant(name, known.records):
             return known.records
         station = await self._home.station()
         tasks = await station.keeper.ask(lambda: known_tasks(station.store))
-        # The first of a name is the one to submit to: those with workers, and newer ones, lead.
+        # Submit to the first of a name: tasks with workers, and newer ones, come first.
         records = {one.record.name: one.record for one in reversed(tasks)}
         self._known = KnownTasks(records, now)
         self._tasks.clear()
@@ -194,7 +194,7 @@ class NamedTasks:
         station = await self._home.station()
         row = await station.keeper.ask(lambda: pool_named(station.store, pool))
         if row is not None:
-            # As the store has it: this app may not declare the pool.
+            # Settings from the store: this app may not declare the pool.
             spec = row.spec
             config = PoolConfig(pool, queue=spec.queue, backpressure=spec.backpressure)
             task._stored = config, spec.slots
@@ -224,7 +224,7 @@ class NamedTasks:
 
 @explain_misuse
 class SubmitByName:
-    """What an app offers to processes that do not import the code of its tasks."""
+    """The methods of an app for processes that do not import the code of its tasks."""
 
     _named: NamedTasks
     _blocking: Blocking
@@ -250,8 +250,8 @@ class SubmitByName:
     async def find_task(self, name: str, *, pool: str | None = None) -> NamedTask:
         """Return a task by its name, to submit it under other options, to run it or to map it.
 
-        One that neither this app nor any worker has is a UsageError, unless `pool` says where to
-        submit it; its arguments are then given by name, and checked by the worker alone.
+        One that neither this app nor any worker has raises UsageError, unless `pool` gives the pool
+        to submit it to; its arguments are then given by name, and checked by the worker alone.
         """
         return await self._named.find(name, pool)
 
@@ -309,7 +309,7 @@ _VARIABLE = (Parameter.VAR_POSITIONAL.name, Parameter.VAR_KEYWORD.name)
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as JSON has them; what JSON cannot write is left to the codec."""
+    """Return arguments as JSON values; values that JSON cannot write are left to the codec."""
     with suppress(Exception):
         found: dict[str, Any] = msgspec.json.decode(JSON.write(values))
         return found

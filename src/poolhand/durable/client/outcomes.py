@@ -1,4 +1,4 @@
-"""Watches: who waits for what to become of a stored job."""
+"""Job watchers: wait until a stored job reaches a state, such as its end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from poolhand.contract import Stored
 from poolhand.durable.connection.store_thread import CallResult, StoreThread
 from poolhand.rules.job import Job
 
-POLL = 1.0  # hints may be lost; what is true is asked for this often
+POLL = 1.0  # seconds: signals may be lost, so the store is polled this often
 MOST_AT_ONCE = 500
-REST = 5.0  # a look at many jobs may take a sixth of the time, no more
+# The pause after a poll, in multiples of its duration: polls take at most a sixth of the time.
+REST = 5.0
 
 
 class KnownJob:
-    """What this process knows of a stored job: what it raised here or, of a closure, returned.
+    """This process's knowledge of a stored job, with the error or closure value produced here.
 
-    `waiting` counts those here who wait for its value; `shared`: several submitters got it. `since`
-    is when it was submitted, if that was here and alone; the record was true `at` that moment.
+    `waiting` counts the waiters for its value in this process; `shared`: several submitters got it.
+    `since` is the time of its submit, if that was here and alone; `at` is when the record was
+    valid.
     """
 
     __slots__ = (
@@ -52,14 +54,14 @@ class KnownJob:
         self.trace = None if error is None else error.__traceback__
 
     def learn(self, job: Job, at: float) -> None:
-        """Note how the job was at a moment, unless more is known: its end, or something later."""
+        """Update the record, unless the known one is the end of the job, or later."""
         later = (at, job.attempts) >= (self.at, self.job.attempts)
         if job.status.terminal or (later and not self.job.status.terminal):
             self.job, self.at = job, at
 
 
 class UnservedCheck(Protocol):
-    """Hears of every look at jobs that are awaited."""
+    """Receives every poll result for awaited jobs."""
 
     def met(self, job: Job, at: float) -> None: ...
 
@@ -67,9 +69,9 @@ class UnservedCheck(Protocol):
 
 
 class JobWatcher:
-    """Looks after jobs until they are as they are waited for; lives on the keeper's loop.
+    """Polls jobs until they reach the state that is waited for; lives on the store thread's loop.
 
-    A hint makes it look, and so does time.
+    It polls on a hint, and periodically.
     """
 
     def __init__(
@@ -92,16 +94,16 @@ class JobWatcher:
     async def until(
         self, id: str, look_in: float = 0.0, waiter: str | None = None
     ) -> Stored | None:
-        """Return the job once it is as it is waited for, None if it is not kept; on any loop.
+        """Return the job once it reaches the state, None if it is not stored; on any loop.
 
-        Without a hint it is looked for in so many seconds. `waiter` is the job that awaits it
-        without a time limit; `waited` is called when there is one.
+        Without a hint it is polled in `look_in` seconds. `waiter` is the job that awaits it without
+        a time limit; `waited` is called when there is one.
         """
         found: Stored | None = await self._keeper.wait(partial(self._wait, id, look_in, waiter))
         return found
 
     def nested(self) -> list[tuple[CallResult, str]]:
-        """Return what jobs await, each with the id of the awaited job."""
+        """Return the waits of jobs, each with the id of the awaited job."""
         return [
             (reply, id)
             for id, replies in self._waiting.items()
@@ -123,12 +125,12 @@ class JobWatcher:
         return id in self._waiting
 
     def tell(self, id: str, stored: Stored | None) -> None:
-        """Answer those who wait for a job of which somebody brings news."""
+        """Answer the waiters for a job whose state is known."""
         for reply in self._waiting.pop(id, ()):
             self._keeper.answer(reply, stored)
 
     def _end(self, error: BaseException) -> None:
-        """Answer those for whom nobody looks any more."""
+        """Fail all waiters: polling has ended."""
         waiting, self._waiting = self._waiting, {}
         for replies in waiting.values():
             for reply in replies:
@@ -143,8 +145,8 @@ class JobWatcher:
             if self.looked is not None:
                 await self.looked()
             self._keeper.well(self.name)
-            # Not again at once, however many hints come: a look costs as much as many wait. Nor
-            # much later: the store may only have been away.
+            # Pause even if more hints come: the cost of a poll grows with the number of waiters. At
+            # most POLL seconds: the poll may have been slow because the store was away.
             await asyncio.sleep(min(POLL, (loop.time() - began) * REST))
 
     async def _hinted(self) -> None:
@@ -171,7 +173,7 @@ class JobWatcher:
                     self.met(stored.job, at)
 
     def _drop_gone(self) -> None:
-        """Forget those who do not wait any more."""
+        """Remove the waiters that do not wait any more."""
         for id, replies in list(self._waiting.items()):
             living = [reply for reply in replies if not reply.future.done()]
             if living:
@@ -181,7 +183,7 @@ class JobWatcher:
 
 
 class Outcomes:
-    """Knows how jobs end: by asking the store, or at once when a worker of this process says so."""
+    """Learns how jobs end: by polling the store, or at once from a worker of this process."""
 
     def __init__(self, keeper: StoreThread) -> None:
         self.watch = JobWatcher("outcomes", keeper, _is_over)
@@ -189,9 +191,9 @@ class Outcomes:
         self._seen: WeakValueDictionary[str, KnownJob] = WeakValueDictionary()
 
     def seen(self, job: Job, at: float) -> KnownJob:
-        """Return what is known of a job, the same to everybody who asks; `job` is as it was then.
+        """Return the KnownJob of a job, one object for all callers; `job` was its record `at` then.
 
-        Moments are monotonic ones: when the store was asked for the record, or was given it.
+        Times are monotonic: when the store was asked for the record, or was given it.
         """
         known = self._seen.get(job.id)
         if known is None:
@@ -201,7 +203,7 @@ class Outcomes:
         return known
 
     def watch_unserved(self, notice: UnservedCheck) -> None:
-        """Have it noticed that awaited jobs wait for a worker in vain."""
+        """Have `notice` report awaited jobs whose pool no worker serves."""
 
         def meet(job: Job, at: float) -> None:
             notice.met(job, at)
@@ -210,15 +212,15 @@ class Outcomes:
         self.watch.met, self.watch.looked = meet, notice.look
 
     def meet(self, job: Job, at: float) -> None:
-        """Note how a job was then that is not over, if anybody here wants to know."""
+        """Update the record of an unfinished job, if a caller in this process holds it."""
         known = self._seen.get(job.id)
         if known is not None:
             known.learn(job, at)
 
     def expect(self, job: Job, value: Any, error: BaseException | None) -> None:
-        """Note what a job of this process is about to end with; on the keeper's loop.
+        """Note the value or error with which a job is about to end; on the store thread.
 
-        Before it is written: whoever sees it over in the store looks here for the rest.
+        Called before the write: a caller that sees the end in the store looks here for the rest.
         """
         known = self._seen.get(job.id)
         if known is not None and job.status.terminal:
@@ -233,7 +235,7 @@ class Outcomes:
             self.watch.tell(job.id, Stored(job))
 
     def retract(self, job: Job) -> None:
-        """Note that what was expected did not come about: the job is somebody else's."""
+        """Drop the expected value and error: the write was refused, as the claim was lost."""
         known = self._seen.get(job.id)
         if known is not None:
             known.end_with(None, None)
@@ -244,5 +246,5 @@ def _is_over(stored: Stored | None) -> bool:
 
 
 def is_in(stored: Stored | None) -> bool:
-    """Tell whether an order is not parked any more: it has its place, or was withdrawn."""
+    """Return whether a submitter is not blocked any more: its job was accepted or withdrawn."""
     return stored is None or not stored.parked

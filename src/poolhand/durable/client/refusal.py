@@ -1,4 +1,4 @@
-"""Refusals of a store, as their submitters get them."""
+"""Translates refusals of a store into the errors that submitters get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.errors import (
 
 
 def refused(refusal: Refusal) -> PoolhandError:
-    """Return what the submitter of a refused batch gets."""
+    """Return the error for the submitter of a refused batch."""
     if refusal.reason == "not_dead":
         return Conflict(
             f"the job to run again in pool {refusal.pool!r} is no dead job: it was run again "
@@ -33,7 +33,7 @@ def refused(refusal: Refusal) -> PoolhandError:
 
 
 def forbidden() -> SessionForbidden:
-    # Without their names: whose it is, is not everybody's business.
+    # Without names: the owner of the session must not leak to other users.
     return SessionForbidden(
         "the session belongs to another user than this one, or to none: it belongs to the user of "
         "its first turn; give that one as user=, or use another session"

@@ -1,4 +1,4 @@
-"""Registration: makes tasks and agents of functions, for an app and for the processes beside it."""
+"""Registration: makes tasks and agents of functions, for an app and for other processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Registration:
     def task(self, fn: Callable[..., Any], pool: str, options: dict[str, Any]) -> Any:
         """Make a task of a function."""
         self._declared.check_use(pool)
-        # Is it a function at all? What its options say of it is checked with them.
+        # Check that it is a function; its options are checked with the task.
         where_to_run(fn, None, None)
         name = options.pop("name", None)
         code = TaskCode(name_of_global(fn) if name is None else name, fn, self._parcels)

@@ -13,7 +13,7 @@ from poolhand.pool.pool import Pool
 from poolhand.pool.ticket import Ticket
 from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy, capacity
 
-UNCAPPED_WINDOW = 1_000  # jobs of one map at a time in a pool without a cap
+UNCAPPED_WINDOW = 1_000  # the most jobs of one map at a time in a pool without a cap
 
 
 class _JobEnded(Exception):
@@ -54,7 +54,7 @@ async def map_stored(
         except BaseException as error:
             raise _JobEnded(error) from None
 
-    # Events of its own: subscribers would see each job twice.
+    # With its own events: otherwise subscribers would see each job twice.
     async with Pool(max_concurrent=limit, events=Events()) as pool:
         try:
             values = await pool.map(one, items, return_exceptions=return_exceptions)

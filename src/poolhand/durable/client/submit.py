@@ -1,4 +1,4 @@
-"""Submitting to a store: from a call to a job that is kept, or a refusal."""
+"""Submits calls to a store: from a call to an accepted job, or a refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poolhand.pool.options import SubmitTerms
 from poolhand.rules.job import Job
 from poolhand.rules.queue.backpressure import Bounded, OnFull, Policy
 
-ACCEPT_WITHIN = 10.5  # a store that takes longer to say yes or no is as good as away
+ACCEPT_WITHIN = 10.5  # seconds; a store that takes longer to answer counts as unavailable
 TOO_SLOW = (
     "the store did not say in time whether it took the job; submit it again with the same "
     "idempotency key, which is safe whether it did or not"
@@ -31,9 +31,9 @@ TOO_SLOW = (
 
 
 class StoreSubmitter:
-    """Brings orders to the store, waits where a pool blocks its submitters, gives out tickets.
+    """Sends job requests to the store, waits where a pool blocks submitters, returns tickets.
 
-    What happens is told to `tell` while anybody listens to the events, which hear it by default.
+    While events have subscribers, events are passed to `tell`, by default `events.emit`.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class StoreSubmitter:
     async def submit(
         self, orders: Sequence[JobRequest], how: SubmitContext
     ) -> list[StoredTicket[Any]]:
-        """Hand orders in, all or none; where submitters are blocked, wait until all are in."""
+        """Submit all requests or none; if the pool blocks submitters, wait for acceptance."""
         try:
             async with asyncio.timeout(ACCEPT_WITHIN):
                 station = await self._opened.station()
                 refuse_within(station, "submit_in(tx, …)")
-                # Known before they are in: they may be over before their tickets are made.
+                # Register before adding: jobs may be over before their tickets are made.
                 at = station.keeper.runtime.monotonic()
                 known = [station.outcomes.seen(order.job, at) for order in orders]
                 answer = await self._add(station, orders, how.waits)
@@ -70,7 +70,7 @@ class StoreSubmitter:
         return self._tickets(station, seen, how)
 
     def accepted(self, answer: Answer) -> tuple[Added, ...]:
-        """Return what was added, or raise what an answer refuses."""
+        """Return the accepted jobs, or raise the error of a refusal."""
         if isinstance(answer, Refusal):
             if self._events.live:
                 code = getattr(refused(answer), "code", "")
@@ -84,7 +84,7 @@ class StoreSubmitter:
     def ticket(
         self, station: StoreConnection, job: Job, at: float, how: SubmitContext
     ) -> StoredTicket[Any]:
-        """Return a ticket for a job that is kept, and that was like that at a moment."""
+        """Return a ticket for a stored job, whose record was read `at` a moment."""
         return self._tickets(station, [station.outcomes.seen(job, at)], how)[0]
 
     def _tickets(
@@ -112,7 +112,8 @@ class StoreSubmitter:
             return await station.keeper.add(JobBatch(tuple(orders)))
         answer = await station.keeper.add(JobBatch(tuple(orders), station.heart.owner.id))
         if isinstance(answer, Refusal) and OnFull.BLOCK_SUBMITTER in answer.policy:
-            # Only one who is not known as an owner is refused there: we have been away for long.
+            # With this policy only unknown owners are refused: our lease expired while we were
+            # away.
             await station.keeper.ask(station.heart.renew)
             answer = await station.keeper.add(JobBatch(tuple(orders), station.heart.owner.id))
         return answer
@@ -124,10 +125,10 @@ class StoreSubmitter:
         added: Sequence[Added],
         how: SubmitContext,
     ) -> list[Job]:
-        """Return the jobs when all have a place; nothing stays behind if they do not get one."""
+        """Return the jobs once all are accepted; withdraw all of them on a timeout or an error."""
         limit = how.policy.wait_timeout if isinstance(how.policy, Bounded) else None
         both = list(zip(orders, added, strict=True))
-        # Their own: what a joined one stands for belongs to another submitter.
+        # Only our own ids: a joined job belongs to another submitter.
         ids = [order.job.id for order in orders]
         parked = [order.job.id for order, one in both if one.entry is Admission.PARKED]
         try:
@@ -144,11 +145,11 @@ class StoreSubmitter:
             raise
 
     async def _has_place(self, station: StoreConnection, order: JobRequest, added: Added) -> Job:
-        """Return the job once its order has a place; whoever shares its key waits with it."""
+        """Return the job once its request is accepted; submitters of the same key wait as well."""
         while added.entry is Admission.PARKED:
             found = await station.parking.until(added.job.id)
             if found is None:
-                # It was that of another submitter, who has given up, or our lease was lost.
+                # The submitter that it joined has given up, or our lease was lost.
                 answer = await self._add(station, [order], True)
                 (added,) = self.accepted(answer)
                 continue
@@ -160,7 +161,7 @@ class StoreSubmitter:
 
 
 def _found(station: StoreConnection, own: KnownJob, job: Job, at: float) -> KnownJob:
-    """Return what is known of the job that an order got: its own, or one of the same key."""
+    """Return the KnownJob that a request got: its own, or that of the same idempotency key."""
     if job.id == own.job.id:
         own.learn(job, at)
         return own
@@ -172,7 +173,7 @@ def _found(station: StoreConnection, own: KnownJob, job: Job, at: float) -> Know
 async def _came_in(
     station: StoreConnection, ids: list[str], orders: Sequence[JobRequest]
 ) -> dict[str, Job] | None:
-    """Take back what is parked; return what came in at the last moment if that is all of it."""
+    """Withdraw blocked jobs; return them if all were accepted at the last moment."""
     store = station.store
     came_in = await store.unpark(ids)
     if len(came_in) == len(ids):
@@ -183,10 +184,10 @@ async def _came_in(
 
 
 class SubmitContext(Struct, frozen=True):
-    """What a submit must know beyond its orders: whose results they are, and the policy.
+    """The context of a submit beyond its requests: the code that reads results, and the policy.
 
-    It `waits` where the policy has submitters wait, or is refused. Without the code of a task its
-    result is read by the `parcels`, as JSON has it.
+    It `waits` where the policy blocks submitters; otherwise it is refused. Without the code of a
+    task, `parcels` reads its result, as JSON values.
     """
 
     code: TaskCode | None

@@ -26,7 +26,7 @@ class SyncTicket(Generic[T]):
     """The handle on one job for code without an event loop; any thread may use it.
 
     `result`, `cancel`, `refresh` and `explain` block their thread. Where an event loop runs they
-    raise UsageError, since the loop would stand still.
+    raise UsageError, since they would block the loop.
     """
 
     __slots__ = ("_ask", "_ticket")
@@ -53,14 +53,14 @@ class SyncTicket(Generic[T]):
         return self._ticket.snapshot()
 
     def refresh(self) -> Job:
-        """Ask the store for the latest and return it."""
+        """Read the job from the store and return it."""
         self._check_no_loop("refresh")
         if not self._ticket.snapshot().status.terminal:
             self._ask(self._ticket.refresh)
         return self._ticket.snapshot()
 
     def explain(self) -> Explanation:
-        """Say why the job waits, and for about how long."""
+        """Explain why the job waits, and for about how long."""
         self._check_no_loop("explain")
         found: Explanation = self._ask(self._ticket.explain)
         return found
@@ -68,23 +68,23 @@ class SyncTicket(Generic[T]):
     def result(self, timeout: Seconds | None = None) -> T:
         """Wait for the value, or raise the error of the job.
 
-        After `timeout` seconds raise TimeoutError, which says why the job is not over, and leave
-        the job be.
+        After `timeout` seconds raise TimeoutError, which says why the job is not over; the job goes
+        on.
         """
         seconds = checked_timeout("result", timeout)
         self._check_no_loop("result")
-        # On this thread: the store's thread does not have the context of the caller.
+        # On this thread: the store thread does not have the context of the caller.
         waiter = stored_job_here()
         try:
             self._ask(lambda: self._ticket.settled_for(waiter, seconds))
         except KeyboardInterrupt:
             self._ticket.caller_left()
             raise
-        # On this thread: reading a value may run code of the user, such as pydantic validators.
+        # On this thread: reading a value may run user code, such as pydantic validators.
         return self._ticket.outcome()
 
     def cancel(self) -> bool:
-        """Cancel the job and wait until it is over; tell whether it ended cancelled."""
+        """Cancel the job and wait until it is over; return whether it ended cancelled."""
         self._check_no_loop("cancel")
         cancelled: bool = self._ask(self._ticket.cancel)
         return cancelled
@@ -98,7 +98,7 @@ class SyncTicket(Generic[T]):
 
 
 def has_loop() -> bool:
-    """Tell whether an event loop runs on this thread."""
+    """Return whether an event loop runs on this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `@app.task(…)` takes beside the pool: the options of every submit of this task."""
+    """The arguments of `@app.task(…)` beside the pool: options of every submit of this task."""
 
     name: str | None
     priority: int
@@ -55,7 +55,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class SubmitDoor(Protocol):
-    """What a task needs of its app."""
+    """The parts of an app that a task uses."""
 
     @property
     def orders(self) -> JobRequests: ...
@@ -75,7 +75,7 @@ class SubmitDoor(Protocol):
 
 @explain_misuse
 class TaskSubmitter(Generic[P, T]):
-    """A task under one set of options; a task is one, and so is what `with_options` returns."""
+    """A task under one set of options; a task is one, and so is the result of `with_options`."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class TaskSubmitter(Generic[P, T]):
         return self._pool
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[T]:
-        """Hand in a call and return its ticket: from then on it is kept, whatever dies."""
+        """Submit a call and return its ticket; from then on the job survives crashes."""
         (ticket,) = await self._door.hand_in([self.order(args, kwargs)], self._how())
         found: Ticket[T] = ticket
         return found
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Submit and wait: the value, or what `ticket.result()` raises."""
+        """Submit and wait; return the value, or raise the error that `ticket.result()` raises."""
         return await (await self.submit(*args, **kwargs))
 
     @overload
@@ -130,11 +130,11 @@ class TaskSubmitter(Generic[P, T]):
     async def map(
         self, items: Iterable[Any] | AsyncIterable[Any], *, return_exceptions: bool = False
     ) -> list[Any]:
-        """Submit a call per item, each with that one argument; values in the order of items.
+        """Submit a call per item, with the item as argument; return values in the order of items.
 
         A bounded number of jobs is in the pool at a time, so `items` may be endless or slow. The
         first failure ends it: no further item is taken, its jobs that wait or run are cancelled,
-        then the error is raised. With `return_exceptions` errors stand among the values.
+        then the error is raised. With `return_exceptions` errors are returned among the values.
         """
         options, config = self._terms().options, self._config()
         self._check_waits("map")
@@ -151,9 +151,9 @@ class TaskSubmitter(Generic[P, T]):
         )
 
     async def submit_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Ticket[T]]:
-        """Hand in many calls at once, each a tuple of arguments; all are taken, or none.
+        """Submit many calls at once, each a tuple of arguments; all are accepted, or none.
 
-        At most 50,000. Where the pool blocks its submitters, those without a place wait for one.
+        At most 50,000. If the pool blocks submitters, this call waits until all are accepted.
         """
         self._check_waits("submit_many")
         code = self._code
@@ -163,7 +163,7 @@ class TaskSubmitter(Generic[P, T]):
         return tickets
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncTicket[T]:
-        """Hand in a call from code without an event loop, and block until it is kept.
+        """Submit a call from code without an event loop, and block until it is stored.
 
         The ticket's `result()` and `cancel()` block as well.
         """
@@ -175,10 +175,10 @@ class TaskSubmitter(Generic[P, T]):
     async def submit_in(
         self, transaction: Transaction | UserConnection, /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
-        """Hand in a call that is taken if the transaction commits; return the id of its job.
+        """Submit a call that is accepted if the transaction commits; return the id of its job.
 
-        It is one of `app.transaction()`, or, over PostgreSQL, the one that is open on a connection
-        of asyncpg. The job then comes in right after the commit.
+        The transaction is one of `app.transaction()`, or, over PostgreSQL, the one that is open on
+        a connection of asyncpg. The job then enters its pool right after the commit.
         """
         self._check_waits("submit_in")
         if isinstance(transaction, Transaction):
@@ -222,7 +222,7 @@ class TaskSubmitter(Generic[P, T]):
         """
         changes = chosen(locals())
         view = self._view({**self._changes, **changes})
-        # Told here, not at the submit: bad options are the fault of this line.
+        # Check here, not at the submit, so that the error points to this line.
         view.check()
         return view
 
@@ -238,7 +238,7 @@ class TaskSubmitter(Generic[P, T]):
             )
 
     def _check_waits(self, verb: str) -> None:
-        """Raise if what a busy session does to one turn would have to be decided for many."""
+        """Raise for an `on_busy` other than "enqueue", which works for single turns only."""
         on_busy = self._terms().options.on_busy
         if on_busy != "enqueue":
             raise UsageError(f"{verb}: on_busy={on_busy!r} goes with submit, one turn at a time")
@@ -249,7 +249,7 @@ class TaskSubmitter(Generic[P, T]):
             raise no_attribute(self, name, OTHER_VERBS.get(name))
 
     def check(self) -> None:
-        """Raise what is wrong with the options, as far as it can be known now."""
+        """Raise if the options are invalid, as far as that can be known now."""
         self._terms()
 
     def usual_options(self) -> Options:
@@ -257,7 +257,7 @@ class TaskSubmitter(Generic[P, T]):
         return self._terms().options
 
     def order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobRequest:
-        """Return what a store is asked to keep for a call; nothing is handed in."""
+        """Return the job request for a call, without submitting it."""
         code = self._code
         return self._door.orders.make(TaskCall(code.name, args, kwargs, code), self._terms())
 
@@ -266,7 +266,7 @@ class TaskSubmitter(Generic[P, T]):
         return SubmitContext(self._code, config.backpressure, terms.options.cancel_with_caller)
 
     def _terms(self) -> SubmitTerms:
-        """Return the terms under the rules of the pool, which may be declared after the task."""
+        """Return the options with those of the pool, which may be declared after the task."""
         config = self._config()
         if self._made is None or self._made[0] is not config:
             options = with_changes(
@@ -293,7 +293,7 @@ class TaskSubmitter(Generic[P, T]):
 
 
 class Task(TaskSubmitter[P, T], Generic[P, R, T]):
-    """A registered function. Called, it just runs; submitted, it is a job that is kept."""
+    """A registered function. Calling it runs it directly; submitting it stores a job."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class Task(TaskSubmitter[P, T], Generic[P, R, T]):
         self.__wrapped__ = fn
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make the call here and now, as if it were no task."""
+        """Run the function here and now, without a job."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -321,7 +321,7 @@ class Task(TaskSubmitter[P, T], Generic[P, R, T]):
 
 BY_DECORATOR = Origin("@app.task", ("pool", "name"))
 
-# A crash or a hiccup of a provider is no reason to lose a job; a pool may say otherwise.
+# Retry by default: a crash or a provider's hiccup should not lose a job. A pool may override it.
 USUAL_RETRY = Retry()
 
 
@@ -334,7 +334,7 @@ def _defaults(config: PoolConfig) -> Options:
     )
 
 
-# How other task queues call it.
+# The names in other task queues.
 OTHER_VERBS = {
     "apply_async": "write task.submit(…), or task.with_options(…).submit(…)",
     "apply": "write task.run(…)",
@@ -343,14 +343,14 @@ OTHER_VERBS = {
     "send": "write task.submit(…)",
 }
 
-# All of them are one commit, and nobody else can write to the file until it is done.
+# All calls are one commit, during which no other process can write to the file.
 MOST_CALLS = 50_000
 
 
 def _as_calls(calls: Any) -> list[tuple[Any, ...]]:
     if not isinstance(calls, Iterable):
         raise UsageError(f"submit_many({shown(calls)}) is not allowed; give {_CALLS}")
-    # One more than allowed is enough to know: there may be no end of them.
+    # One more than allowed suffices to know: the iterable may be endless.
     found = list(islice(calls, MOST_CALLS + 1))
     if len(found) > MOST_CALLS:
         raise UsageError(

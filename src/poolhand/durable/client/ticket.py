@@ -37,18 +37,19 @@ from poolhand.rules.validation import is_whole, shown
 
 T = TypeVar("T")
 
-# Its worker needs the store more than we do; what comes in between is told by a hint.
+# Wait a moment before the first poll: the worker needs the store more, and a hint cuts the wait
+# short.
 JUST_IN = 0.02
 
 
 class OpenStore(Protocol):
-    """Who can say where the store is kept, once it is open."""
+    """Opens the store if needed and returns the store connection."""
 
     async def station(self) -> StoreConnection: ...
 
 
 class StoredTicket(Ticket[T]):
-    """The handle on a job that a store keeps; it may run in any process, and outlive this one."""
+    """The handle on a stored job, which may run in any process and outlive this one."""
 
     __slots__ = ("_cancels", "_code", "_keeper", "_opened", "_parcels", "_seen")
 
@@ -76,7 +77,7 @@ class StoredTicket(Ticket[T]):
     def as_of(self) -> datetime | None:
         seen, runtime = self._seen, self._keeper.runtime
         if seen.job.status.terminal:
-            # Nothing can happen to it any more.
+            # A job that is over does not change any more.
             return None
         return runtime.wall() - timedelta(seconds=runtime.monotonic() - seen.at)
 
@@ -87,7 +88,7 @@ class StoredTicket(Ticket[T]):
         try:
             return replace(job, result=self._result(job))
         except PoolhandError:
-            # Whoever asks for the value is told why it cannot be read.
+            # Asking for the value raises why it cannot be read.
             return job
 
     async def refresh(self) -> Job:
@@ -140,7 +141,7 @@ class StoredTicket(Ticket[T]):
             value: T = self._result(seen.job)
             return value
         if seen.error is not None:
-            # As it was: raised to several callers, it would collect the frames of all of them.
+            # With its own traceback: raised to several callers, it would collect the frames of all.
             raise BaseException.with_traceback(seen.error, seen.trace)
         raise _error(seen.job)
 
@@ -153,7 +154,7 @@ class StoredTicket(Ticket[T]):
     async def settled_for(self, waiter: str | None, seconds: float | None) -> None:
         """Wait as `settled_within` does; without a limit it is the wait of the job `waiter`.
 
-        For the keeper, where the context is not that of the caller.
+        For the store thread, where the context is not that of the caller.
         """
         if seconds is None:
             await self._settled_for(waiter)
@@ -181,7 +182,7 @@ class StoredTicket(Ticket[T]):
         seen.learn(found.job, seen.at)
 
     def _look_in(self, station: StoreConnection) -> float:
-        """Return when a look may be worth it: a job that has just come in is hardly over."""
+        """Return the delay of the first poll: a job just submitted is hardly over."""
         age = station.keeper.runtime.monotonic() - self._seen.since
         return JUST_IN if age < JUST_IN else 0.0
 
@@ -194,7 +195,7 @@ class StoredTicket(Ticket[T]):
         return code.unpack_result(job.result, bound_result(job) if code.signs else b"")
 
     def _result_elsewhere(self, job: Job) -> Any:
-        """Return what a closure returned, or a task that this app does not have: as JSON has it."""
+        """Return the JSON value of a closure, or of a task that this app does not have."""
         try:
             return unpack_returned(job)
         except Undecodable:
@@ -221,7 +222,7 @@ _KINDS: dict[str, Callable[..., JobError]] = {
 
 
 def _error(job: Job) -> BaseException:
-    """Return what the callers of a job get that ended without a value somewhere else."""
+    """Return the error for callers of a job that ended without a value in another process."""
     if job.status is not Status.FAILED:
         error = error_of(job, None)
         assert error is not None

@@ -1,4 +1,4 @@
-"""Transactions: jobs that are taken together with the user's own writes, or not at all."""
+"""Transactions: jobs that are accepted together with the user's own writes, or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poolhand.durable.client.refusal import refused
 from poolhand.durable.connection.connection import StoreConnection
 from poolhand.errors import UsageError
 
-# The transaction that is open around the code that runs, also after it is over.
+# The innermost transaction opened around the running code, possibly already over.
 _around: ContextVar[Transaction | None] = ContextVar("poolhand_transaction", default=None)
 
 
@@ -28,9 +28,9 @@ class UserConnection(Protocol):
 
 
 class Transaction:
-    """Writes of the user in the store's own file, and jobs that go with them.
+    """Writes of the user in the store's own file, and the jobs submitted with them.
 
-    Keep it short: while it is open nobody else can write to the file.
+    Keep it short: while it is open, no other process can write to the file.
     """
 
     def __init__(self, station: StoreConnection, kept: StoreTransaction) -> None:
@@ -44,7 +44,7 @@ class Transaction:
         return await self.station.keeper.ask(lambda: self.kept.execute(sql, parameters))
 
     async def add(self, order: JobRequest) -> str:
-        """Take an order in if the transaction commits; return the id of its job."""
+        """Accept a job if the transaction commits; return its id."""
         batch = JobBatch((order,))
         answer = await self.station.keeper.ask(lambda: self.kept.add(batch))
         if isinstance(answer, Refusal):
@@ -54,7 +54,7 @@ class Transaction:
 
 @asynccontextmanager
 async def transaction(station: StoreConnection) -> AsyncIterator[Transaction]:
-    """Open a transaction; leaving the block commits it, an exception takes everything back."""
+    """Open a transaction; leaving the block commits it, an exception rolls it back."""
     refuse_within(station, "the transaction that is open")
     ask = station.keeper.ask
     opened = Transaction(station, await _begun(station))
@@ -71,11 +71,11 @@ async def transaction(station: StoreConnection) -> AsyncIterator[Transaction]:
 
 
 def refuse_within(station: StoreConnection, instead: str) -> None:
-    """Raise where the caller is inside a transaction: to write beside it is to wait for itself."""
+    """Raise if the caller is inside a transaction: a separate write would deadlock with it."""
     around = _around.get()
     if around is None or around.over or around.station is not station:
         return
-    # Tasks that were started inside go their own way, and may wait.
+    # Tasks started inside run on their own, and may wait.
     if around.task is asyncio.current_task():
         raise UsageError(
             f"a transaction on this store is open here, and this would wait for its end; use "
@@ -84,7 +84,7 @@ def refuse_within(station: StoreConnection, instead: str) -> None:
 
 
 async def _begun(station: StoreConnection) -> StoreTransaction:
-    """Begin, or leave nothing begun: an open transaction keeps everybody else from writing."""
+    """Begin a transaction; if cancelled, roll it back, as it would block all other writers."""
     beginning = asyncio.ensure_future(station.keeper.ask(station.store.begin))
     try:
         return await asyncio.shield(beginning)

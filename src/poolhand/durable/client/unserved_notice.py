@@ -1,4 +1,4 @@
-"""A notice for jobs that are awaited in vain: no worker serves their pool."""
+"""A notice for awaited jobs that cannot start: no worker serves their pool."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.observe.failures import warn
 from poolhand.rules.job import Job, Status
 
-AFTER = 10.0  # seconds that a job is awaited
-SEEN_LAST = 5.0  # seconds after which a job that is not seen any more is over
+AFTER = 10.0  # seconds that a job is awaited before the notice
+SEEN_LAST = 5.0  # seconds after which a job that polls no longer return counts as over
 HOW = (
     "(`async with app.worker():` in this program or, unless the store is memory://, "
     "`poolhand work module:app`)"
@@ -18,7 +18,7 @@ HOW = (
 
 
 class _Candidate(Struct):
-    """A queued job that is awaited: the one of its pool that is watched."""
+    """The awaited queued job of a pool that is watched."""
 
     id: str
     since: float
@@ -28,8 +28,8 @@ class _Candidate(Struct):
 class UnservedNotice:
     """Logs once for each pool that an awaited job waits for a worker that does not exist.
 
-    It lives on the looks that are taken at awaited jobs anyway, on the keeper's loop: it costs no
-    timer, and asks the store only when a job has waited long.
+    It uses the polls for awaited jobs, on the store thread's loop: it needs no timer, and queries
+    the store only when a job has waited long.
     """
 
     def __init__(self, keeper: StoreThread) -> None:
@@ -38,7 +38,7 @@ class UnservedNotice:
         self._logged: set[str] = set()
 
     def met(self, job: Job, at: float) -> None:
-        """Note how a job that is awaited was at a moment."""
+        """Note the state of an awaited job at a moment."""
         if job.pool in self._logged:
             return
         one = self._candidates.get(job.pool)
@@ -51,7 +51,7 @@ class UnservedNotice:
             one.seen_at = at
 
     async def look(self) -> None:
-        """Log what has waited long enough and has no worker."""
+        """Log the pools whose job has waited long enough without a worker."""
         for pool, one in list(self._candidates.items()):
             if one.seen_at - one.since < AFTER:
                 continue

@@ -1,4 +1,4 @@
-"""Calls from threads without an event loop, which wait until the store has answered."""
+"""Blocking store calls, for threads without an event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """Asks the store while the calling thread waits; any number of threads may."""
+    """Calls the store while the calling thread waits; safe to use from any number of threads."""
 
     def __init__(self, opened: OpenStore, opening: ConnectionSlot, events: Events) -> None:
         self._opened = opened
@@ -32,7 +32,7 @@ class Blocking:
         try:
             (ticket,) = self.ask(lambda: submissions.submit([order], how))
         finally:
-            # On this thread: subscribers are user code, which the keeper never runs.
+            # Emit on this thread: subscribers are user code, which the store thread never runs.
             for event in heard:
                 self._events.emit(event)
         return self.ticket(ticket)

@@ -1,4 +1,4 @@
-"""The station: all that one process has on one store, beside its submits and its workers."""
+"""This process's connection to one store: lease, reaper, leader election, watchers, workers."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ LEAVE_WITHIN = 2.0
 
 
 class AttachedWorker(Protocol):
-    """A worker of this station."""
+    """A worker that is attached to this store connection."""
 
     @property
     def task(self) -> Task[None] | None:
-        """What claims and writes for it, until all is written."""
+        """The dispatcher task that claims and writes for the worker; done when all is written."""
 
     def hint(self) -> None:
-        """Hear that something can be claimed."""
+        """Signal that there may be something to claim."""
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hear what was written."""
+        """Report new claims and written outcomes."""
 
     def dismiss(self) -> None:
-        """Stop, and give back what runs; from any thread."""
+        """Stop, and hand back what runs; from any thread."""
 
     def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
         """Return its slots and what runs there, given which ids each job awaits."""
 
 
 class StoreConnection:
-    """Opens a store on its keeper and keeps it going: leases, outcomes, maintenance."""
+    """Opens a store on its store thread and runs its loops: leases, outcomes, maintenance."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class StoreConnection:
         return self.keeper.events
 
     async def open(self, specs: Mapping[str, PoolSpec]) -> None:
-        """Open the store and begin; on the keeper's loop."""
+        """Open the store and start the loops; on the store thread's loop."""
         await self.store.open()
         await self.declare(specs)
         await self.heart.enroll()
         self.store.subscribe(self._hear)
-        # At once: what an earlier run of this program left behind is to go on.
+        # Reap at once, so that jobs which an earlier run of this program left behind go on.
         await self._reaper.look()
         for name, work in (
             ("heartbeat", self.heart.run),
@@ -112,7 +112,7 @@ class StoreConnection:
             self.keeper.start(name, work)
 
     async def declare(self, specs: Mapping[str, PoolSpec]) -> None:
-        """Have these pools declared, as far as they are not; on the keeper's loop."""
+        """Declare these pools, except those already declared so; on the store thread's loop."""
         changed = [spec for name, spec in specs.items() if self.declared.get(name) != spec]
         rows = await self.store.pools([spec.name for spec in changed]) if changed else []
         before = {row.spec.name: row.spec for row in rows}
@@ -123,9 +123,10 @@ class StoreConnection:
         self.declared = specs
 
     def _warn_of_change(self, old: PoolSpec, new: PoolSpec) -> None:
-        """Log that settings which another process declared are not in force any more."""
+        """Log that settings which another process declared are no longer in force."""
         changes = differences(old, new)
-        # A pool that was only used has these settings, too: nothing declared them.
+        # A pool that was used without a declaration has the default settings, which are not a
+        # change.
         if changes and old != undeclared(old.name):
             some = ", ".join(f"{name} {before} -> {to}" for name, (before, to) in changes.items())
             text = (
@@ -136,11 +137,11 @@ class StoreConnection:
             self.keeper.news.do(partial(warn, text))
 
     async def close(self) -> None:
-        """Let go of everything in good order; from another loop than the keeper's."""
+        """Close everything in order; from another loop than the store thread's."""
         await self.keeper.close(self._leave)
 
     async def _leave(self) -> None:
-        """Give back what still runs, and let others see that nobody is here any more."""
+        """Hand back what still runs, stop the loops, resign as leader and deregister this owner."""
         for worker in list(self.workers):
             worker.dismiss()
         tasks = [worker.task for worker in self.workers if worker.task is not None]
@@ -154,7 +155,7 @@ class StoreConnection:
         await self.store.close()
 
     async def abandon(self) -> None:
-        """Let go of a store that could not be opened; on the keeper's loop."""
+        """Close a store that could not be opened; on the store thread's loop."""
         with suppress(Exception):
             await self.store.close()
         self.keeper.runtime.end_loop(self.keeper.loop)
@@ -169,15 +170,18 @@ class StoreConnection:
         await self.abandon()
 
     def look_for_dead(self) -> None:
-        """Take back at once what the dead held; from any thread."""
+        """Reap dead owners at once; from any thread."""
         self.keeper.do("reaper", self._reaper.look)
 
     async def reap(self) -> None:
-        """Take back what the dead held, and wait for it; from another loop than the keeper's."""
+        """Reap dead owners and wait for it; from another loop than the store thread's."""
         await self.keeper.ask(self._reaper.look)
 
     def say_farewell(self, within: float) -> None:
-        """Have what still runs when this process ends go back uncharged; from another thread."""
+        """Mark a clean exit; from another thread.
+
+        Jobs that still run when this process ends are requeued without a failed attempt.
+        """
         with suppress(StoreError, TimeoutError):
             self.keeper.ask_sync(self.heart.say_farewell, within)
 
@@ -185,7 +189,7 @@ class StoreConnection:
         self.homes.look(leases)
 
     def inherit(self, changes: Sequence[Change], crashed: bool) -> None:
-        """Let a worker tell what became of the jobs of the dead, as if they had ended with it."""
+        """Report jobs of reaped owners through a worker, as if their attempts had ended here."""
         if self.workers and changes:
             done = tuple(SettledClaim(change, failed=crashed) for change in changes)
             self.workers[0].deliver(Delivery((), done))
@@ -217,4 +221,4 @@ class StoreConnection:
             case _ if topic in self.heard:
                 self.heard[topic]()
             case _:
-                pass  # Somebody else's.
+                pass  # A topic that has no subscriber here.

@@ -1,6 +1,6 @@
-"""News from the keeper: told on another thread, as subscribers are user code and may take long.
+"""Relays events of the store thread to subscribers on another thread.
 
-So are the handlers of a log.
+Subscribers and log handlers are user code and may take long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from poolhand.runtime import Runtime
 
 
 class EventRelay:
-    """Emits events in the order they are told, beside the loop that tells them."""
+    """Emits events in the order in which they are added, off the loop that adds them."""
 
     def __init__(self, runtime: Runtime, events: Events) -> None:
         self._runtime = runtime
@@ -29,7 +29,7 @@ class EventRelay:
             self.do(partial(self._events.emit, event))
 
     def do(self, call: Callable[[], None]) -> None:
-        """Make a call that raises nothing, behind what was told before."""
+        """Run a call that raises nothing, after everything added before it."""
         with self._lock:
             self._waiting.append(call)
             if self._at_it:
@@ -38,7 +38,7 @@ class EventRelay:
         try:
             self._runtime.in_thread(self._hand_out, "poolhand-news")
         except RuntimeError:
-            # No thread is to be had: late subscribers are better than none.
+            # No thread can be started: run the calls here, as a delay is better than losing events.
             self._hand_out()
 
     def _hand_out(self) -> None:

@@ -1,4 +1,4 @@
-"""Opening a store once for all who need it, on whatever loop or thread they are."""
+"""Opens a store once per process for all callers, on any loop or thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from poolhand.errors import Unavailable
 from poolhand.rules.queue.pool_spec import PoolSpec
 from poolhand.runtime import check_script
 
-OPEN_WITHIN = 10.5  # how long a thread waits for a store to open
+OPEN_WITHIN = 10.5  # how many seconds a thread waits for a store to open
 
 
 class ConnectionSlot:
-    """Makes the station of this process when it is first needed; a failed try is tried again.
+    """Creates the store connection of this process on first use; retries after a failed attempt.
 
-    A fork gets a station of its own: threads and connections do not survive a fork. For the same
-    reason there is no lock here: a fork may be made while another thread holds it.
+    A fork gets a store connection of its own: threads and connections do not survive a fork. For
+    the same reason there is no lock here: a fork may happen while another thread holds it.
     """
 
     def __init__(self, make: Callable[[], StoreConnection]) -> None:
@@ -32,12 +32,13 @@ class ConnectionSlot:
         self._specs: dict[str, PoolSpec] = {}
 
     def declare(self, spec: PoolSpec) -> None:
-        """Have a pool declared before the next thing is done."""
-        # Another dictionary: somebody may be looking through the old one, and news are seen by it.
+        """Declare a pool before the next call to the store."""
+        # Replace the dictionary: another thread may be iterating over the old one, and `station`
+        # detects new declarations by identity.
         self._specs = {**self._specs, spec.name: spec}
 
     async def redeclare(self, spec: PoolSpec) -> None:
-        """Put other rules of a pool in force at once, or leave those that are."""
+        """Put other settings of a pool in force at once, or keep the current ones on failure."""
         before = self._specs
         self.declare(spec)
         tried = self._specs
@@ -54,7 +55,7 @@ class ConnectionSlot:
 
     @property
     def current(self) -> StoreConnection | None:
-        """The station, if it is open."""
+        """The store connection, if it is open."""
         ready = self._ready
         if ready is None or self._tries.get(os.getpid()) is not ready[0]:
             return None
@@ -80,17 +81,17 @@ class ConnectionSlot:
         return station
 
     async def close(self) -> None:
-        """Close what is open; the next need opens it again."""
+        """Close the store connection, if open; the next use opens it again."""
         opened = self._tries.pop(os.getpid(), None)
         if opened is not None:
             try:
                 station = await _result(opened)
             except Exception:
-                return  # It did not open, which was told to those who wanted it.
+                return  # It did not open; the callers that wanted it got the error.
             await station.close()
 
     def abandon(self) -> None:
-        """Let go of what is open as the death of the process would: nothing more is written."""
+        """Drop the open connection as the death of the process would: nothing more is written."""
         opened = self._tries.pop(os.getpid(), None)
         if opened is not None:
             opened.add_done_callback(_forsake)
@@ -127,14 +128,14 @@ class ConnectionSlot:
         station.keeper.do("open", open_it)
 
     def _fail(self, opened: PlainFuture[StoreConnection], error: BaseException) -> None:
-        # First: whoever hears of it may try again at once.
+        # Delete first: a caller that gets the error may try again at once.
         if self._tries.get(os.getpid()) is opened:
             del self._tries[os.getpid()]
         opened.set_exception(error)
 
 
 async def _result(opened: PlainFuture[StoreConnection]) -> StoreConnection:
-    """Wait for what others may wait for too: whoever leaves takes nothing along."""
+    """Wait for a shared future; cancelling this wait does not cancel the future."""
     reply = CallResult(asyncio.get_running_loop())
     opened.add_done_callback(partial(_pass_on, reply))
     assert isinstance(reply.future, asyncio.Future)
@@ -147,7 +148,7 @@ def _pass_on(reply: CallResult, opened: PlainFuture[StoreConnection]) -> None:
     station = None if error is not None else opened.result()
     assert reply.loop is not None
     with suppress(RuntimeError):
-        # That loop is closed: nobody waits there.
+        # RuntimeError: that loop is closed, so nothing waits there.
         reply.loop.call_soon_threadsafe(reply.give, station, error)
 
 

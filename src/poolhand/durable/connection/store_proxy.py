@@ -1,4 +1,4 @@
-"""A store as seen from outside its keeper."""
+"""A store, as used from outside its store thread."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class StoreProxy:
-    """The store of a station, to be asked from any event loop, as an operator does.
+    """The store of a store connection, callable from any event loop, as an operator does.
 
-    Every verb is that of the wall: it is passed on to the keeper, and its answer brought back.
+    Every method is one of the contract: it runs on the store thread, and its result comes back.
     """
 
     def __init__(self, opened: OpenStore) -> None:
         self._opened = opened
-        self._station: StoreConnection | None = None  # the one that was last asked
+        self._station: StoreConnection | None = None  # the one last used
 
     @property
     def place(self) -> str:
@@ -101,7 +101,7 @@ class StoreProxy:
         return await self._ask(lambda store: store.read(stream, after, limit, kind))
 
     def publish(self, topic: str) -> None:
-        """Give a signal; it is lost if nothing was ever asked here, as then nothing is open."""
+        """Publish a signal; it is lost if no other method has opened the store before."""
         if self._station is not None:
             self._station.keeper.post(self._station.store.publish, topic)
 

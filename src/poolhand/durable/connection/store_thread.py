@@ -1,7 +1,7 @@
-"""The keeper: the thread and event loop where a store lives and user code never runs.
+"""The store thread: the thread and event loop that a store runs on; user code never runs there.
 
-Others reach it through one mailbox. What lies there when the keeper looks is done together, so
-that the submits of many callers share one write.
+Other threads reach it through one mailbox. Everything in the mailbox is processed together, so that
+the submits of many callers share one write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ RESTART_AFTER = 1.0
 
 
 class CallResult:
-    """Where an answer goes: to a future of an event loop, or of a thread that waits.
+    """The result of a call: goes to a future of an event loop, or of a thread that waits.
 
-    `waiter` is the id of the stored job that awaits it, if one does and without a time limit.
+    `waiter` is the id of the stored job that awaits the result without a time limit, if any.
     """
 
     __slots__ = ("dropped", "future", "loop", "task", "waiter")
@@ -48,7 +48,7 @@ class CallResult:
         )
 
     def give(self, value: Any, error: BaseException | None) -> None:
-        """Answer; on the loop of the future."""
+        """Set the result or error; on the loop of the future."""
         if self.future.done():
             return
         if error is None:
@@ -58,9 +58,10 @@ class CallResult:
 
 
 class AddBatch:
-    """A batch on its way in; all but its making happens on the keeper's loop.
+    """A batch to be added; used on the store thread's loop only, apart from its creation.
 
-    One whose submitter has `left` must not stay, parked or not: nobody would ever hear of it.
+    When the submitter has `left`, the jobs of the batch must not stay, blocked or not: no caller
+    would ever learn of them.
     """
 
     __slots__ = ("answer", "batch", "left", "reply")
@@ -73,7 +74,7 @@ class AddBatch:
 
     @property
     def taken(self) -> list[str]:
-        """The ids of the orders that are in, or parked, for this submitter."""
+        """The ids of the jobs of this batch that were accepted or whose submitter is blocked."""
         if self.answer is None or isinstance(self.answer, Refusal):
             return []
         own = {order.job.id for order in self.batch.orders}
@@ -84,9 +85,9 @@ class AddBatch:
 
 
 class StoreThread:
-    """Runs what is asked of it on its own loop and brings the answers back, many at a time.
+    """Runs calls on its own loop and returns their results, many at a time.
 
-    Everybody who asks is answered: from when it is closed on, with an error.
+    Every call gets an answer; once the store thread is closed, that is an error.
     """
 
     def __init__(self, store: Store, runtime: Runtime, events: Events) -> None:
@@ -108,7 +109,7 @@ class StoreThread:
         self._told: dict[str, type[BaseException]] = {}
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Have `call` awaited on the keeper; the answer comes to the loop that runs here."""
+        """Await `call` on the store thread; return its result on the running loop."""
         reply = CallResult(asyncio.get_running_loop())
         self._calls.append((call, reply))
         self._wake()
@@ -117,7 +118,7 @@ class StoreThread:
         return value
 
     def ask_sync(self, call: Callable[[], Awaitable[T]], within: float | None = None) -> T:
-        """Have `call` awaited on the keeper while this thread waits, so many seconds at most."""
+        """Await `call` on the store thread while this thread waits, up to `within` seconds."""
         reply = CallResult(None)
         assert isinstance(reply.future, PlainFuture)
         try:
@@ -125,14 +126,14 @@ class StoreThread:
             self._wake()
             value: T = reply.future.result(within)
         except KeyboardInterrupt:
-            # Nobody waits any more, and it may be waiting for long.
+            # No caller waits any more, and the call might wait for long.
             reply.dropped = True
             self.post(self._drop, reply)
             raise
         return value
 
     async def wait(self, register: Callable[[CallResult], None]) -> Any:
-        """Wait for an answer that somebody on the keeper gives when it is known."""
+        """Wait for a result that code on the store thread sets once it is known."""
         reply = CallResult(asyncio.get_running_loop())
         self._waits.append((register, reply))
         self._wake()
@@ -140,7 +141,7 @@ class StoreThread:
         return await reply.future
 
     async def add(self, batch: JobBatch) -> Answer:
-        """Have a batch added, together with those of others."""
+        """Add a batch, in one write with the batches of other callers."""
         reply = CallResult(asyncio.get_running_loop())
         adding = AddBatch(batch, reply)
         self._adds.append(adding)
@@ -154,7 +155,7 @@ class StoreThread:
         return answer
 
     def do(self, name: str, work: Work) -> None:
-        """Have something done once on the keeper; nobody waits, but a failure is told."""
+        """Run `work` once on the store thread without waiting; a failure is reported."""
         self.post(self._do, name, work)
 
     def _do(self, name: str, work: Work) -> None:
@@ -170,13 +171,13 @@ class StoreThread:
             self.well(name)
 
     def post(self, call: Callable[..., None], *args: Any) -> None:
-        """Have a plain call made on the keeper; nobody waits for it."""
+        """Make a plain call on the store thread without waiting for it."""
         with suppress(RuntimeError):
-            # The loop is closed: there is nobody left who could do it.
+            # RuntimeError: the loop is closed, so the call cannot be made.
             self.loop.call_soon_threadsafe(call, *args)
 
     def answer(self, reply: CallResult, value: Any, error: BaseException | None = None) -> None:
-        """Bring an answer back; on the keeper's loop."""
+        """Return a result to its caller; on the store thread's loop."""
         if reply.loop is None or reply.loop is self.loop:
             reply.give(value, error)
             return
@@ -187,30 +188,30 @@ class StoreThread:
         answers.append((reply, value, error))
 
     def start(self, name: str, work: Work) -> Task[None]:
-        """Do `work` for as long as the keeper lives; when it fails, tell and begin anew."""
+        """Run `work` until the store thread stops; when it fails, report that and restart it."""
         task = self._task(self._supervise(name, work), f"poolhand-{name}")
         self._keep(task)
         return task
 
     def trouble(self, what: str, error: BaseException, is_retried: bool = True) -> None:
-        """Report that something fails, once until it goes well again."""
+        """Report a failure, once until `well` clears it."""
         if self._told.get(what) is not type(error):
             self._told[what] = type(error)
             text = f"{type(error).__name__}: {error}"
             if is_retried and isinstance(error, StoreError):
                 line = f"the store connection fails at {what!r} and goes on trying: {text}"
             else:
-                # One-off work, or a failure that is not one of the connection, such as PoolFull.
+                # One-off work, or an error that is not about the connection, such as PoolFull.
                 line = f"{what}: {error.message if isinstance(error, PoolhandError) else text}"
             self.news.do(partial(warn, line, StoreTrouble, self.events))
             self.news.tell(StoreTrouble("", what, text))
 
     def well(self, what: str) -> None:
-        """Note that something goes as it should again."""
+        """Note that something works again."""
         self._told.pop(what, None)
 
     async def close(self, work: Work) -> None:
-        """Do the last work, then end the loop, even if the caller leaves; from another loop."""
+        """Run the last work, then end the loop, even if cancelled; from another loop."""
         closing = own_task(asyncio.get_running_loop(), self.ask(work), "keeper-close")
         closing.add_done_callback(self._ended)
         await asyncio.shield(closing)
@@ -218,17 +219,18 @@ class StoreThread:
     def _ended(self, closing: Future[None]) -> None:
         self.runtime.end_loop(self.loop)
         if not closing.cancelled():
-            closing.exception()  # Looked at: whoever would have heard it may have left.
+            closing.exception()  # Retrieve it, as the caller may have been cancelled.
 
     async def stop(self) -> None:
-        """End everything that was started here, and refuse what is asked; on the keeper's loop."""
+        """Cancel everything started here and refuse later calls; on the store thread's loop."""
         self.closed = True
         tasks = {one: self._tasks[one] for one in self._tasks if one is not asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for replies in tasks.values():
-            # One that had not begun has ended without a trace; to the others this is nothing new.
+            # A task cancelled before its first step has not answered; for the others this has no
+            # effect.
             for reply in replies:
                 self.answer(reply, None, _closed())
         self._refuse()
@@ -241,19 +243,19 @@ class StoreThread:
                 self._awake = True
                 self.post(self._look)
             except BaseException:
-                # Ctrl-C, in the middle of this: let the next letter wake the keeper.
+                # Ctrl-C during this call: let the next call wake the store thread.
                 self._awake = False
                 raise
-        # Looked at after the letter is in the box, and set before the box is emptied for the last
-        # time: one of the two finds it.
+        # Check after the call is in the mailbox; `closed` is set before the mailbox is emptied for
+        # the last time. So either this check or that emptying finds the call.
         if self.closed or self.loop.is_closed():
             self._refuse()
 
     def _look(self) -> None:
-        # First: what is put in from now on wakes the keeper again.
+        # Clear first: calls added from now on wake the store thread again.
         self._awake = False
         if self.closed:
-            # And nothing is begun: what comes in at this very moment is refused by its sender.
+            # Start nothing: a call added at this very moment is refused by its sender in `_wake`.
             self._refuse()
             return
         adds: list[AddBatch] = []
@@ -272,7 +274,7 @@ class StoreThread:
             register(reply)
 
     def _task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> Task[None]:
-        """Start a task in an empty context: that of the waker may be one of a job, or a request."""
+        """Start a task in an empty context: the waker's may belong to a job or a request."""
         return self.loop.create_task(work, name=name, context=Context())
 
     def _drop(self, reply: CallResult) -> None:
@@ -284,7 +286,7 @@ class StoreThread:
         task.add_done_callback(self._tasks.pop)
 
     def _refuse(self) -> None:
-        """Answer whatever lies in the mailbox of a closed keeper; from any thread."""
+        """Fail every call in the mailbox of a closed store thread; from any thread."""
         with suppress(IndexError):
             while True:
                 _give_up(self._adds.popleft().reply)
@@ -298,7 +300,7 @@ class StoreThread:
             answers = await self.store.add([one.batch for one in adds])
         except BaseException as error:
             if len(adds) > 1 and isinstance(error, Exception) and not isinstance(error, StoreError):
-                # The fault of one of them, for which the others must not pay.
+                # One batch caused it; add them one by one, so that the others do not fail with it.
                 for one in adds:
                     await self._add([one])
                 return
@@ -314,7 +316,7 @@ class StoreThread:
                 self._take_back(one)
 
     def _leave(self, adding: AddBatch) -> None:
-        """Note that nobody waits for a batch any more."""
+        """Note that the submitter does not wait for a batch any more."""
         adding.left = True
         self._take_back(adding)
 
@@ -336,7 +338,7 @@ class StoreThread:
     def _hand_over(self, loop: AbstractEventLoop) -> None:
         answers = self._answers.pop(loop)
         with suppress(RuntimeError):
-            # The loop that asked is closed: nobody waits there.
+            # RuntimeError: the calling loop is closed, so nothing waits there.
             loop.call_soon_threadsafe(_give, answers)
 
     async def _supervise(self, name: str, work: Work) -> None:
@@ -348,7 +350,7 @@ class StoreThread:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                # Not ours: something that was waited for has been cancelled.
+                # This task was not cancelled: something that it awaited was.
                 self.trouble(name, error)
             except Exception as error:
                 self.trouble(name, error)
@@ -356,7 +358,10 @@ class StoreThread:
 
 
 async def give_up(store: Store, ids: list[str], batch: JobBatch) -> None:
-    """Take back what nobody waits for; what came in meanwhile is cancelled unless it has a key."""
+    """Withdraw jobs whose submitter left.
+
+    Of those accepted meanwhile, cancel the ones without an idempotency key.
+    """
     came_in = set(await store.unpark(ids))
     keyless = (one.job.id for one in batch.orders if one.job.idempotency_key is None)
     unwanted = [id for id in keyless if id in came_in]
@@ -369,7 +374,7 @@ def _closed() -> Unavailable:
 
 
 def _told_as(error: BaseException) -> BaseException:
-    """Return an error as those get it who asked: a cancellation was not theirs."""
+    """Translate an error for the caller: a cancellation of the store thread becomes Unavailable."""
     return _closed() if isinstance(error, CancelledError) else error
 
 

@@ -1,7 +1,7 @@
-"""Homes: the processes that closures live in, and whether they still do.
+"""Closure homes: the processes that hold submitted closures, and whether they still run.
 
-A closure can run only where it was submitted. Whoever else claims it sets it aside for that
-process, which claims it from there.
+A closure can run only in the process that submitted it, its home. Any other worker that claims it
+parks it under a cause of that process, which claims it from there.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from poolhand.rules.causes import home_cause, home_of
 from poolhand.runtime import Identity, is_running
 
 WOKEN_BY = "poolhand"
-LOOKS_WITHOUT = 2  # the next look may be on its way already, from before a home came in
+LOOKS_WITHOUT = 2  # the next reading of the leases may have begun before the home enrolled
 MOST_MISSED = 1000
 
 
 class HomeReader(Protocol):
-    """Who holds closures in this process."""
+    """An object that holds closures in this process."""
 
     def holds(self, id: str) -> bool: ...
 
 
-# Those of this process, whichever store they use: ids are unique.
+# All of this process, whichever store they use: ids are unique.
 HOUSEHOLDS: list[HomeReader] = []
 
 
 class ClosureHomes:
-    """Judges whether the process a closure lives in is gone, by what can be seen from here.
+    """Decides whether the home process of a closure is gone, from the leases and local processes.
 
-    Fed on the keeper's loop with every look at the leases, asked by workers on theirs. `cause` is
-    what closures wait for that live here.
+    The store thread's loop updates it with every reading of the leases; workers query it on their
+    loops. `cause` is the cause under which closures of this process are parked.
     """
 
     def __init__(self, here: Identity) -> None:
@@ -43,7 +43,7 @@ class ClosureHomes:
         self._missed: dict[Identity, int] = {}
 
     def look(self, leases: Sequence[Lease]) -> None:
-        """Note who holds leases now."""
+        """Note which owners hold leases now."""
         owners = (lease.owner for lease in leases if not lease.buried)
         self._owners = frozenset((one.host, one.boot, one.pid, one.started) for one in owners)
         for found in self._owners.intersection(list(self._missed)):
@@ -51,23 +51,23 @@ class ClosureHomes:
         self._looks += 1
 
     def hold(self, home: Identity, id: str) -> bool:
-        """Tell whether a closure that is not held by who asks may still run at its home."""
+        """Return whether a closure that the caller does not hold may still run at its home."""
         if home == self._here:
             return any(one.holds(id) for one in list(HOUSEHOLDS))
         return not self.is_gone(home)
 
     def is_gone(self, home: Identity) -> bool:
-        """Tell whether a process will not come back for its closures.
+        """Return whether a process will not come back for its closures.
 
-        One of this host that has only let go of the store may come back to it. Of another host
-        only the leases tell.
+        A process of this host that has only closed the store may open it again. For other hosts
+        only the leases count.
         """
         if is_gone(Owner("", *home), self._here):
             return True
         return home not in self._owners and not self._is_near(home) and self._is_missing(home)
 
     async def recall(self, store: Jobs) -> None:
-        """Wake the closures whose home is gone: whoever claims them next says that."""
+        """Wake the closures whose home is gone; the worker that claims them next fails them."""
         causes = {cause for counts in (await store.causes()).values() for cause in counts}
         for cause in sorted(causes):
             home = home_of(cause)
@@ -75,18 +75,18 @@ class ClosureHomes:
                 await store.wake(cause, WOKEN_BY)
 
     def _is_missing(self, home: Identity) -> bool:
-        """Tell whether looks that began after a home was first asked for did not find it."""
+        """Return whether a home was absent from readings that began after it was first missed."""
         if home not in self._missed and len(self._missed) >= MOST_MISSED:
             self._missed.pop(next(iter(self._missed)), None)
         return self._looks >= self._missed.setdefault(home, self._looks) + LOOKS_WITHOUT
 
     def _is_near(self, home: Identity) -> bool:
-        """Tell whether a process can be looked for from here."""
+        """Return whether the processes of a home's host can be checked from here."""
         return home[0] == self._here[0] and bool(home[1] and self._here[1])
 
 
 def is_gone(owner: Owner, here: Identity) -> bool:
-    """Tell whether an owner was a process of this host that has ended; of others that is False."""
+    """Return whether an owner was a process of this host that has ended; False for other hosts."""
     host, boot, _, _ = here
     if owner.host != host or not (owner.boot and boot):
         return False

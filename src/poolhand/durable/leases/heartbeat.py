@@ -1,4 +1,4 @@
-"""The heartbeat: renews the leases of this process and hears what is lost and wished."""
+"""The heartbeat: renews this process's leases; passes on lost claims and cancel requests."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from poolhand.durable.catalogue import PUBLISH_EVERY, PublishedTasks
 from poolhand.durable.connection.store_thread import StoreThread
 from poolhand.errors import StoreError
 
-LEASE = 30.0  # unrenewed for so long, as seen by another, a lease is dead
+# Seconds without a renewal, as measured by another process, after which a lease expires.
+LEASE = 30.0
 RENEW_EVERY = 5.0
-GIVE_UP_AFTER = 20.0  # unrenewed for so long, the jobs are stopped: others may soon run them
+# Seconds without a renewal after which jobs are stopped: others may soon run them.
+GIVE_UP_AFTER = 20.0
 RETRY_EVERY = 1.0
-FAREWELL = "farewell/"  # of owners that end in good order under code that does not
+FAREWELL = "farewell/"  # marks the clean exit of an owner whose code may still run
 KEEP_FAREWELL = 3600.0
 
 
-# The owners that this process is, one for each store it has open. Another one that bears the name
-# of this process belongs to a store that was let go of without a word.
+# The owners of this process, one for each store it has open. Another owner with the identity of
+# this process belongs to a store connection that was dropped without deregistering.
 OWNERS: set[str] = set()
 
 
 class ClaimHolder(Protocol):
-    """Who runs jobs under the leases of this process."""
+    """An object that runs jobs under the leases of this process."""
 
     def tokens(self) -> Sequence[int]: ...
 
     def pools(self) -> tuple[str, ...] | None:
-        """Return those whose jobs it runs, None for any."""
+        """Return the names of the pools it serves, None for all."""
 
     @property
     def catalogue(self) -> PublishedTasks | None:
         """The tasks it has, if it publishes them."""
 
     def lose(self, tokens: Sequence[int]) -> None:
-        """Stop what is not ours any more."""
+        """Stop the jobs whose claims are lost."""
 
     def give_up(self) -> None:
-        """Stop everything and give it back, as it may soon not be ours any more."""
+        """Stop everything and hand it back, as the lease may soon expire."""
 
     def cancel(self, tokens: Sequence[int]) -> None:
-        """Stop what somebody wants to be over."""
+        """Stop the jobs for which cancellation was requested."""
 
 
 class Heartbeat:
-    """Holds the one owner that this process is; lives on the keeper's loop."""
+    """Holds the one owner that stands for this process; lives on the store thread's loop."""
 
     def __init__(self, keeper: StoreThread) -> None:
         self._keeper = keeper
@@ -63,14 +65,14 @@ class Heartbeat:
 
     @property
     def steady(self) -> bool:
-        """Whether leases are renewed as they should, so that new ones may be taken."""
+        """Whether leases are renewed in time, so that new claims may be made."""
         return self._now() - self._renewed_at < GIVE_UP_AFTER
 
     def hint(self) -> None:
         self._wish.set()
 
     def join(self, holder: ClaimHolder) -> None:
-        """Renew the leases of a worker; everybody may know that this process works."""
+        """Renew the leases of a worker, and publish that this process works."""
         self.holders.append(holder)
         self.hint()
 
@@ -79,7 +81,7 @@ class Heartbeat:
         self.hint()
 
     async def enroll(self) -> None:
-        """Make this process known as an owner."""
+        """Register this process as an owner."""
         owner = self._described()
         await self._keeper.store.enroll(owner)
         self._enrolled = owner
@@ -87,7 +89,7 @@ class Heartbeat:
         await self._publish()
 
     async def leave(self) -> None:
-        """Be forgotten, unless code still runs under a lease: that stays until it is dead."""
+        """Deregister this owner unless it still holds claims."""
         store, me = self._keeper.store, self.owner.id
         for lease in await store.leases():
             if lease.owner.id == me and not lease.holds:
@@ -95,9 +97,10 @@ class Heartbeat:
                 OWNERS.discard(me)
 
     async def say_farewell(self) -> None:
-        """Have what still runs when this process ends go back as if it had not begun.
+        """Mark a clean exit: jobs that still run at process end are requeued as if not started.
 
-        Only then: nobody else may run it while its code does.
+        They are requeued only after the process has ended: no other worker may run a job while its
+        code still runs.
         """
         await self._keeper.store.put([Put(f"{FAREWELL}{self.owner.id}", b"", None, KEEP_FAREWELL)])
 
@@ -114,7 +117,7 @@ class Heartbeat:
                 self._keeper.trouble("heartbeat", error)
 
     async def guard(self) -> None:
-        """Have everything stopped when renewing fails for long, or does not even come back."""
+        """Have everything stopped when renewing fails for long, or does not return."""
         while True:
             left = self._renewed_at + GIVE_UP_AFTER - self._now()
             if left <= 0:
@@ -131,13 +134,13 @@ class Heartbeat:
         self._wish.clear()
 
     async def renew(self) -> None:
-        """Renew all leases of this process, and pass on what is heard."""
+        """Renew all leases of this process; pass on lost claims and cancel requests."""
         began, me = self._now(), self.owner.id
         tokens = [token for holder in self.holders for token in holder.tokens()]
         news = await self._keeper.store.extend(me, tokens)
-        # Others may renew at the same time: only the first to hear it makes a new owner.
+        # Several renewals may run at once: only the first to see the expiry makes a new owner.
         if not news.alive and self.owner.id == me:
-            # Buried while we were away: whatever ran is somebody else's by now.
+            # The owner expired in the meantime: another worker owns whatever ran here.
             OWNERS.discard(self.owner.id)
             self.owner = self._new_owner()
             await self.enroll()
@@ -158,7 +161,7 @@ class Heartbeat:
         return replace(self.owner, works=bool(self.holders), pools=pools, catalogue=catalogue)
 
     async def _publish(self) -> None:
-        """Write down which tasks are here; again after a while, as nothing is kept for ever."""
+        """Publish the tasks of this process; repeated now and then, as documents expire."""
         at = self._keeper.runtime.wall()
         for catalogue in self._catalogues():
             await self._keeper.store.put([catalogue.document(at)])

@@ -1,12 +1,12 @@
-"""Nested waits: stored jobs that await stored jobs, seen over all processes of a store.
+"""Nested waits: stored jobs that await stored jobs, over all processes of a store.
 
-While a job of this process awaits another one, the process writes down what runs in its workers and
-who awaits whom. Every process that has such waits looks at what all have written. A wait that can
-never end gets Deadlock from the process it is in: the youngest first, and only when two looks some
-seconds apart have found it so and everybody has written anew in between.
+While a job of this process awaits another one, the process writes a document with what runs in its
+workers and which job awaits which. Every process with such waits reads the documents of all. A wait
+that can never end gets Deadlock from the process it is in: the youngest first, and only when two
+checks some seconds apart found it so and every process wrote anew in between.
 
-A child, in which a job runs apart, writes down its waits as well and signals it: the process whose
-worker has the job then writes down its slots, which are held by jobs that wait.
+A child process that runs a job writes its waits as well and publishes a signal: the process whose
+worker has the job then writes its slots, which are held by jobs that wait.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from poolhand.rules.job import WAITING, Job, Status
 from poolhand.rules.values.escape import safe
 from poolhand.rules.waits.nested_waits import ProcessWaits, Scene, WorkerSlots, never_going_on
 
-TOPIC = "nested"  # the signal that a child has written down waits
-NESTED = "nested/"  # what each process has written down, by the id of its owner
-KEEP = 20.0  # seconds that it stays without being written again
+TOPIC = "nested"  # the signal that a child has written waits
+NESTED = "nested/"  # the document of each process, by the id of its owner
+KEEP = 20.0  # seconds until a document expires unless written again
 LOOK_EVERY = 2.0
-LOOKS_APART = 3.5  # seconds between the two looks that decide
+LOOKS_APART = 3.5  # seconds between the two checks that decide
 MOST = 1000
-SHOWN = 5  # waits that an error names
+SHOWN = 5  # the most waits that an error names
 
 Waits = list[tuple[str, str]]
 Written = dict[str, tuple[ProcessWaits, int]]
 
 
 class WaitReader(Protocol):
-    """The verbs of a store that tell who awaits whom."""
+    """The methods of a store needed to find which job awaits which."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
@@ -66,7 +66,7 @@ class WorkerLoad(Protocol):
 
 
 class NestedWaits:
-    """Writes down the waits of this process, and ends those that never would; on the keeper."""
+    """Writes the waits of this process and ends those that never would; on the store thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NestedWaits:
         watch.waited = self._begun.set
 
     def hint(self) -> None:
-        """Look whether a job of this process waits in a child."""
+        """Check whether a job of this process waits in a child."""
         if self._workers:
             self._begun.set()
 
@@ -100,7 +100,7 @@ class NestedWaits:
             elif await self._has_waits_apart():
                 await self._write({})
             else:
-                # Before the document goes: a wait that begins meanwhile is looked at again.
+                # Clear before the document is deleted: a wait that begins meanwhile sets it again.
                 self._begun.clear()
                 self._suspects.clear()
                 await self._keeper.store.delete(self._key)
@@ -129,7 +129,7 @@ class NestedWaits:
             store.publish(TOPIC)
 
     async def _has_waits_apart(self) -> bool:
-        """Tell whether a job of the workers here waits in a child, which has written it down."""
+        """Return whether a job of the workers here waits in a child, which has written its wait."""
         running = self._waits({}).running()
         if not running:
             return False
@@ -138,7 +138,7 @@ class NestedWaits:
         return any(waiter in running for waits, _ in written.values() for waiter, _ in waits.waits)
 
     async def _look(self) -> None:
-        """Look at the waits of all processes, and end the youngest that can never end, if ours."""
+        """Check the waits of all processes; end the youngest that can never end, if it is ours."""
         store = self._keeper.store
         owners = await _owners(store)
         written = await _written(store, owners)
@@ -162,7 +162,7 @@ class NestedWaits:
     def _end(self, wait: tuple[str, str], waits: str, awaited: Job | None) -> None:
         replies = [reply for reply, id in self._watch.nested() if (reply.waiter, id) == wait]
         if not replies:
-            return  # Another process has it, and sees it too.
+            return  # Another process has this wait, and ends it.
         self._suspects.clear()
         waiter, id = wait
         pool = "" if awaited is None else awaited.pool
@@ -179,7 +179,7 @@ class NestedWaits:
 
 
 def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
-    """Say which job waits for which."""
+    """Return a text that names which job waits for which."""
 
     def named(id: str) -> str:
         return f"{safe(jobs[id].name)} {id}" if id in jobs else id
@@ -190,7 +190,7 @@ def chain(waits: Waits, jobs: Mapping[str, Job]) -> str:
 
 
 async def held_by_waits(store: WaitReader, job: Job) -> str | None:
-    """Say which waits hold all that a waiting job needs to start; None if it can start."""
+    """Return which waits hold all that a waiting job needs to start; None if it can start."""
     owners = await _owners(store)
     written = await _written(store, owners)
     if not written:
@@ -202,7 +202,7 @@ async def held_by_waits(store: WaitReader, job: Job) -> str | None:
 
 
 def holds_session(job: Job) -> bool:
-    """Tell whether a turn has its session: it is through the gate and not over."""
+    """Return whether a turn holds its session: it is through the gate and not over."""
     return job.status in (Status.RUNNING, Status.QUEUED) or (
         job.blocked_on == "key"
         or (job.status is Status.SCHEDULED and (job.attempts > 0 or job.waits_for is not None))
@@ -214,7 +214,7 @@ async def _owners(store: WaitReader) -> list[Owner]:
 
 
 async def _written(store: WaitReader, owners: Sequence[Owner]) -> Written:
-    """Return what live processes have written down, by their owners, with its version."""
+    """Return the documents of live processes with their versions, by owner."""
     living = {owner.id for owner in owners}
     found: Written = {}
     for key in await store.scan(NESTED, limit=MOST):
@@ -244,7 +244,7 @@ async def _scene(
 async def _learn(
     store: WaitReader, ids: Sequence[str], jobs: dict[str, Job], holders: dict[str, tuple[str, ...]]
 ) -> None:
-    """Look jobs up, then those that hold what they wait for, and so on."""
+    """Look jobs up, then the jobs that hold what they wait for, and so on."""
     to_see = list(dict.fromkeys(ids))[:MOST]
     while to_see and len(jobs) < MOST:
         found = await store.get(to_see)
@@ -258,7 +258,7 @@ async def _learn(
 
 
 async def _holders(store: WaitReader, job: Job) -> tuple[str, ...]:
-    """Return those that hold the session or the key that a job waits for; empty: not known."""
+    """Return the jobs that hold the session or key that a job waits for; empty if unknown."""
     session = job.session if job.blocked_on == "session" else None
     key = None if session is not None else job.key
     statuses = (Status.RUNNING, Status.QUEUED, *((*WAITING,) if session is not None else ()))
@@ -275,9 +275,9 @@ async def _holders(store: WaitReader, job: Job) -> tuple[str, ...]:
 async def _open_pools(
     store: WaitReader, rows: Sequence[PoolRow], free: Sequence[Owner]
 ) -> frozenset[str]:
-    """Return the pools that a worker without waits serves, or a farm that can start another one.
+    """Return the pools served by a worker without waits, or by a farm that can start another one.
 
-    A pool that is paused counts as well: what waits there does not wait for slots.
+    A paused pool counts as well: its jobs do not wait for slots.
     """
     growing = [farm for farm in await _farms(store) if _can_grow(farm)]
     names = {row.spec.name: row.paused for row in rows}
@@ -311,7 +311,7 @@ async def _capped(store: WaitReader, rows: Sequence[PoolRow]) -> dict[str, tuple
         if row.paused or row.slots is None or row.running < row.slots:
             continue
         page = await store.find(Filter(pool=row.spec.name, statuses=(Status.RUNNING,)), limit=MOST)
-        # Fewer jobs than places in use: code that does not stop has one, and may stop yet.
+        # With fewer jobs than used places, code that does not stop holds one, and may stop yet.
         if page.after is None and len(page.jobs) >= row.running:
             capped[row.spec.name] = tuple(one.job.id for one in page.jobs)
     return capped

@@ -1,8 +1,8 @@
-"""Maintenance: leases of the dead are taken back, what is due is promoted, what is old forgotten.
+"""Maintenance: reap dead owners, promote due jobs, prune old ones.
 
-Every process does the first: a compare-and-swap in the store makes it safe. The rest is done by
-one at a time, the leader, which also frees sessions that are closed though no job holds them, and
-wakes closures whose process is gone.
+Every process reaps: a compare-and-swap in the store makes that safe. The rest is done by one
+process at a time, the leader, which also frees closed sessions that no job holds, and wakes
+closures whose process is gone.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from poolhand.rules.audit import STREAM
 from poolhand.rules.retention import Keep
 
 LOOK_EVERY = 1.0
-LOOKS_APART = 5.0  # what is longer between two looks was not seen
-LOOK_FIRST = 0.01  # what is due now and cannot move must not make it spin
+LOOKS_APART = 5.0  # a longer gap between two readings does not count as observed time
+LOOK_FIRST = 0.01  # avoids a busy loop on jobs that are due now and cannot move
 LEADER = "leader"
 LEAD_FOR = 15.0
 LEAD_AGAIN = 5.0
-RECALL_EVERY = 15.0  # it counts all jobs that are set aside
+RECALL_EVERY = 15.0  # it counts all jobs that are parked under a cause
 PRUNE_EVERY = 60.0
 PRUNE_AT_ONCE = 1000
 TRIM_AT_ONCE = 10_000
-SWEEPS_APART = 0.05  # so that others get on with their work while much is forgotten
+SWEEPS_APART = 0.05  # lets other work proceed while much is pruned
 
 
 class OnReaped(Protocol):
-    """Those of this process who go on with what the dead have left."""
+    """Receives what the reaper finds."""
 
     def see(self, leases: Sequence[Lease]) -> None:
-        """Hear who holds leases, at every look."""
+        """Receive all leases, at every reading."""
 
     def inherit(self, changes: Sequence[Change], crashed: bool) -> None:
-        """Hear what became of the jobs of the dead, who may have gone in good order."""
+        """Receive the changes to jobs of a dead owner; after a clean exit `crashed` is False."""
 
 
 class Reaper:
-    """Takes back what dead owners held.
+    """Takes back the claims of dead owners.
 
-    A process of this host is dead when it is gone. Any other is when its renewals have stood still
-    for the length of a lease, by our own clock, from when we first saw them so.
+    A process of this host is dead when it has ended. Any other is dead when its renewal counter has
+    not changed for the length of a lease, by our own clock, since we first saw that value.
     """
 
     def __init__(self, keeper: StoreThread, heart: Heartbeat, heirs: OnReaped) -> None:
@@ -69,11 +69,12 @@ class Reaper:
             await self.look()
 
     async def look(self) -> None:
-        """Look at all owners once."""
+        """Read all leases once, and reap the owners that are dead."""
         leases = await self._keeper.store.leases()
         self._heirs.see(leases)
         now = self._now()
-        # While we could not look, nobody could renew: the store was away, or all of us stood still.
+        # While this process could not read, others could not renew either: the store was away, or
+        # all processes were suspended.
         blind = max(0.0, now - self._looked_at - LOOKS_APART)
         self._looked_at = now
         self._seen = {lease.owner.id: self._since(lease, now, blind) for lease in leases}
@@ -83,7 +84,7 @@ class Reaper:
         self._keeper.well("reaper")
 
     def _since(self, lease: Lease, now: float, blind: float) -> tuple[int, float]:
-        """Return the renewal of a lease, and since when it has been seen to stand there."""
+        """Return the renewal counter of a lease, and since when it has had this value."""
         before = self._seen.get(lease.owner.id)
         if before is None or before[0] != lease.renewal:
             return lease.renewal, now
@@ -96,7 +97,7 @@ class Reaper:
         return now - self._seen[owner.id][1] >= LEASE
 
     def _was_ours(self, owner: Owner) -> bool:
-        """Tell whether an owner was one of this very process, which has let go of it."""
+        """Return whether an owner belonged to this very process, which has dropped it."""
         theirs = (owner.host, owner.boot, owner.pid, owner.started)
         return theirs == self._identity and bool(owner.boot) and owner.id not in OWNERS
 
@@ -115,7 +116,7 @@ class Reaper:
                 for claim in claims
             ]
         replaced = await store.replace(changes)
-        # Others may look at the same moment: what they took back is theirs to tell.
+        # Other processes may reap at the same time: each reports only the changes it made.
         made = [one for one, was_made in zip(changes, replaced.made, strict=True) if was_made]
         if made:
             ids = tuple(one.job.id for one in made)
@@ -124,7 +125,7 @@ class Reaper:
 
 
 class Leader:
-    """Promotes and prunes while it leads; whoever leads is written down, for a while at a time."""
+    """Promotes and prunes while it leads; the leader is stored in a document that expires."""
 
     def __init__(
         self, keeper: StoreThread, heart: Heartbeat, homes: ClosureHomes, keep: Keep
@@ -138,7 +139,7 @@ class Leader:
         self._due = asyncio.Event()
 
     def hint(self) -> None:
-        """Hear that something is to be promoted."""
+        """Signal that there may be jobs to promote."""
         self._due.set()
 
     async def run(self) -> None:
@@ -156,21 +157,22 @@ class Leader:
             self._due.clear()
 
     async def resign(self) -> None:
-        """Let another one lead at once."""
+        """Let another process lead at once."""
         store, me = self._keeper.store, self._heart.owner.id.encode()
         found = await store.get_document(LEADER)
         if found is not None and found[0] == me:
             await store.delete(LEADER, found[1])
 
     async def _leads(self) -> bool:
-        """Tell whether this process leads; if the time has come, try to."""
+        """Return whether this process leads; try to become leader when that is due."""
         now = self._now()
         if now >= self._asks_at:
             if await self._write_down():
                 self._leads_until = now + LEAD_FOR
                 self._asks_at = now + LEAD_AGAIN
             else:
-                # Soon again: nothing is promoted between the death of a leader and the next one.
+                # Try again soon: nothing is promoted between the death of a leader and the next
+                # one.
                 self._asks_at = now + LOOK_EVERY
             self._keeper.well("leader")
         return now < self._leads_until
@@ -186,21 +188,21 @@ class Leader:
         return await store.put([Put(LEADER, me, version, LEAD_FOR)]) is not None
 
     async def _recall(self) -> None:
-        """Wake what waits for processes that are gone, if the time has come."""
+        """Wake closures whose process is gone, when that is due."""
         now = self._now()
         if now >= self._recalls_at:
             self._recalls_at = now + RECALL_EVERY
             await self._homes.recall(self._keeper.store)
 
     async def _promote(self) -> float:
-        """Promote what is due; return how long nothing else will be."""
+        """Promote due jobs; return the seconds until the next may be due."""
         promoted = await self._keeper.store.promote()
         if promoted.next_in is None:
             return LOOK_EVERY
         return min(LOOK_EVERY, max(LOOK_FIRST, promoted.next_in))
 
     async def _prune(self) -> bool:
-        """Forget what is old, if the time has come; tell whether more is waiting."""
+        """Prune what is old, when that is due; return whether more is waiting."""
         now = self._now()
         if now < self._prunes_at:
             return False
@@ -217,7 +219,7 @@ class Leader:
 
 
 async def trim_audit(store: Log, before: datetime, most: int | None = None) -> int:
-    """Forget up to a sweep of audit records from before a moment, or too many; return how many."""
+    """Delete up to one sweep of audit records that are too old or too many; return how many."""
     lines = await store.read(STREAM, limit=TRIM_AT_ONCE)
     surplus = 0
     if most is not None and lines:

@@ -1,7 +1,7 @@
-"""Stuck slots: code that runs on though its job is over, written down for other processes.
+"""Stuck slots: code that runs on though its job is over, published for other processes.
 
-A worker writes one document while it has such slots. It counts as long as the process lives that
-wrote it, which its lease tells.
+A worker stores one document while it has such slots. The document is valid while the process that
+wrote it lives, which its lease shows.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class StuckJob(Struct, frozen=True):
 
 
 class WorkerStuck(Struct, frozen=True):
-    """What a worker writes down: how many slots it has, and the jobs whose code holds some."""
+    """The document of a worker: how many slots it has, and the jobs whose code holds some."""
 
     slots: int
     jobs: tuple[StuckJob, ...]
 
 
 class StuckSlots:
-    """The stuck slots of one worker by their tokens; changes are written down.
+    """The stuck slots of one worker by their tokens; changes are stored.
 
     `slots` returns how many slots the worker has.
     """
@@ -98,7 +98,7 @@ class StuckSlots:
         task.add_done_callback(self._tasks.discard)
 
     async def _write(self) -> None:
-        # It only explains: what a store that is away misses is in the log.
+        # The document only serves explanations: if the store is away, the log has the same facts.
         with suppress(StoreError):
             await self._keeper.ask(self._put)
 
@@ -114,7 +114,7 @@ class StuckSlots:
 
 
 class Readable(Protocol):
-    """The verbs of a store that stuck slots are read with."""
+    """The methods of a store needed to read stuck slots."""
 
     async def get_document(self, key: str) -> tuple[bytes, int] | None: ...
 
@@ -122,7 +122,7 @@ class Readable(Protocol):
 
 
 class StuckProcess(Struct, frozen=True):
-    """A living process with stuck slots, of so many that it has in workers with such slots."""
+    """A living process with stuck slots; `slots` counts those of its workers with stuck slots."""
 
     lease: Lease
     slots: int
@@ -130,7 +130,7 @@ class StuckProcess(Struct, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot of it is free: what is stuck counts as held."""
+        """Whether it has no free slot: stuck slots count as held."""
         return self.lease.holds >= self.slots
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ async def stuck_processes(store: Readable, leases: Sequence[Lease]) -> list[Stuc
     for key in await store.scan(PREFIX, limit=MOST):
         owner = key.removeprefix(PREFIX).partition("/")[0]
         document = await store.get_document(key) if owner in living else None
-        # A newer version may write what this one cannot read.
+        # A newer version may write documents that this one cannot read.
         with suppress(msgspec.DecodeError):
             if document is not None:
                 found.setdefault(owner, []).append(

@@ -1,4 +1,4 @@
-"""Draining a durable pool: what can run is finished, the rest stays in its store."""
+"""Drains a durable pool: finishes the jobs that can run, leaves the rest in the store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ASK_WITHIN = 2.0
 
 
 class DurableDrain:
-    """Ends one shift of a pool by a deadline, which may move forward.
+    """Stops the worker of a pool by a deadline, which may become earlier.
 
-    A store that is away is no reason not to stop: what is in it stays there.
+    A store that is away does not prevent stopping: its jobs stay in it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class DurableDrain:
         return max(0.0, self._deadline - self._now())
 
     def hurry(self, timeout: float) -> None:
-        """Move the deadline forward, never back."""
+        """Make the deadline earlier, never later."""
         self._deadline = min(self._deadline, self._now() + timeout)
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(self._deadline)
@@ -53,7 +53,7 @@ class DurableDrain:
             await self._finish()
         report = await self._shift.drain(self.left)
         with suppress(StoreError, TimeoutError):
-            # Nobody will look again; what a worker had to tell is told.
+            # The last look at the store; the worker has reported everything by now.
             async with asyncio.timeout(ASK_WITHIN):
                 lookout = self._lookout
                 lookout.notice(await keeper.ask(lambda: lookout.look_at_all(self._station)))

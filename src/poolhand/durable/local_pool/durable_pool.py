@@ -1,7 +1,7 @@
 """A durable pool: a pool of this process whose jobs are kept in a store.
 
-Registered tasks go on after a crash. A closure cannot be made again from bytes: it is reloaded as
-a failed job that says so.
+Registered tasks go on after a crash. A closure cannot be rebuilt from bytes: after a crash it is
+loaded as a failed job with that reason.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from poolhand.runtime import Runtime
 
 @explain_misuse
 class DurablePool(DurableSubmitter, DurablePoolViews):
-    """`Pool(name, scope=…, scope_id=…)`: what it is given outlives the process.
+    """`Pool(name, scope=…, scope_id=…)`: its jobs outlive the process.
 
-    Made again with the same names, here or elsewhere, it finds what it had. `snapshot`, `stats`,
-    `size` and `health` tell what the store held when it was last asked (`as_of`); `await refresh()`
-    asks it. `dead` tells what this process knows.
+    Created again with the same names, here or elsewhere, it finds its jobs. `snapshot`, `stats`,
+    `size` and `health` return the state of the store when it was last read (`as_of`); `await
+    refresh()` reads it. `dead` returns the dead jobs that this process knows.
     """
 
     make_store: Callable[[str, Runtime], Store]
@@ -99,14 +99,14 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         registry.check_free(self.known_as)
 
     def _configure(self, name: str | None, options: PoolOptions) -> PoolConfig:
-        """Check all options, and whether there can be such a store, before anything is made."""
+        """Check all options, and whether such a store is possible, before anything is created."""
         if options.get("scope") in SHARED and options.get("store") is None:
             options["store"] = self.configured_store()
         config = configure(name, options)
         self._url = config.scope.url(config.name)
         self.make_store(self._url, self.runtime)
         store = config.scope.store
-        # Anybody may see it from here on.
+        # Mask the URL: from here on it is shown to users.
         return replace(config, scope=replace(config.scope, store=store and self.masked(store)))
 
     def __repr__(self) -> str:
@@ -135,7 +135,8 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             raise UsageError(f"pool {self.name!r} was drained; make a new one")
         if self._shift is not None:
             return self
-        # First: of two that start at once under one name, one has opened nothing when it is told.
+        # Register first: of two pools that start at once with one name, the loser has opened
+        # nothing.
         registry.register(self)
         self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._gone = False
@@ -169,7 +170,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         return await self._opening.station()
 
     def holds(self, id: str) -> bool:
-        """Tell whether a closure lives here, and can still run here."""
+        """Return whether this process holds a closure and can still run it."""
         return id in self._executor.closures and not self.is_orphan
 
     async def hand_in(
@@ -190,12 +191,12 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         how = SubmitContext.under(options, code, self._config.backpressure)
         ticket = await self._add(order, how)
         if ticket.status is Status.REJECTED and ticket.id == order.job.id:
-            # No worker will tell of it.
+            # No worker will report it.
             self._lookout.hear(ticket.snapshot())
         return ticket
 
     async def _add(self, order: JobRequest, how: SubmitContext) -> Ticket[Any]:
-        """Bring an order to the store, and expect the end of its job."""
+        """Submit a request to the store, and expect the end of its job."""
         id = order.job.id
         self._expected.add(id)
         try:
@@ -203,10 +204,11 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         except PoolhandError as error:
             if not isinstance(error, StoreError) or isinstance(error, Conflict):
                 self._lookout.forget(id)
-            # Anything else leaves open whether it was taken, and then its closure is needed.
+            # For other errors it is unknown whether the job was accepted, and its closure may be
+            # needed.
             raise
         if ticket.id != id:
-            # It joined a job of the same key, which brings its own call.
+            # It joined a job of the same key, which has its own call.
             self._lookout.forget(id)
         else:
             self._known.submitted += 1
@@ -214,7 +216,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         return ticket
 
     async def drain(self, timeout: Seconds | None = None) -> DrainReport:
-        """Stop within `timeout` seconds: finish what can be finished, keep the rest."""
+        """Stop within `timeout` seconds: finish what can be, leave the rest in the store."""
         seconds = self._config.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(
@@ -243,7 +245,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         try:
             return await self.drain(timeout)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            # Told twice: stop now, and give everything that runs back.
+            # Interrupted while draining: stop now, and hand everything that runs back.
             if self._leaving is not None:
                 self._leaving.hurry(0.0)
             while self._draining is not None and not self._draining.done():
@@ -252,7 +254,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             raise
 
     def abandon(self) -> None:
-        """Let go of what a pool holds whose loop was closed, as if its process had died."""
+        """Release the resources of a pool whose loop was closed, as if its process had died."""
         if self._process == os.getpid():
             self._move_out()
             self._opening.abandon()
@@ -314,7 +316,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
     ) -> tuple[TaskCall, TaskCode | None]:
         if isinstance(fn, Task):
             code = fn.code
-            # Another one may bear the same name: what runs is what was handed in.
+            # Another task may have the same name: make sure that the submitted one runs.
             self._executor.codes.add(code)
             return TaskCall(code.name, args, kwargs, code), code
         where_to_run(fn, terms.options.run_in, self._config.run_in)
@@ -340,7 +342,7 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
             )
 
     def _set_paused(self, paused: bool) -> None:
-        """Have the pool paused soon, or not any more; what goes wrong is told as an event."""
+        """Pause or resume the pool soon; errors are reported as an event."""
         self._on_shift()
         station, name = self._opening.current, self._config.kept_as
         assert station is not None
@@ -359,14 +361,14 @@ class DurablePool(DurableSubmitter, DurablePoolViews):
         return self._known.report(stuck, self.runtime.monotonic() - began)
 
     async def _wind_up(self) -> int:
-        """End the shift; return how many slots run code that would not stop."""
+        """Drain the worker; return how many slots run code that would not stop."""
         assert self._shift is not None
         if self._leaving is None:
             return (await self._shift.drain(0.0)).stuck
         return (await self._leaving.run((self.id, self._config.kept_as))).stuck
 
     def _move_out(self) -> None:
-        """Let go of all closures, and be seen to."""
+        """Drop all closures, and unregister as their home."""
         self._gone = True
         self._executor.closures.clear()
         if self in HOUSEHOLDS:

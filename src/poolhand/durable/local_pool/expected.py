@@ -1,7 +1,7 @@
-"""What a pool has handed in and whose end it has not heard yet.
+"""The jobs that a pool has submitted and whose end it does not know yet.
 
-A worker of this process tells how a job of its own ended. One that ends while it waits, or in
-another process, has to be looked for.
+A worker of this process reports how its own jobs end. A job that ends while it waits, or in another
+process, has to be polled.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
 
 LOT = 500
-LOOKS_UNHINTED = 10  # hints may be lost; without one, this many looks pass between two rounds
-DOUBT = 60.0  # an order that is not in the store after so long was not taken
+LOOKS_UNHINTED = 10  # signals may be lost; without one, this many looks pass between two rounds
+DOUBT = 60.0  # seconds after which a request that is not in the store counts as not accepted
 
 
 class ExpectedEnd(Struct, frozen=True):
-    """A job that is over; without a record it is not kept, or never was."""
+    """A job that is over; without a record it was pruned or never stored."""
 
     id: str
     job: Job | None
 
 
 class ExpectedJobs:
-    """The ids of such jobs. Looked after on the keeper's loop, all else on that of the pool."""
+    """The ids of such jobs. Polled on the store thread's loop; all else is on that of the pool."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -43,28 +43,28 @@ class ExpectedJobs:
         return id in self._since
 
     def add(self, id: str) -> None:
-        """Expect a job that is on its way into the store."""
+        """Expect a job that is being added to the store."""
         self._since[id] = self._now()
 
     def confirm(self, id: str) -> None:
-        """Note that a job is in the store; it may be over and heard of by now."""
+        """Note that a job is in the store; its end may already have been reported."""
         if id in self._since:
             self._since[id] = -inf
 
     def discard(self, id: str) -> bool:
-        """Expect a job no more; tell whether it was expected."""
+        """Stop expecting a job; return whether it was expected."""
         return self._since.pop(id, None) is not None
 
     def hint(self, topic: str) -> None:
-        """Hear a signal of the store."""
+        """Note a signal of the store."""
         self._hinted = self._hinted or topic == "over"
 
     async def look(
         self, store: JobStore, met: Callable[[Job, float], None] | None = None
     ) -> list[ExpectedEnd]:
-        """Look after the next lot, if there is reason to; return those of it that are over.
+        """Poll the next batch, if that is due; return its jobs that are over.
 
-        `met` hears of the others, and of the moment.
+        `met` gets the others, with the time of the poll.
         """
         if not self._round and self._is_due():
             self._round = list(self._since)
@@ -72,7 +72,7 @@ class ExpectedJobs:
         return await self._look_after(store, lot, met)
 
     async def look_at_all(self, store: JobStore) -> list[ExpectedEnd]:
-        """Look after all of them, for the last time."""
+        """Poll all of them, for the last time."""
         ids = list(self._since)
         gone: list[ExpectedEnd] = []
         for start in range(0, len(ids), LOT):
@@ -80,9 +80,9 @@ class ExpectedJobs:
         return gone
 
     async def are_open(self, store: JobStore) -> bool:
-        """Tell whether any of those that are expected now runs, or could: its time has come.
+        """Return whether any of the jobs expected now runs, or could run now.
 
-        Meant to be asked again and again, for the same ones: each costs one look, or two.
+        Meant for repeated calls, which check the same jobs: each job is read once or twice.
         """
         if self._open is None:
             self._open = list(self._since)
@@ -125,12 +125,12 @@ class ExpectedJobs:
     def _is_over(self, id: str, stored: Stored | None) -> bool:
         if stored is not None:
             return stored.job.status.terminal
-        # What is not there may still be on its way in.
+        # A job that is not in the store may still be on its way there.
         return self._now() - self._since.get(id, -inf) >= DOUBT
 
 
 def _is_open(job: Job) -> bool:
     if job.status is Status.SCHEDULED:
-        # Somebody else has met a closure of ours: only we can run it.
+        # Another worker has parked a closure of this process: only this process can run it.
         return home_of(job.waits_for) is not None
     return not job.status.terminal

@@ -1,4 +1,4 @@
-"""What a process knows of its durable pool without asking."""
+"""The state of a durable pool that a process has without asking the store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from poolhand.rules.queue.pool_spec import undeclared
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED, Status.EXPIRED)
 
 
-Named = tuple[str, datetime, bool]  # the id of a pool, when it was made, whether it drains
-Here = tuple[list[Job], int, dict[str, WorkerHealth]]  # what runs, is stuck and works here
+Named = tuple[str, datetime, bool]  # the id of a pool, when it was created, whether it drains
+# Running jobs, stuck slots and workers of this process.
+Here = tuple[list[Job], int, dict[str, WorkerHealth]]
 
 
 class StoreCounts(Struct, frozen=True):
-    """What the store held of the pool at `as_of`: its row, and how many jobs of each status.
+    """The state of the pool in the store at `as_of`: its row, and how many jobs of each status.
 
-    All of them are counted in one answer of the store: what moves meanwhile is counted once.
+    One query counts them all: a job that changes its status meanwhile is counted once.
     """
 
     row: PoolRow
@@ -59,7 +60,7 @@ class StoreCounts(Struct, frozen=True):
 
 
 class PoolCounts:
-    """What the store last held of the pool, and what this process has done with it.
+    """The last known state of the pool in the store, and the counts of this process.
 
     `heard` counts the ends of jobs that it ran or had submitted.
     """
@@ -81,7 +82,7 @@ class PoolCounts:
         return look.running + look.waiting
 
     def hear(self, job: Job, history: int) -> Iterator[str]:
-        """Note that a job is over; yield the ids of those that are of no use any more."""
+        """Note that a job is over; yield the ids of jobs that are not needed any more."""
         self.heard[job.status] += 1
         if job.status is not Status.FAILED:
             yield job.id
@@ -93,7 +94,7 @@ class PoolCounts:
             yield gone
 
     def report(self, stuck: int, seconds: float) -> DrainReport:
-        """Return what this process did with the pool."""
+        """Return the counts of this process."""
         completed, failed, cancelled, rejected, expired = (self.heard[one] for one in OVER)
         ends = (completed, failed, cancelled, rejected, expired)
         return DrainReport(self.submitted, *ends, stuck, seconds)
@@ -104,7 +105,7 @@ class PoolCounts:
         return PoolStats(look.waiting, look.total, completed, failed, look.running, look.as_of)
 
     def health(self, here: Examined, now: float, state: str, config: PoolConfig) -> PoolHealth:
-        """Examine the pool, given its slots in this process and what these do when idle."""
+        """Return the health of the pool, given its slots in this process and its state."""
         look = self.look
         leaving = [slot.id for slot in here.slots] if state != "idle" else ()
         size = 0 if state == "stopped" else len(here.slots)
@@ -121,7 +122,7 @@ class PoolCounts:
         )
 
     def snapshot(self, config: PoolConfig, named: Named, here: Here) -> PoolSnapshot:
-        """Photograph the pool."""
+        """Return a snapshot of the pool."""
         look = self.look
         id, created_at, draining = named
         running, stuck, workers = here

@@ -1,4 +1,4 @@
-"""The lookout of a durable pool: keeps what its process knows of it true."""
+"""The mirror of a durable pool: keeps the pool's state in this process up to date."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from poolhand.rules.queue.pool_spec import undeclared
 from poolhand.runtime import Runtime
 
 LOOK_EVERY = 0.5
-LOOK_SOON = 0.05  # between two looks of a pool that only this machine has, while things happen
-REST = 5.0  # looks may take a sixth of the time, no more
+# Seconds between two looks at a pool of this machine alone, while there is activity.
+LOOK_SOON = 0.05
+# The pause after a look, in multiples of its duration: looks take at most a sixth of the time.
+REST = 5.0
 MOST_VALUES = 1000
 
 
 class PoolMirror:
-    """Hears from workers and looks into the store; lets go of closures that nobody can need.
+    """Collects reports of workers and polls the store; drops closures that are no longer needed.
 
-    What awaits is for the keeper's loop, all else for that of the pool.
+    Coroutines run on the store thread's loop, everything else on that of the pool.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class PoolMirror:
         self._wake = asyncio.Event()
 
     async def check_ours(self, station: StoreConnection, id: str) -> None:
-        """Raise if the store has another pool by this name."""
+        """Raise if the store has another pool of this name."""
         row = await pool_named(station.store, self._name)
         if row is not None and row.spec.id != id and row.spec != undeclared(self._name):
             raise Conflict(
@@ -67,7 +69,7 @@ class PoolMirror:
             )
 
     async def load(self, station: StoreConnection, loop: AbstractEventLoop) -> None:
-        """Learn what an earlier run left, and look on for a pool on that loop."""
+        """Load the state that an earlier run left, and start polling for a pool on that loop."""
         store, known, history = station.store, self.known, self._history
         if history:
             page = await store.find(Filter(self._name, dead=True), limit=history)
@@ -77,26 +79,26 @@ class PoolMirror:
         station.keeper.start("facts", lambda: self._look_on(station, loop))
 
     async def look(self, station: StoreConnection) -> PoolRow:
-        """Learn how the pool stands: what the store holds of it from now on, or at this moment."""
+        """Read the row and the counts of the pool from the store; return the row."""
         known = self.known
         self._looks += 1
         number, as_of = self._looks, station.keeper.runtime.wall()
         row = await pool_named(station.store, self._name)
         counts = await station.store.count(Filter(self._name))
         if row is not None and number > self._seen:
-            # One that began later may be back earlier, and knows more.
+            # Ignore this result if a look that began later has already returned.
             self._seen, known.look = number, StoreCounts(row, counts, as_of)
         return row or known.look.row
 
     def set_paused(self, paused: bool) -> None:
-        """Note that the pool is about to be paused, or not any more, whatever is seen meanwhile."""
+        """Note that the pool is about to be paused or resumed; looks in flight are ignored."""
         self._seen, look = self._looks, self.known.look
         self.known.look = replace(look, row=replace(look.row, paused=paused))
 
     async def is_busy(self, station: StoreConnection) -> bool:
-        """Tell whether anything is left that could run now.
+        """Return whether anything is left that could run now.
 
-        What others have handed in to a pool that they share is theirs: they go on with it.
+        In a shared pool, jobs of other submitters do not count: other processes go on with them.
         """
         row = await self.look(station)
         if row.paused:
@@ -110,11 +112,11 @@ class PoolMirror:
         return station.homes.cause in causes.get(self._name, ())
 
     async def look_at_all(self, station: StoreConnection) -> list[ExpectedEnd]:
-        """Look for the last time after all jobs whose end is not known."""
+        """Poll all jobs whose end is not known, for the last time."""
         return await self.expected.look_at_all(station.store)
 
     async def find_dead(self, station: StoreConnection, id: str) -> tuple[Job, bytes] | None:
-        """Return a dead job of this pool and what it was ordered with, if it is one."""
+        """Return a dead job of this pool and its call record; None if it is not one."""
         (stored,) = await station.store.get([id])
         brief = await station.store.brief(id)
         if stored is None or brief is None or not stored.dead or stored.job.pool != self._name:
@@ -122,7 +124,7 @@ class PoolMirror:
         return stored.job, brief
 
     def notice(self, gone: Sequence[ExpectedEnd]) -> None:
-        """Note what is over; it is told at the next look, unless a worker has by then."""
+        """Note jobs that are over; report them at the next look, unless a worker has by then."""
         slots = self.known.look.row.slots
         if slots is not None:
             self.resized(slots)
@@ -144,13 +146,13 @@ class PoolMirror:
             self._closures.pop(gone, None)
 
     def keep(self, seen: KnownJob) -> None:
-        """Keep what a closure will return for later submits of its key: it may be no JSON."""
+        """Keep the value of a closure for later submits of its key: it may not be JSON."""
         self._values[seen.job.id] = seen
         if len(self._values) > MOST_VALUES:
             del self._values[next(iter(self._values))]
 
     def forget(self, id: str) -> None:
-        """Expect nothing of a job that is not there."""
+        """Drop everything about a job that does not exist."""
         self.expected.discard(id)
         self._values.pop(id, None)
         self._closures.pop(id, None)
@@ -166,13 +168,14 @@ class PoolMirror:
                 due = began + LOOK_EVERY
                 gone = await self.expected.look(station.store, station.outcomes.meet)
                 with suppress(RuntimeError):
-                    # The loop is closed: the pool is an orphan, and nobody wants to know.
+                    # RuntimeError: the loop is closed and the pool an orphan, so the result is not
+                    # needed.
                     loop.call_soon_threadsafe(self.notice, gone)
             station.keeper.well("facts")
             await asyncio.sleep(max(LOOK_SOON, (now() - began) * REST))
 
     async def _hinted(self, seconds: float) -> None:
-        """Wait for a hint, so long at most."""
+        """Wait for a hint, up to `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -181,17 +184,17 @@ class PoolMirror:
     def _hint(self, topic: str) -> None:
         self.expected.hint(topic)
         if not self._shared:
-            # A server that many processes share is asked no more often for all that they do.
+            # A server shared by many processes is not polled more often because of signals.
             self._wake.set()
 
 
 async def note(
     station: StoreConnection, kind: str, pool: tuple[str, str], detail: str = ""
 ) -> None:
-    """Write to the audit what the user did to a pool, given by its id and name."""
+    """Write an audit record of a user's action on a pool, given by its id and name."""
     record = audit.acted(kind, pool, "user", detail, station.keeper.runtime.wall())
     await station.store.append([LogLine(audit.STREAM, kind, json.encode(record))])
 
 
 def unheard(slots: int) -> None:
-    """Hear nothing: there are no slots that could follow."""
+    """Ignore a resize: there are no slots to adjust."""

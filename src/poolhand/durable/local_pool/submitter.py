@@ -1,4 +1,4 @@
-"""Submitting to a durable pool: the same verbs, with a store behind them."""
+"""Submits to a durable pool: the methods of a pool, with a store behind them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poolhand.rules.validation import shown
 
 
 class DurableSubmitter(Submitter):
-    """Takes work under one set of options and keeps it."""
+    """Submits work with one set of options, as stored jobs."""
 
     _durable = True
 
@@ -32,10 +32,10 @@ class DurableSubmitter(Submitter):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Ticket[Any]:
-        """Keep a call and return its ticket."""
+        """Store a call and return its ticket."""
 
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
-        """Hand in a call and return its ticket: from then on it is kept."""
+        """Submit a call and return its ticket; from then on the job survives crashes."""
         return await self.hand_in(self._terms, fn, args, kwargs)
 
     def submit_nowait(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ticket[Any]:
@@ -50,7 +50,7 @@ class DurableSubmitter(Submitter):
         return await self.hand_in(replace(self._terms, waits=False), fn, args, kwargs)
 
     async def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Submit and wait: the value, or the exception the job raised."""
+        """Submit and wait; return the value, or raise the exception of the job."""
         return await (await self.submit(fn, *args, **kwargs))
 
     async def map(
@@ -60,7 +60,7 @@ class DurableSubmitter(Submitter):
         *,
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """Run `fn(item)` for every item, each as a kept job; values in the order of items.
+        """Run `fn(item)` for every item, each as a stored job; return values in the order of items.
 
         The first failure ends it as in a pool in memory: no further item is taken, its jobs that
         wait or run are cancelled and over, then the error is raised.
@@ -85,7 +85,7 @@ class DurableSubmitter(Submitter):
 
 
 class DurablePoolView(DurableSubmitter):
-    """A durable pool seen through options of its own."""
+    """A durable pool with other submit options."""
 
     def __init__(self, origin: DurableSubmitter, options: Options) -> None:
         self._config = origin._config

@@ -1,4 +1,4 @@
-"""What can be seen of a durable pool: what its store held when it was last asked."""
+"""The views of a durable pool: the state of its store when it was last read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from poolhand.rules.job import Job
 
 
 class DurablePoolViews(Pool):
-    """The views of a pool, from what its process knows; only `refresh` asks the store."""
+    """The views of a pool, from the state in this process; only `refresh` asks the store."""
 
     _closed: bool
     _gone: bool
@@ -29,7 +29,7 @@ class DurablePoolViews(Pool):
     _shift: Worker | None
 
     async def station(self) -> StoreConnection:
-        """Return all that this process has on the store."""
+        """Return this process's store connection."""
         raise NotImplementedError
 
     def stats(self) -> PoolStats:
@@ -69,7 +69,7 @@ class DurablePoolViews(Pool):
         )
 
     def dead(self) -> list[Job]:
-        """Return the jobs that failed for good, as far as this process has met them."""
+        """Return the jobs that failed for good, as far as this process knows them."""
         return list(self._known.dead.values())
 
     def _started(self) -> Worker:

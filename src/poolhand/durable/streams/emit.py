@@ -1,4 +1,4 @@
-"""What a running job tells those who listen: pieces of its answer, and how far it is."""
+"""The functions with which a running job emits events: chunks of its answer, and progress."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _encode = msgspec.json.Encoder(enc_hook=dump_for_json).encode
 
 
 def emit(chunk: Any) -> Awaitable[None]:
-    """Stream a piece of the answer: `await emit(token)`. It is read as what JSON makes of it.
+    """Stream a piece of the answer, as JSON: `await emit(token)`.
 
-    It can be read by `ticket.events()`, from any process, again and again. Awaited, it waits while
-    the store cannot follow; in a thread it does so by itself. Outside of a stored job it does
+    `ticket.events()` reads it, from any process and as often as needed. Awaiting it waits while the
+    store cannot keep up; in a thread the call itself waits. Outside of a stored job it does
     nothing.
     """
     return _tell(StreamKind.CHUNK, chunk, "emit")
 
 
 def progress(message: str = "", /, **details: Any) -> Awaitable[None]:
-    """Tell how far the job is: `await progress("reading", page=3, of=10)`."""
+    """Report the progress of the job: `await progress("reading", page=3, of=10)`."""
     if not isinstance(message, str):
         raise UsageError(f"progress takes a text and named details, not {message!r}")
     return _tell(StreamKind.PROGRESS, {"message": message, **details}, "progress")

@@ -1,4 +1,4 @@
-"""Listening: reads the events of jobs for those who follow them; lives on the keeper's loop."""
+"""The event reader: reads the events of jobs for followers; lives on the store thread's loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.errors import JobLost
 from poolhand.rules.job import Job
 from poolhand.rules.streams import JobEvent, StreamKind, events_of
 
-POLL = 1.0  # hints may be lost; what is true is asked for this often
+POLL = 1.0  # seconds: signals may be lost, so the store is polled this often
 PAGE = 500
 
 
@@ -24,7 +24,7 @@ Told = tuple[Sequence[JobEvent], bool]
 
 
 class LogReader(Protocol):
-    """The verbs of a store that tell what became of a job."""
+    """The methods of a store needed to read the events of a job."""
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]: ...
 
@@ -42,7 +42,7 @@ _read_body = msgspec.json.Decoder(_Body).decode
 
 
 class EventReader:
-    """Wakes those who wait for a job to tell more."""
+    """Yields the events of jobs as they are written."""
 
     def __init__(self, keeper: StoreThread) -> None:
         self._store = keeper.store
@@ -50,12 +50,12 @@ class EventReader:
         self._heard = asyncio.Event()
 
     def hint(self) -> None:
-        """Note that some job has told something, or is over."""
+        """Signal that a job has written events, or is over."""
         self._heard.set()
         self._heard = asyncio.Event()
 
     async def follow(self, id: str, after: int) -> AsyncIterator[JobEvent]:
-        """Yield the events of a job from behind a number on, until it is over; on any loop."""
+        """Yield the events of a job after a number, until it is over; on any loop."""
         over = False
         while not over:
             page, over = await self._keeper.ask(partial(self._next, id, after))
@@ -64,7 +64,7 @@ class EventReader:
                 after = event.number
 
     async def _next(self, id: str, after: int) -> Told:
-        """Return what comes next, once there is something."""
+        """Return the next events, once there are some."""
         while True:
             heard = self._heard
             told = await look(self._store, id, after)
@@ -74,7 +74,7 @@ class EventReader:
 
 
 async def look(store: LogReader, id: str, after: int) -> Told | None:
-    """Return what a job has told behind a number, and whether that is all; None: nothing yet."""
+    """Return the events of a job after a number, and whether it is over; None: nothing yet."""
     if lines := await store.read(events_of(id), after, PAGE):
         return [_event(line) for line in lines], False
     stored = (await store.get([id]))[0]
@@ -82,16 +82,16 @@ async def look(store: LogReader, id: str, after: int) -> Told | None:
         raise JobLost(f"job {id} is not kept any more, nor what it told", job_id=id)
     if not stored.job.status.terminal:
         return None
-    # What was written before its end may have come in between.
+    # Read again: events may have been written between the first read and the end of the job.
     if lines := await store.read(events_of(id), after, PAGE):
         return [_event(line) for line in lines], False
     return await _last(store, stored.job, after), True
 
 
 async def _last(store: LogReader, job: Job, after: int) -> list[JobEvent]:
-    """Return how a job ended as its last event, whose number nothing else can ever have.
+    """Return the end of a job as its last event, with a number that no other event can have.
 
-    Who has heard that hears nothing more.
+    A reader that already has that event gets nothing more.
     """
     if after > 0 and not await store.read(events_of(job.id), after - 1, 1):
         return []

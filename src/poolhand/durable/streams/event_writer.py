@@ -1,7 +1,7 @@
-"""The chronicle: writes what running jobs tell into their event logs, that of all of them together.
+"""The event writer: writes the events of running jobs to their event logs, in batches.
 
-It is told from any thread and writes on the keeper a few times a second. What a job has told before
-its end is written before its end, or with it.
+It takes events from any thread and writes on the store thread a few times a second. Events that a
+job emits before its end are written before its end, or with it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from poolhand.errors import StoreError, Unavailable
 from poolhand.rules.job import Job
 from poolhand.rules.streams import TOLD_TOPIC, StreamKind, events_of
 
-GATHER = 0.05  # seconds in which lines gather
-ENOUGH = 4096  # bytes of one job that are not kept waiting
-TOO_MUCH = 256 * 1024  # bytes of one job that are not written yet: who tells more waits
-FAR_TOO_MUCH = 16 * TOO_MUCH  # and who cannot wait is refused
+GATHER = 0.05  # seconds in which lines are collected
+ENOUGH = 4096  # unwritten bytes of one job that trigger a write at once
+TOO_MUCH = 256 * 1024  # unwritten bytes of one job above which `emit` waits
+FAR_TOO_MUCH = 16 * TOO_MUCH  # unwritten bytes above which `emit` without waiting raises
 TRY_AGAIN = 1.0
 KEEP_EVENTS = 100_000
-TRIM_EVERY = 0.1  # as a part of what is kept, so that it is not done all the time
+TRIM_EVERY = 0.1  # a fraction of the events that are kept, so that trimming is rare
 
 
 class JobStream:
-    """What one attempt tells, as far as it is not written.
+    """The unwritten events of one attempt.
 
-    `last` is the number of the last line of its stream, to be looked up while not `sure`; those
-    below `trimmed` are gone. A
-    `closed` one is written with the end of its attempt; of a `lost` one nobody wants to hear.
+    `last` is the number of the last line of its stream, to be looked up while not `sure`; lines
+    below `trimmed` are deleted. A `closed` one is written with the end of its attempt; the lines of
+    a `lost` one are discarded.
     """
 
     def __init__(self, job: Job, token: int) -> None:
@@ -57,15 +57,15 @@ class JobStream:
         self.lines.append(line)
 
     def drop(self, count: int) -> None:
-        """Let go of the first lines, which are written."""
+        """Remove the first lines, which are written."""
         for _ in range(min(count, len(self.lines))):
             self.size -= len(self.lines.popleft().body)
         self.shrunk.set()
 
     async def look(self, store: Store) -> None:
-        """Learn how far the stream is written, by us as well if the word of that was lost.
+        """Look up how far the stream is written, also by our own writes with an unknown outcome.
 
-        An attempt that finds lines of others says first that it begins anew.
+        An attempt that finds lines of earlier attempts first writes that it restarts.
         """
         before, self.last = self.last, await last_number(store, self.stream, self.last)
         if self.begun:
@@ -78,7 +78,7 @@ class JobStream:
 
 
 class EventWriter:
-    """The stories of the attempts that run here, by their tokens; all but `tell` on the keeper."""
+    """The streams of running attempts by token; all but `tell` runs on the store thread."""
 
     def __init__(self, keeper: StoreThread, keep: int = KEEP_EVENTS) -> None:
         self._keeper = keeper
@@ -90,13 +90,13 @@ class EventWriter:
         self._turn = asyncio.Lock()
 
     def tell(self, job: Job, token: int, kind: StreamKind, data: bytes) -> Awaitable[None]:
-        """Put down what a job tells, as JSON; awaited, it waits while too much is unwritten."""
+        """Queue an event of a job, as JSON; awaiting it waits while too much is unwritten."""
         story = self._stories.get(token)
         if story is None:
-            # By one at a time: a job may tell from several threads.
+            # Atomic: a job may emit from several threads.
             story = self._stories.setdefault(token, JobStream(job, token))
         if story.lost or story.closed or self._keeper.closed:
-            # Whatever this code does counts for nothing.
+            # Events of an attempt that is over or lost are discarded.
             return TOLD
         if story.size > FAR_TOO_MUCH:
             raise Unavailable(
@@ -111,7 +111,7 @@ class EventWriter:
         return TOLD if story.size <= TOO_MUCH else self._room(story)
 
     def _room(self, story: JobStream) -> Awaitable[None]:
-        """Wait for the store: here and now in a thread, else when this is awaited."""
+        """Wait for the store: in a thread at once, else when the result is awaited."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -134,7 +134,7 @@ class EventWriter:
                 pass
             self._wake.clear()
             self._enough.clear()
-            # Before anything is looked at: what comes from now on wakes again.
+            # Clear before reading: lines that are added from now on wake the writer again.
             self._awake = False
             await self._write_open()
 
@@ -166,14 +166,14 @@ class EventWriter:
         store.publish(TOLD_TOPIC)
 
     async def _trim(self, story: JobStream) -> None:
-        """Let go of the oldest of very many events."""
+        """Delete the oldest events beyond the limit."""
         before = story.last - self._keep + 1
         if before - story.trimmed > max(1, self._keep * TRIM_EVERY):
             await self._keeper.store.trim(story.stream, before)
             story.trimmed = before
 
     async def closing(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes with what their attempts have told and nobody has written yet."""
+        """Return the changes with the unwritten events of their attempts."""
         if not any(change.token in self._stories for change in changes):
             return list(changes)
         async with self._turn:
@@ -192,7 +192,7 @@ class EventWriter:
         return replace(change, log=(*change.log, *lines))
 
     def over(self, tokens: Iterable[int]) -> None:
-        """Forget attempts that have ended."""
+        """Remove attempts that have ended."""
         stories = [self._stories.pop(token) for token in tokens if token in self._stories]
         for story in stories:
             story.lost = True
@@ -202,7 +202,7 @@ class EventWriter:
 
 
 class StreamRoom:
-    """Waits until there is room to tell more, if somebody waits for that."""
+    """Waits, if awaited, until there is room for more events."""
 
     def __init__(self, keeper: StoreThread, story: JobStream) -> None:
         self._keeper = keeper
@@ -213,7 +213,7 @@ class StreamRoom:
 
 
 async def _written(story: JobStream) -> None:
-    """Wait until not too much of a story is left to be written."""
+    """Wait until the unwritten part of a stream is below the limit."""
     while story.size > TOO_MUCH and not story.lost:
         story.shrunk.clear()
         await story.shrunk.wait()

@@ -42,7 +42,7 @@ read_execution = msgspec.json.Decoder(Execution).decode
 
 
 class AttemptLine(Struct, frozen=True):
-    """An attempt as its worker knows it: where it ran, and what was called."""
+    """An attempt as its worker knows it: where it ran, and its call."""
 
     attempt: int
     worker: str
@@ -53,7 +53,7 @@ def logged(change: Change, tried: AttemptLine, at: datetime, value: Any = None) 
     """Return a change with the line of its attempt, if its job is a turn of a session."""
     job = change.job
     if job.session is None:
-        # Jobs of a dead process are of all kinds.
+        # Reaped jobs include jobs without a session.
         return change
     line = Execution(
         job.session,
@@ -72,7 +72,7 @@ def logged(change: Change, tried: AttemptLine, at: datetime, value: Any = None) 
 
 
 def _text(value: Any) -> str:
-    """Return something as a text that can be shown, and kept."""
+    """Return a value as text that can be shown and stored."""
     if isinstance(value, tuple) and len(value) == 1:
         (value,) = value
     try:

@@ -1,4 +1,4 @@
-"""The ledger: what running jobs may ask of the store, each for itself and under its lease."""
+"""The store API of running jobs: each request is for the job itself, under its lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORD, REVISION = "record", "revision"
 
 
 class JobStoreApi:
-    """Answers on the keeper; asked from any loop or thread."""
+    """Runs requests on the store thread; callable from any loop or thread."""
 
     def __init__(self, keeper: StoreThread) -> None:
         self._keeper = keeper
@@ -39,18 +39,18 @@ class JobStoreApi:
         self._held: dict[int, tuple[Put, LogLine]] = {}
 
     def ask(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Awaitable[Any]:
-        """Have something done for a job."""
+        """Run a request for a job."""
         return self._keeper.ask(partial(self._verbs[verb], job, token, *details))
 
     def ask_sync(self, job: Job, token: int, verb: str, details: tuple[Any, ...]) -> Any:
         return self._keeper.ask_sync(partial(self._verbs[verb], job, token, *details))
 
     async def _journal(self, job: Job, token: int) -> list[bytes]:
-        """Return all that was recorded for a job."""
+        """Return all journal records of a job."""
         return await bodies_of(self._keeper.store, journal_of(job.run))
 
     async def _record(self, job: Job, token: int, body: bytes) -> None:
-        """Record something for a job, for all its attempts to come."""
+        """Add a journal record of a job, for all its later attempts."""
         if await self._keeper.store.append([LogLine(journal_of(job.run), RECORD, body, token)]):
             raise Conflict(
                 f"job {job.id} is not this attempt's any more; what it did is not recorded"
@@ -62,11 +62,11 @@ class JobStoreApi:
     async def _put(
         self, job: Job, token: int, *puts: tuple[str, bytes, int | None, float | None]
     ) -> tuple[int, ...] | None:
-        """Write documents; None if another version of one was there, or no lease is."""
+        """Write documents; None if a version differs or the claim is no longer valid."""
         return await self._keeper.store.put([Put(*one) for one in puts], token)
 
     async def _keys(self, job: Job, token: int, prefix: str, after: str, limit: int) -> list[str]:
-        """Return keys of documents that begin so."""
+        """Return keys of documents with a prefix."""
         return await self._keeper.store.scan(prefix, after, limit)
 
     async def _job(self, job: Job, token: int, other: str) -> Job | None:
@@ -78,18 +78,18 @@ class JobStoreApi:
         return await bodies_of(self._keeper.store, stream)
 
     async def _inbox(self, job: Job, token: int) -> list[bytes]:
-        """Return what joined a turn while it waited."""
+        """Return the messages that joined a turn while it waited."""
         return await bodies_of(self._keeper.store, inbox_of(job.id))
 
     async def _shorten(self, job: Job, token: int, stream: str, keep: int) -> None:
-        """Keep the last lines of a stream alone."""
+        """Delete all but the last `keep` lines of a stream."""
         store = self._keeper.store
         await store.trim(stream, await last_number(store, stream) - keep + 1)
 
     async def _save(
         self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
     ) -> int:
-        """Write the state of a session now, and that it was so; return the version."""
+        """Write the state of a session now, with a revision in its log; return the version."""
         store = self._keeper.store
         put = Put(key, value, None, ttl, seen)
         versions = await store.put([put], token, [LogLine(key, REVISION, value)])
@@ -106,11 +106,11 @@ class JobStoreApi:
     async def _hold(
         self, job: Job, token: int, key: str, value: bytes, ttl: float | None, seen: int
     ) -> None:
-        """Have the state of a session written when its turn ends well."""
+        """Write the state of a session when its turn completes."""
         self._held[token] = Put(key, value, None, ttl, seen), LogLine(key, REVISION, value)
 
     def closing(self, changes: Sequence[Change]) -> list[Change]:
-        """Return changes with what is to be written with them."""
+        """Return the changes with the session states to be written with them."""
         return [self._with_state(change) for change in changes] if self._held else list(changes)
 
     def _with_state(self, change: Change) -> Change:
@@ -121,6 +121,6 @@ class JobStoreApi:
         return replace(change, documents=(*change.documents, put), log=(*change.log, line))
 
     def over(self, tokens: Iterable[int]) -> None:
-        """Forget attempts that have ended."""
+        """Remove attempts that have ended."""
         for token in tokens:
             self._held.pop(token, None)

@@ -1,4 +1,4 @@
-"""How far a stream is written, and all that is in it."""
+"""Reads the last number of a stream, and all its lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poolhand.contract import LogEntry
 
 
 class LineReader(Protocol):
-    """The verb of a store that reads a stream."""
+    """The method of a store that reads a stream."""
 
     async def read(
         self, stream: str, after: int = 0, limit: int = 1000, kind: str = ""
@@ -19,10 +19,10 @@ class LineReader(Protocol):
 async def last_number(store: LineReader, stream: str, least: int = 0) -> int:
     """Return the number of the last line, `least` or above.
 
-    Numbers have no gaps, so it can be narrowed down.
+    Numbers have no gaps, so a binary search finds it.
     """
     if not await store.read(stream, least, 1):
-        # Nearly always: whoever asks has seen the last one, or there is none.
+        # Nearly always: the caller knows the last number, or the stream is empty.
         return least
     low, high = least, least + 1024
     while await store.read(stream, high, 1):
@@ -37,7 +37,7 @@ async def last_number(store: LineReader, stream: str, least: int = 0) -> int:
 
 
 async def bodies_of(store: LineReader, stream: str) -> list[bytes]:
-    """Return what all lines of a stream say."""
+    """Return the bodies of all lines of a stream."""
     last, bodies = 0, list[bytes]()
     while lines := await store.read(stream, last):
         last = lines[-1].number

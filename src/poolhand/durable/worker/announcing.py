@@ -1,4 +1,4 @@
-"""What a worker tells of jobs whose outcome is written: events, log, its listener, `on_dead`."""
+"""Reports jobs whose outcome is written: to events, the log, a listener and `on_dead`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from poolhand.rules.job import Job, Status
 
 
 class Announcer:
-    """Tells of each job once, when it is written; `heard` hears of those that are over.
+    """Reports each job once, when it is written; calls `heard` with those that are over.
 
-    `completed` and `failed` count attempts by what was written of them.
+    `completed` and `failed` count attempts by the outcome that was written.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Announcer:
         self.aside = SetAsideReports(loop, self.failures, all_events, lookup)
 
     def written(self, one: SettledClaim) -> None:
-        """Tell what became of a job."""
+        """Report a written outcome."""
         job = one.change.job
         self.completed += job.status is Status.COMPLETED
         self.failed += one.failed or job.status is Status.FAILED
@@ -58,7 +58,7 @@ class Announcer:
             self.callbacks.tell(config.on_dead, job)
 
     def lost(self, job: Job) -> None:
-        """Tell that a job of this worker is no longer its own."""
+        """Report that this worker has lost the claim of a job."""
         self.failures.lease_lost(job)
         self._tell(events.LeaseLost(job.pool, job))
 
@@ -72,5 +72,5 @@ class Announcer:
         if one.begun:
             self._tell(events.JobRetried(job.pool, job))
         elif cause is not None and home_of(cause) is None:
-            # A closure goes on at its home.
+            # A parked closure is not reported: its home process runs it.
             self.aside.report(job, cause)

@@ -1,4 +1,4 @@
-"""Attention: the event loop of a worker is watched while jobs run on it."""
+"""The loop watch: watches the event loop of a worker while jobs run on it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REST_AFTER = 1.0  # seconds without a job
 
 
 class LoopWatch:
-    """Has the loop watched from the start on, or, where it `rests`, only while there are jobs.
+    """Has the loop watched from the start, or, if it `rests`, only while there are jobs.
 
-    A watch costs some forty wake-ups a second. Where nothing but jobs could block a loop, and there
-    are none, they are spared.
+    A watch costs some forty wake-ups a second. A loop that only jobs could block is not watched
+    while there are none.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class LoopWatch:
             self._watch = Watchdog.of(self._loop, self._runtime).join(self._worker)
 
     def relax(self) -> None:
-        """Watch no longer, unless a job begins soon."""
+        """Stop watching, unless a job begins soon."""
         if self._rests and self._timer is None:
             self._timer = self._loop.call_later(REST_AFTER, self.end)
 
     def silence(self, now: float) -> float:
-        """Return how long ago the loop last turned, as far as it is watched."""
+        """Return how long ago the loop last turned; 0 while it is not watched."""
         watch = self._watch
         return 0.0 if watch is None else watch.silence(now)
 

@@ -1,7 +1,6 @@
-"""The executor: the steps of one attempt at a stored job, around what the slot runs.
+"""The executor: turns a claim into a call to run, and the end of an attempt into a store change.
 
-The slot runs, times and judges. Here a claim becomes something to run, and its end a change of the
-store.
+In between, the slot runs the call, enforces its timeouts and determines the outcome.
 """
 
 from __future__ import annotations
@@ -35,17 +34,18 @@ from poolhand.rules.outcome import Completed, Failed, Outcome, unreadable
 from poolhand.rules.retry import NO_RETRY, Retry
 from poolhand.runtime import Identity
 
-# Whether a closure may still run at its home, which is elsewhere.
+# Returns whether a closure may still run at its home, which is another process.
 Held = Callable[[Identity, str], bool]
 
-MOST_REFUSED = 1000  # a claim names them all
+MOST_REFUSED = 1000  # every claim request lists them all
 NOT_AGAIN = "; it is not run again, as on_crash='fail' says"
 
 
 class StoredAttempt(Struct, frozen=True):
-    """A claim that can run: its code, the call to make, and what it was told.
+    """A claim that can run: its code, its call, and its call record.
 
-    A closure has the whole `context` of its submitter, a task what it `brought` along of that.
+    A closure runs in the whole `context` of its submitter, a task with the context values in
+    `brought`.
     """
 
     claim: Claim
@@ -61,19 +61,19 @@ class StoredAttempt(Struct, frozen=True):
         return self.claim.job
 
     def own(self, value: Any) -> Returned | None:
-        """Return a value for those who wait for it here: that of a closure may be kept nowhere."""
+        """Return the value of a closure for waiters in this process: it may not be stored."""
         return Returned(value) if self.code is None else None
 
 
 class Unrunnable(Struct, frozen=True):
-    """A claim that cannot run, and what that means for its job."""
+    """A claim that cannot run, and the outcome that its job gets."""
 
     claim: Claim
     outcome: Failed
 
 
 class ClosureCall(Struct, frozen=True):
-    """A call that lives in this process alone, in the context of its submitter."""
+    """A call that exists in this process only, in the context of its submitter."""
 
     call: Callable[[], Any]
     context: Context
@@ -86,7 +86,7 @@ class ClosureCall(Struct, frozen=True):
 def call_of(
     code: TaskCode, brief: CallRecord, job: Job
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Return the call of a job, if it is its own, and what came along with it."""
+    """Return the call of a job and its context values; check that both belong to it."""
     of_call = of_context = b""
     if code.signs:
         expect_own_run(brief, job)
@@ -97,10 +97,10 @@ def call_of(
 
 
 class Executor:
-    """Knows the code of an app, and the closures that this process has handed in.
+    """Holds the tasks of an app, and the closures that this process has submitted.
 
-    `pools` returns those that its jobs are in, None where they may be in any. `is_home`: closures
-    are handed in here.
+    `pools` returns the pools that its jobs are in, None if they may be in any. `is_home`: closures
+    are submitted in this process.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Executor:
         self.pools = pools
         self.is_home = is_home
         self.closures: dict[str, ClosureCall] = {}
-        # Replaced, not changed: the thread of the store reads it.
+        # Replaced, never mutated: the store thread reads it.
         self._refused: tuple[object, frozenset[str]] = None, frozenset()
 
     def prepare(self, claim: Claim, held: Held) -> StoredAttempt | Unrunnable | Change:
-        """Find the code of a claim and its arguments; what lives elsewhere is set aside."""
+        """Find the code and arguments of a claim; park a job that only another process can run."""
         job_id = claim.job.id
         try:
             brief = read_brief(claim.brief, job_id)
@@ -138,9 +138,10 @@ class Executor:
         except WireError as error:
             return self._misfit(claim, brief, code, error)
         except Exception as error:
-            # Whatever the types of the user do when they are made.
+            # Constructing the user's types may raise anything.
             return Unrunnable(claim, Failed(error, permanent=True))
-        # Nearly no job has crashed, and reading a retry rule costs as much as all the rest.
+        # Check `crashes` first: few jobs have crashed, and reading a retry policy costs as much as
+        # all the rest.
         alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
         if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
             return Unrunnable(claim, Failed(_never_alone(claim.job, code), permanent=True))
@@ -148,22 +149,22 @@ class Executor:
 
     @property
     def refused(self) -> frozenset[str]:
-        """The causes of calls that the tasks here, as they are registered now, do not accept."""
+        """The causes of calls that the currently registered tasks do not accept."""
         codes, refused = self._refused
         return refused if codes == self.codes.registered else frozenset()
 
     def causes(self) -> frozenset[str]:
-        """Return the causes of jobs that wait for what is here."""
+        """Return the causes of parked jobs that can run here."""
         return self.codes.causes()
 
     def complete(
         self, errand: StoredAttempt, claim: Claim, value: Any, end: AttemptEnd
     ) -> Change | Failed:
-        """Say how a job that returned is kept; a value that cannot be kept is a failure."""
+        """Return the change of a job that returned; a value that cannot be stored is a failure."""
         code = errand.code
         try:
             if code is None:
-                # This process has it already; others find it if it is JSON.
+                # Waiters in this process have the value already; others can read it if it is JSON.
                 data = pack_returned(value)
             else:
                 data = code.pack_result(value, bound_result(claim.job) if code.signs else b"")
@@ -178,7 +179,7 @@ class Executor:
     def settle(
         self, claim: Claim, outcome: Outcome, policy: Retry | None, end: AttemptEnd
     ) -> Change:
-        """Say what became of a job that did not return a value."""
+        """Return the change of a job that did not return a value."""
         assert not isinstance(outcome, Completed)
         job = lifecycle.settle(claim.job, outcome, policy, end.at, end.ran, end.roll)
         return _change(job, claim, _wait(job, outcome, end.at), end)
@@ -186,7 +187,7 @@ class Executor:
     def settle_surely(
         self, claim: Claim, outcome: Outcome, policy: Retry | None, end: AttemptEnd
     ) -> tuple[Change, Outcome]:
-        """Settle also what breaks whoever looks at it; return the outcome that it counts as."""
+        """Settle even an unreadable outcome; return the change and the outcome that counts."""
         try:
             return self.settle(claim, outcome, policy, end), outcome
         except Exception:
@@ -194,14 +195,14 @@ class Executor:
             return self.settle(claim, outcome, policy, end), outcome
 
     def lost(self, claim: Claim, brief: CallRecord, end: AttemptEnd) -> Change:
-        """Say what becomes of a job whose own process died under it."""
+        """Return the change of a job whose own child process died while it ran."""
         job = lifecycle.crash(claim.job, brief.policy, brief.rerun, end.at, proven=True)
         return _change(job, claim, 0.0, end)
 
     def _refuse(self, claim: Claim, cause: str) -> Change:
-        """Set aside what this process offered to run, and does not offer again."""
+        """Park a job that this process claimed and will not claim again."""
         refused = self.refused
-        # Too many: they are forgotten, and each of them is tried once more.
+        # At the limit, drop them all: each call is then tried once more.
         known = refused if len(refused) < MOST_REFUSED else frozenset()
         self._refused = self.codes.registered, known | {cause}
         return set_aside(claim, cause)
@@ -209,7 +210,7 @@ class Executor:
     def _misfit(
         self, claim: Claim, brief: CallRecord, code: TaskCode, error: WireError
     ) -> Unrunnable | Change:
-        """Set aside a call that the version of the task that it was submitted to may accept."""
+        """Park a call that does not fit but may fit the task version it was submitted to."""
         if brief.version is None or brief.version == code.version:
             return Unrunnable(claim, Failed(error, permanent=True))
         cause = call_cause(brief.version, claim.job.name)
@@ -234,7 +235,7 @@ class Executor:
 
 
 class AttemptEnd(Struct, frozen=True):
-    """How an attempt ended: when, after how long, with a number for the jitter of a retry."""
+    """How an attempt ended: when, after how long, and a random number for retry jitter."""
 
     at: datetime
     ran: float
@@ -244,24 +245,24 @@ class AttemptEnd(Struct, frozen=True):
 
 
 def hand_back(claim: Claim) -> Change:
-    """Return a job that was stopped in good order, or not begun, to where it came from."""
+    """Return a job that was stopped in order, or not begun, to where it came from."""
     return Change(lifecycle.hand_back(claim.job), claim.token, wait=0.0)
 
 
 def set_aside(claim: Claim, cause: str) -> Change:
-    """Let a job that cannot run in this process wait for one where it can."""
+    """Park a job that cannot run in this process until a process claims it that can run it."""
     return Change(lifecycle.set_aside(claim.job, cause), claim.token)
 
 
 def _unverified(claim: Claim, error: BadSignature) -> Unrunnable | Change:
     if error.missing_key is None:
         return Unrunnable(claim, Failed(error, permanent=True))
-    # Another worker may have it: a new key does not reach all of them at once.
+    # Another worker may have the key: a new key does not reach all workers at once.
     return set_aside(claim, key_cause(error.missing_key, claim.job.name))
 
 
 def unwritable(change: Change, error: Exception) -> Change:
-    """Return what is written of a job whose outcome, as it is, no store can take."""
+    """Return the change to write for a job whose outcome no store can take as it is."""
     text = f"how it ended cannot be kept ({type(error).__name__})"
     job = change.job
     ended_at = job.finished_at or job.started_at
@@ -271,9 +272,10 @@ def unwritable(change: Change, error: Exception) -> Change:
 
 
 def crashed(claim: Claim, at: datetime) -> Change:
-    """Say what becomes of a job whose process died, as told by somebody else."""
+    """Return the change of a job whose process died, as found by another process."""
     brief = _told(claim)
-    # One that cannot be read waits: whoever claims it next says what is wrong with it.
+    # A job with an unreadable call record is requeued: the next worker that claims it fails it with
+    # the reason.
     policy, rerun = (None, True) if brief is None else (brief.policy, brief.rerun)
     job = lifecycle.crash(claim.job, policy, rerun, at, proven=False)
     text = "the process that ran it died"
@@ -283,7 +285,7 @@ def crashed(claim: Claim, at: datetime) -> Change:
 
 
 def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
-    """Say what becomes of a job that its worker has stopped; `entered`: its code had begun."""
+    """Return the change of a job that its worker has stopped; `entered`: its code had begun."""
     brief = _told(claim) if entered else None
     job = lifecycle.cut_short(claim.job, brief is None or brief.rerun, at)
     if job.status is Status.FAILED:
@@ -292,7 +294,7 @@ def stopped(claim: Claim, at: datetime, entered: bool = True) -> Change:
 
 
 def loss_of(job: Job) -> JobLost:
-    """Return what the callers of a job get that must not start again."""
+    """Return the error for callers of a job that must not start again."""
     text = "" if job.error is None else job.error.message
     return JobLost(f"job {job.id} was lost: {text}", job_id=job.id)
 
@@ -309,7 +311,7 @@ def _lost(text: str) -> Fault:
 
 
 def _is_proven_enough(job: Job, brief: CallRecord) -> bool:
-    """Tell whether a job that should run alone, and cannot, has had its last chance in company."""
+    """Return whether a job that cannot run alone has used its last attempt beside other jobs."""
     return (brief.policy or NO_RETRY).attempts == 1 and job.crashes >= lifecycle.CRASHES_IN_COMPANY
 
 
@@ -322,8 +324,8 @@ def _never_alone(job: Job, code: TaskCode) -> JobLost:
 
 
 def is_own_loss(outcome: Outcome, job: Job) -> bool:
-    """Tell whether an outcome says that the process of this job is gone."""
-    # By its id: a job may pass on that another one was lost.
+    """Return whether an outcome means that the child process of this job is gone."""
+    # Compare ids: a job may pass on the JobLost of another job.
     error = outcome.error if isinstance(outcome, Failed) else None
     return type(error) is JobLost and error.job_id == job.id
 
@@ -335,13 +337,13 @@ def _change(job: Job, claim: Claim, wait: float | None, end: AttemptEnd) -> Chan
 
 
 def writable(fault: Fault) -> Fault:
-    """Return a fault whose texts every store can take: errors may hold what is no text."""
+    """Return a fault whose texts every store can take: errors may contain invalid text."""
     texts = (fault.type, fault.message, fault.traceback)
     return Fault(*(text.encode(errors="replace").decode() for text in texts))
 
 
 def _wait(job: Job, outcome: Outcome, at: datetime) -> float | None:
-    """Return the seconds until a job runs again; None where it named a moment of the calendar."""
+    """Return the seconds until a job runs again; None if it named a calendar time."""
     if job.status is Status.QUEUED:
         return 0.0
     if job.run_at is None or job.status is not Status.SCHEDULED:

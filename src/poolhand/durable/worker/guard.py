@@ -1,7 +1,8 @@
-"""The guard of a worker: it notices when all tasks of its event loop are ended, and by whom.
+"""The guard of a worker: detects that all tasks of its event loop are cancelled, and by which code.
 
-Whoever ends a loop cancels its tasks: then what runs goes back while there is time. A job that
-cancels them all ends nothing but itself: those that ran beside it go back, and the worker goes on.
+Code that ends a loop cancels its tasks: the worker then hands back what runs while there is time. A
+job that cancels all tasks ends only itself: the jobs beside it are handed back, and the worker goes
+on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from poolhand.pool.slots.runner import own_task
 
 
 class GuardedWorker(Protocol):
-    """A worker, as its guard sees it."""
+    """A worker, as its guard uses it."""
 
     @property
     def loop(self) -> AbstractEventLoop: ...
@@ -30,14 +31,14 @@ class GuardedWorker(Protocol):
     def running(self) -> Mapping[int, RunningClaim]: ...
 
     def reclaim(self) -> None:
-        """See to what was ended before it could begin."""
+        """Handle attempts that were cancelled before they could begin."""
 
     def go_down(self) -> Awaitable[None]:
-        """Give back what runs: the loop is about to end."""
+        """Hand back what runs: the loop is about to end."""
 
 
 class LoopGuard:
-    """A task that stands among all others of a loop, and falls with them."""
+    """A task of the loop that is cancelled when all tasks of the loop are."""
 
     def __init__(self, worker: GuardedWorker) -> None:
         self._worker = worker
@@ -50,7 +51,7 @@ class LoopGuard:
         return self._task.cancelling() > 0 and not self._by_job
 
     def leave(self) -> None:
-        """Guard no longer."""
+        """Stop guarding."""
         self._task.cancel()
 
     def _standing(self) -> Task[None]:
@@ -68,7 +69,7 @@ class LoopGuard:
             raise
 
     def _disturbed(self) -> None:
-        """Hear, from within the code that does it, that this task is cancelled."""
+        """Note the job, if any, that is cancelling this task; runs in the context of that code."""
         culprit: Any = running.get()
         if culprit is None or self._worker.stopped:
             return
@@ -83,12 +84,12 @@ class LoopGuard:
             if attempt is None or attempt.task is None:
                 continue
             work.swept = attempt is not culprit
-            # One that had not begun ends without a word.
+            # A task cancelled before its first step does not report its end.
             attempt.task.add_done_callback(lambda _: self._worker.reclaim())
 
 
 class _Rest(asyncio.Future[None]):
-    """What the guard awaits: it is asked to be cancelled in the context of whoever does it."""
+    """The future that the guard awaits: it calls `disturbed` in the context of the canceller."""
 
     def __init__(self, disturbed: Callable[[], None], loop: AbstractEventLoop) -> None:
         super().__init__(loop=loop)

@@ -1,4 +1,4 @@
-"""The hand of a worker: what claims and writes for it, on the keeper."""
+"""The dispatcher of a worker: claims jobs and writes outcomes for it, on the store thread."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from poolhand.durable.streams.job_api import JobStoreApi
 from poolhand.durable.worker.executor import hand_back, unwritable
 from poolhand.errors import StoreError
 
-POLL = 1.0  # hints may be lost; what is true is asked for this often
+POLL = 1.0  # seconds: signals may be lost, so the store is polled this often
 RETRY_FIRST, RETRY_MOST = 0.05, 1.0
-STEP_ASIDE = 0.05  # for those who can run what was passed on
+STEP_ASIDE = 0.05  # seconds, so that workers which can run a handed-back job get to claim it
 
 
-# Which pools to claim from, None for all, by which causes, and by which not.
+# The pools to claim from (None for all), the causes to claim by, and the causes to skip.
 Choose = Callable[[], tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]]
 
 
 class SettledClaim(Struct, frozen=True):
-    """What became of a claimed job, and what it raised, for those who wait in this process.
+    """The change of a claimed job, and its error, for waiters in this process.
 
-    `value` is what a closure returned, which a store keeps only if it is JSON. A `poor` one stands
-    for another that no store could take. One that had not `begun` is passed on to others without a
-    word. `failed`: the attempt ended with an error, whatever becomes of the job.
+    `value` is the return value of a closure, which a store keeps only if it is JSON. `poor`: the
+    change replaces one that no store could take. A job that had not `begun` is handed back without
+    a report. `failed`: the attempt ended with an error, whatever becomes of the job.
     """
 
     change: Change
@@ -44,7 +44,7 @@ class SettledClaim(Struct, frozen=True):
 
 
 class Delivery(Struct, frozen=True):
-    """What the hand brings: new claims, and which of the things done were written."""
+    """A dispatcher's delivery to its worker: new claims, and which settled claims were written."""
 
     claims: tuple[Claim, ...]
     written: tuple[SettledClaim, ...] = ()
@@ -52,7 +52,7 @@ class Delivery(Struct, frozen=True):
 
 
 class ServedPools(Protocol):
-    """Whom a hand works for, on another loop."""
+    """The worker that a dispatcher serves, which runs on another loop."""
 
     @property
     def at_work(self) -> bool:
@@ -60,19 +60,19 @@ class ServedPools(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether its loop is closed: nothing can be brought there any more."""
+        """Whether the worker's loop is closed: nothing can be delivered any more."""
 
     def deliver(self, delivery: Delivery) -> None: ...
 
     def left_behind(self) -> list[SettledClaim]:
-        """Return what is to be written for a crew that is gone."""
+        """Return the claims to hand back when the worker's event loop has been closed."""
 
 
 class Dispatcher:
-    """Settles what is done and claims for the slots that are free, both in one write.
+    """Settles finished claims and claims for free slots, both in one write.
 
-    While a write is on its way, what comes gathers for the next. What could not be written is kept
-    and tried again: a finished job is not lost because a store is away for a moment.
+    While a write is in flight, later calls collect for the next. A failed write is kept and
+    retried: a finished job is not lost because a store is away for a moment.
     """
 
     def __init__(
@@ -106,21 +106,21 @@ class Dispatcher:
     def put(
         self, done: Sequence[SettledClaim], free: Sequence[int], released: Sequence[int]
     ) -> None:
-        """Take over what is done, which slots are free, which tokens have left theirs.
+        """Queue settled claims, free slots, and tokens whose stuck code has ended; from any thread.
 
-        From any thread. What was put is written even if the order of calls is lost on the way.
+        Everything queued is written, even if the wake-up of the store thread is lost.
         """
         self._mail.append((done, free, released))
         self._keeper.post(self._wake.set)
 
     def hint(self) -> None:
-        # Also while no slot is free: those that are may be with a claim on its way, which was
-        # decided before what this hint tells of.
+        # Wake even if no slot is free: the free slots may be part of a claim request in flight,
+        # which may have been decided before the event that this hint announces.
         if self._claiming:
             self._wake.set()
 
     async def stop_claiming(self) -> None:
-        """Claim no more; what a write on its way still brings is given back from here."""
+        """Claim no more; claims that a write in flight still returns are handed back from here."""
         self._claiming = False
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Dispatcher:
         self._wake.set()
 
     async def ended(self) -> None:
-        """Wait until all is written; what still runs is not waited for."""
+        """Wait until all is written; do not wait for running code."""
         while not self._is_over() and (self._has_mail or not self._served.at_work):
             self._looked.clear()
             await self._looked.wait()
@@ -145,7 +145,8 @@ class Dispatcher:
             if self._done or (self._free and self._claims):
                 await self._write()
             if self._released and not self._done:
-                # Behind what was done: until that is written they are not known to be stuck.
+                # After the settled claims: until those are written, the store does not know the
+                # slots as stuck.
                 await self._release()
             self._looked.set()
 
@@ -206,7 +207,7 @@ class Dispatcher:
         self._tell(done, replaced)
 
     def _step_aside(self) -> None:
-        """Claim nothing for a moment: what is passed on must not come straight back."""
+        """Claim nothing for a moment: jobs handed back must not return to this worker at once."""
         self._aside = True
         self._keeper.loop.call_later(STEP_ASIDE, self._step_back)
 
@@ -215,7 +216,7 @@ class Dispatcher:
         self._wake.set()
 
     async def _release(self) -> None:
-        """Take the slots back of code that has ended at last."""
+        """Release the slots of stuck code that has ended."""
         released, self._released = self._released, []
         self._writing = True
         try:
@@ -229,17 +230,17 @@ class Dispatcher:
             self._writing = False
 
     def _fail(self, error: BaseException) -> None:
-        """Note that something has to be tried again."""
+        """Schedule a retry and report the error."""
         self._retry_in = min(RETRY_MOST, max(RETRY_FIRST, self._retry_in * 2))
         if not isinstance(error, Exception):
             raise error
         self._keeper.trouble("worker", error)
 
     def _kept(self, done: list[SettledClaim], error: BaseException) -> list[SettledClaim]:
-        """Return what is tried again after a failure.
+        """Return the settled claims to retry after a failure.
 
-        A store that is away comes back. Anything else is the fault of one thing that cannot be
-        written: it is found, and does not keep the others from it.
+        A store that is away comes back. Any other error is caused by one change that cannot be
+        written: retrying one by one finds it, so that it does not block the others.
         """
         if isinstance(error, StoreError) or not isinstance(error, Exception):
             return done
@@ -271,7 +272,7 @@ class Dispatcher:
     def _tell(self, done: list[SettledClaim], replaced: ReplacedJob) -> None:
         claims = replaced.claims
         if claims and not self._claiming:
-            # They were on their way when their worker took no more.
+            # Claimed by a write in flight when the worker stopped claiming.
             self._done += [SettledClaim(hand_back(claim), begun=False) for claim in claims]
             self._wake.set()
             claims = ()

@@ -1,4 +1,4 @@
-"""The line between a worker and the keeper, whose loops are two: what one tells the other."""
+"""Connects a worker with its dispatcher on the store thread: the two run on different loops."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from poolhand.rules.waits.nested_waits import WorkerSlots
 
 
 class WorkerSide(Protocol):
-    """What a worker does when it is told; on its own loop."""
+    """The methods of a worker that the store thread calls; they run on the worker's loop."""
 
     @property
     def loop(self) -> AbstractEventLoop: ...
 
     @property
     def running(self) -> Mapping[int, RunningClaim]:
-        """What runs, by its token."""
+        """The running claims by their token."""
 
     @property
     def stuck(self) -> Collection[int]:
@@ -50,10 +50,10 @@ class WorkerSide(Protocol):
 
 
 class DispatcherLine:
-    """A worker as the keeper knows it: one that holds leases, and one that claims.
+    """A worker, as the store thread uses it: a holder of leases that claims.
 
-    All but `begin` happens on the keeper's loop. The worker puts things on the `tray`; what is
-    brought to it waits as `claims` and `news`.
+    All but `begin` runs on the store thread's loop. The worker puts its output on the `tray`;
+    deliveries to it wait in `claims` and `news`.
     """
 
     def __init__(self, station: StoreConnection, choose: Choose, crew: WorkerSide) -> None:
@@ -75,7 +75,7 @@ class DispatcherLine:
         self.tray = SettleQueue(crew.loop, self.hand)
 
     def begin(self) -> None:
-        """Let the keeper know the worker; on the worker's loop."""
+        """Register the worker with the store thread; on the worker's loop."""
         self._station.keeper.post(self._begin)
 
     def _begin(self) -> None:
@@ -94,9 +94,9 @@ class DispatcherLine:
             self._station.workers.remove(self)
 
     async def finish(self, within: float) -> None:
-        """Write what is done, for so many seconds at most.
+        """Write what is settled, for up to `within` seconds.
 
-        What takes longer, or has not ended, is written when that is possible.
+        Writes that take longer, and jobs that have not ended, are written when that is possible.
         """
         self.hand.close()
         with suppress(TimeoutError):
@@ -120,7 +120,7 @@ class DispatcherLine:
     def slots_held(self, awaited: dict[str, list[str]]) -> WorkerSlots:
         """Return the slots of the worker and what runs there, given which ids each job awaits."""
         slots = self._crew.slots
-        # A list first: made in one go, while jobs begin and end.
+        # Copy to a list first: that is atomic, while jobs begin and end on another thread.
         ids = [work.id for work in list(self._crew.running.values())]
         ids += [claim.job.id for claim in list(self.claims)]
         held = {id: tuple(awaited.get(id, ())) for id in ids}
@@ -151,7 +151,7 @@ class DispatcherLine:
         self._tell(self._crew.stop_now, STOP_GRACE)
 
     def left_behind(self) -> list[SettledClaim]:
-        """Return what a loop that was closed in the middle of everything did not send."""
+        """Return the changes that the worker did not send before its loop was closed."""
         self.tray.send()
         self.hand.put((), (), tuple(self._crew.stuck))
         at = self._station.keeper.runtime.wall()
@@ -162,5 +162,5 @@ class DispatcherLine:
 
     def _tell(self, call: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):
-            # The loop is closed: the hand will see it.
+            # RuntimeError: the loop is closed, which the dispatcher detects by itself.
             self._crew.loop.call_soon_threadsafe(call, *args)

@@ -1,4 +1,4 @@
-"""Telling the user's own callback that a job is dead."""
+"""Calls the user's `on_dead` callback for jobs that end as dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from poolhand.rules.job import Job
 
 
 class OnDeadCallbacks:
-    """Calls `on_dead`, each time in a task of its own, not in the middle of what is settled."""
+    """Calls `on_dead`, each time in a task of its own, not in the middle of settling."""
 
     def __init__(self, loop: AbstractEventLoop, events: Events) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class OnDeadCallbacks:
             task.add_done_callback(self._tasks.discard)
 
     async def over(self, within: float) -> None:
-        """Wait for those that still run, then stop them."""
+        """Wait for the calls that still run, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within)
         for task in self._tasks:

@@ -21,7 +21,8 @@ from poolhand.rules.values.escape import safe
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = {signal.SIGINT: "press Ctrl-C", signal.SIGTERM: "send SIGTERM"}
-RETURN_WITHIN = 0.5  # to record that code which does not stop ends with its process, in good order
+# Seconds, to record a clean exit for code that does not stop before its process ends.
+RETURN_WITHIN = 0.5
 
 
 def check_can_block() -> None:
@@ -100,7 +101,7 @@ class SignalStop:
             for one in self._before:
                 signal.signal(one, signal.SIG_DFL)
         if self._count > 2:
-            # It came while the second one was handled.
+            # A third signal came while the second one was handled.
             signal.raise_signal(number)
         # Printed here, not on the loop: a job may block that.
         _print_error(self._text(signal.Signals(number)))
@@ -137,7 +138,7 @@ def run_until_signal(
     """Run a worker until a signal has stopped it, then close its store."""
     with asyncio.Runner() as runner:
         stop = SignalStop(shift, drain_timeout, runner.get_loop())
-        # Before the loop runs: the runner leaves a handler alone that is not Python's own.
+        # Before the loop runs: the runner replaces only Python's own SIGINT handler.
         stop.listen()
         try:
             return runner.run(_run_and_close(stop, opening, close))
@@ -158,7 +159,7 @@ async def _run_and_close(
 
 
 def _print_error(text: str) -> None:
-    # A signal may come while this thread writes there; without stderr there is nobody to read it.
+    # A signal may come while this thread writes to stderr; without stderr the text is dropped.
     with suppress(RuntimeError, OSError, AttributeError, ValueError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A worker: slots of this process that run what a store hands out."""
+"""The claim runner: runs the claims of a worker in slots of this process."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ LAST_WORDS = 2.0
 
 
 class ClaimRunner:
-    """Runs claims in its slots, on one event loop; its hand on the keeper claims and writes.
+    """Runs claims in its slots, on one event loop; its dispatcher claims and writes.
 
-    Every claim ends in exactly one change, unless its lease is lost: then whatever becomes of it
-    here counts for nothing.
+    Every claim ends in exactly one change, unless its lease is lost: then its outcome here is
+    discarded.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ClaimRunner:
         self.line.begin()
 
     def _choose(self) -> tuple[tuple[str, ...] | None, frozenset[str], frozenset[str]]:
-        """Return what to claim: of which pools, by which causes; on the keeper's loop."""
+        """Return pools and causes to claim by, and causes to skip; on the store thread."""
         pools, executor = self._terms.pools, self._executor
         causes = executor.causes()
         if executor.is_home:
@@ -126,7 +126,7 @@ class ClaimRunner:
                     self._offer(slot.index)
 
     def close(self) -> None:
-        """Let go of threads and processes."""
+        """Release threads and processes."""
         self.stopped = True
         self._guard.leave()
         self.announcing.failures.close()
@@ -134,11 +134,11 @@ class ClaimRunner:
         self.slots.close()
 
     def refuse(self) -> None:
-        """Begin no more; what is still brought goes back."""
+        """Start no more jobs; claims that still arrive are handed back."""
         self._refusing = True
 
     def stop_now(self, grace: float) -> None:
-        """Stop what runs and give it back, as if it had not begun."""
+        """Stop what runs and hand it back, as if it had not begun."""
         self._refusing = True
         for work in list(self.running.values()):
             if not work.lost:
@@ -146,10 +146,10 @@ class ClaimRunner:
                 self._stop(work, grace)
         self.done()
 
-    # What the keeper tells.
+    # Called by the store thread.
 
     def lose(self, tokens: Sequence[int]) -> None:
-        """Stop what is not ours any more."""
+        """Stop the jobs whose claims are lost."""
         for token in tokens:
             work = self.running.get(token)
             if work is not None and not work.lost:
@@ -159,7 +159,7 @@ class ClaimRunner:
         self.done()
 
     def give_up(self) -> None:
-        """Stop what runs under leases that may soon be over, and give it back if they are not."""
+        """Stop jobs whose leases may soon expire; hand them back if they have not expired."""
         for work in list(self.running.values()):
             if not (work.lost or work.returned):
                 work.returned = True
@@ -168,7 +168,7 @@ class ClaimRunner:
         self.done()
 
     def cancel(self, tokens: Sequence[int]) -> None:
-        """Stop what somebody wants to be over."""
+        """Stop the jobs for which cancellation was requested."""
         for token in tokens:
             work = self.running.get(token)
             if work is not None and not work.wished:
@@ -180,7 +180,7 @@ class ClaimRunner:
     def _stop(self, work: RunningClaim, grace: float) -> None:
         self.slots.cancel(work.place, grace, self._clock.now())
 
-    # What the slots tell.
+    # Called by the slots.
 
     def marked(self, attempt: Attempt[RunningClaim], mark: str) -> None:
         work = attempt.work
@@ -207,12 +207,12 @@ class ClaimRunner:
     def gave_up(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
         work = attempt.work
         is_late = isinstance(outcome, Failed) and outcome.mark == HARD_TIMEOUT
-        # A child that was killed only takes a moment to be gone.
+        # A killed child is gone after a moment.
         self.wedged = self.wedged or (is_late and work.run_in != "process")
         self._tell(events.SlotStuck(work.job.pool, work.job, attempt.slot.id))
         if work.run_in != "process" and not (self._refusing or work.lost):
             warn_stuck(work.job, attempt.slot.id, self.events)
-        # To be given back it must have ended: nobody else may run it while its code does.
+        # A job is handed back only when its code has ended: no other worker may run it before.
         if not self._gives_back(attempt, outcome):
             if not work.lost:
                 self.stuck.add(work.token, work.job, work.run_in == "thread")
@@ -238,14 +238,15 @@ class ClaimRunner:
             self._outbox.hand_out()
         self.changed.set()
 
-    # What the hand brings.
+    # Called by the dispatcher.
 
     def receive(self) -> None:
-        """Take what the hand has brought."""
+        """Process what the dispatcher has delivered."""
         claims, news = self.line.claims, self.line.news
         while claims:
             self._start(claims[0], self._clock.now())
-            # Only now: the hand must not see it neither here nor there.
+            # Pop last: `at_work` counts `claims` and `running`, and the claim must be in one of
+            # them at any moment.
             claims.popleft()
         while news:
             delivery = news.popleft()
@@ -313,13 +314,13 @@ class ClaimRunner:
         return logged(change, tried, self._clock.wall(), value)
 
     def _gives_back(self, attempt: Attempt[RunningClaim], outcome: Outcome) -> bool:
-        """Tell whether an attempt ended because this process wanted it to, and nobody else did."""
+        """Return whether an attempt ended only because this process stopped it."""
         work = attempt.work
         if work.wished:
             return False
         if isinstance(outcome, Cancelled):
             return work.returned or work.swept or self._guard.ending
-        # Code often says in its own words that it was cancelled.
+        # Code often turns a cancellation into an error of its own.
         spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
         return work.returned and spontaneous
 
@@ -335,7 +336,7 @@ class ClaimRunner:
         return AttemptEnd(self._clock.wall(), ran, self._random.random(), fault, stuck)
 
     def _return(self, attempt: Attempt[RunningClaim]) -> None:
-        """Give a claim back as if it had not begun, unless what was begun must not begin again."""
+        """Hand a claim back as if it had not begun; fail it if it began and must not run again."""
         work = attempt.work
         work.given_back = True
         change = stopped(work.claim, self._clock.wall(), attempt.entered)
@@ -346,9 +347,9 @@ class ClaimRunner:
             self._finish(work, SettledClaim(change))
 
     def _finish(self, work: RunningClaim, done: SettledClaim) -> None:
-        """Hand a claim back to the keeper, unless it is not ours any more."""
+        """Pass the change of a claim to the dispatcher, unless the claim is lost."""
         close_output(work.shelf)
-        # First: the hand may look at this moment whether there is anything left to come.
+        # First: the dispatcher may check at this moment whether anything is left to be written.
         if not work.lost:
             self.tray.put(done)
         else:
@@ -363,7 +364,7 @@ class ClaimRunner:
         self.done()
 
     def _offer(self, slot: int) -> None:
-        """Let a slot be claimed for, as long as there is something left of the quota."""
+        """Let a slot be claimed for, while the quota is not used up."""
         if self._quota == 0:
             return
         if self._quota is not None:
@@ -373,14 +374,14 @@ class ClaimRunner:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing runs any more, nor will, of what the quota allows."""
+        """Whether the quota is used up and nothing runs any more."""
         return self._quota == 0 and not self._offered and not self.running
 
     def reclaim(self) -> None:
         self.slots.reclaim()
 
     async def go_down(self) -> None:
-        """Give back what runs, as long as the loop waits for it."""
+        """Hand back what runs, as long as the loop waits for it."""
         self.station.keeper.post(self.line.hand.close)
         self.stop_now(0.0)
         with suppress(TimeoutError, PoolhandError, CancelledError):

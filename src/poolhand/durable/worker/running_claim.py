@@ -1,4 +1,4 @@
-"""Stored work: a claimed job in a slot."""
+"""A running claim: a claimed job in a slot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTIONS = Options()
 
 
 class AttemptListener(Protocol):
-    """Where running jobs are heard."""
+    """Receives the events and store requests of running jobs."""
 
     @property
     def chronicle(self) -> EventWriter: ...
@@ -38,11 +38,12 @@ class AttemptListener(Protocol):
 
 
 class RunningClaim:
-    """What a slot runs for a claim.
+    """The work of a slot for a claim.
 
-    `lost`: the claim is no longer good, whatever the code does. `wished`: its end was asked for by
-    somebody, not by us. `returned`: we stop it, and give it back when it has stopped. `given_back`:
-    that was done. `swept`: another job has ended it along with all tasks of the loop.
+    `lost`: the claim is no longer valid, whatever the code does. `wished`: cancellation was
+    requested, not by this worker. `returned`: this worker stops the job, and hands it back once it
+    has stopped. `given_back`: that was done. `swept`: another job has cancelled it along with all
+    tasks of the loop.
     """
 
     __slots__ = (
@@ -93,7 +94,7 @@ class RunningClaim:
 
     @property
     def claim(self) -> Claim:
-        """The claim, with the record as it is now."""
+        """The claim, with the current job record."""
         claim = self.errand.claim
         return claim if claim.job is self.job else replace(claim, job=self.job)
 
@@ -114,14 +115,15 @@ class RunningClaim:
 
 
 def _where(errand: StoredAttempt) -> tuple[str, Callable[[], Any] | bytes]:
-    """Return where a call is made, and the call as it is made there."""
+    """Return where a call runs, and the call in the form needed there."""
     code, call = errand.code, errand.call
     if code is None:
         assert isinstance(call, partial)
         wanted = where_to_run(call.func, errand.brief.run_in, errand.brief.run_in)
         return wanted, pack(call.func, call.args, call.keywords) if wanted == "process" else call
     run_in = errand.brief.run_in
-    # What this task may ask for was checked when it did; the rest is what its pool usually does.
+    # An explicit `run_in` was checked against the task on submit; otherwise it is the pool's
+    # default.
     wanted = where_to_run(code.fn, run_in, run_in)
     if errand.alone and code.is_findable:
         wanted = "process"
@@ -130,7 +132,7 @@ def _where(errand: StoredAttempt) -> tuple[str, Callable[[], Any] | bytes]:
     if not code.is_findable:
         raise code.unfindable()
     assert isinstance(call, partial)
-    # By its name: the function itself stands behind its task and cannot be found by its own.
+    # By name: its task replaces the function under its own name, so it cannot be pickled.
     path = (code.fn.__module__, code.fn.__qualname__)
     told = (call.args, call.keywords, is_capturing(), errand.brought, attributed_level())
     return wanted, pack(run_apart, (*path, *told), {})

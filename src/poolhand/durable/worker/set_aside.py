@@ -1,6 +1,6 @@
-"""Reports of jobs that a worker sets aside: a warning, unless another worker has their task.
+"""Reports of jobs that a worker parks: a warning, unless another worker has their task.
 
-Services that share a pool claim jobs of each other all the time, and that is no trouble. Whether
+Services that share a pool claim each other's jobs all the time, and that is no problem. Whether
 another worker has a task is in the store: the report of a task waits for a look there.
 """
 
@@ -23,20 +23,20 @@ from poolhand.rules.causes import task_of
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Job
 
-MOST_CAUSES = 1000  # reported ones that are remembered; then they are forgotten, and begin anew
+MOST_CAUSES = 1000  # the most reported causes remembered; at the limit all are dropped
 LOOK_AFTER = 1.0  # seconds: a worker that has just started may not be listed yet
-LOOK_AGAIN = 10.0  # seconds until a task that another worker had is looked for again
+LOOK_AGAIN = 10.0  # seconds until a task that another worker had is looked up again
 SERVED, QUEUED = "served", "queued"
 
 
 class TaskLookup(Protocol):
-    """Finds out which tasks a job may mean, and whether another worker has them."""
+    """Finds out which tasks a name may mean, and whether another worker has them."""
 
     def candidates(self, task: str) -> list[str]:
-        """Return the tasks of this worker between which a name leaves open."""
+        """Return the tasks of this worker that an ambiguous name may mean."""
 
     async def explain(self, job: Job, cause: str) -> Explanation | None:
-        """Say what other workers mean for a job that waits for a task; None: none has it."""
+        """Explain whether other workers can run a job that waits for a task; None: none has it."""
 
 
 class StoreLookup:
@@ -53,7 +53,7 @@ class StoreLookup:
         self._catalogue = catalogue
 
     async def explain(self, job: Job, cause: str) -> Explanation | None:
-        """Say what other workers mean for a job; a store that is away says nothing."""
+        """Explain whether other workers can run a job; None if the store is away."""
         with suppress(StoreError):
             return await self._station.keeper.ask(lambda: self._look(job, cause))
         return None
@@ -64,15 +64,15 @@ class StoreLookup:
         (stored,) = await store.get([job.id])
         if stored is None or stored.job.waits_for != cause:
             return Explanation(SERVED, "another worker has taken it")
-        # Workers of the same code would set it aside, too.
+        # Workers with the same code would park it, too.
         others = [one for one in await store.leases() if one.owner.catalogue != mine]
         return await known_task(store, task_of(cause) or "", others, job.pool)
 
 
 class SetAsideReports:
-    """Reports each cause once; a task that another worker has is looked for again later.
+    """Reports each cause once; looks a task that another worker has up again later.
 
-    Each report is made in a task of its own, not in the middle of what is settled.
+    Each report runs in a task of its own, not in the middle of settling.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SetAsideReports:
         return len(self._warned) + len(self._served)
 
     def report(self, job: Job, cause: str) -> None:
-        """Report that a job was set aside, unless its cause was reported before."""
+        """Report that a job was parked, unless its cause was reported before."""
         now = self._loop.time()
         is_new = cause not in self._served
         if cause in self._warned or (not is_new and now - self._served[cause] < LOOK_AGAIN):
@@ -111,7 +111,7 @@ class SetAsideReports:
         task.add_done_callback(self._tasks.discard)
 
     async def over(self) -> None:
-        """Report at once what still waits for its look."""
+        """Send the reports that still wait at once."""
         self._closing.set()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,4 +1,4 @@
-"""The terms of a worker: how much it runs, of what, and how it ends."""
+"""The settings of a worker: how much it runs, from which pools, and how it stops."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ DRAIN_TIMEOUT = 30.0
 
 
 class WorkerSettings(Struct, frozen=True):
-    """What a worker goes by.
+    """The settings of a worker.
 
-    After `quota` attempts it takes no more. `soft_timeout` and `hard_timeout` hold for jobs that
-    have none of their own. What is stopped at the end has `stop_grace` seconds to do so. Where it
-    `captures`, what jobs print and log goes into their events. One that `rests` has an event loop
-    for jobs alone, which is not watched while there are none. `before` is the packed call that each
-    child makes before its first job.
+    After `quota` attempts it claims no more. `soft_timeout` and `hard_timeout` apply to jobs
+    without timeouts of their own. Jobs stopped at the end have `stop_grace` seconds to stop. If it
+    `captures`, output and log lines of jobs go into their events. One that `rests` has an event
+    loop for jobs alone, which is not watched while there are none. `before` is the packed call that
+    each child makes before its first job.
     """
 
     slots: int
@@ -46,7 +46,7 @@ class WorkerSettings(Struct, frozen=True):
     before: bytes | None = None
 
     def timed(self, errand: StoredAttempt) -> StoredAttempt:
-        """Give a job without timeouts those that are usual here."""
+        """Give a job without timeouts those of this worker."""
         brief, soft, hard = errand.brief, self.soft_timeout, self.hard_timeout
         has_own = brief.timeout is not None or brief.soft_timeout is not None
         if has_own or soft is hard is None:
@@ -57,7 +57,7 @@ class WorkerSettings(Struct, frozen=True):
 def checked_terms(
     slots: int, pools: Iterable[str] | None, drain_timeout: Seconds, captures: bool
 ) -> WorkerSettings:
-    """Return the terms that somebody asked for, or raise everything that is wrong with them."""
+    """Return the settings for these arguments, or raise one error that lists every fault."""
     faults, within = [], to_seconds(drain_timeout)
     if not are_slots(slots):
         faults.append(f"slots={shown(slots)} is not allowed; it must be {SLOTS_ALLOWED}")
@@ -74,7 +74,7 @@ def checked_terms(
 
 
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
-    """Return names of pools, None for all, or raise if they are none."""
+    """Return pool names, None for all; raise if they are not valid names."""
     names = _names(pools)
     if names is not None and not all(map(is_name, names)):
         raise UsageError(f"{what}: {_not_names(pools)}")
@@ -82,7 +82,7 @@ def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | N
 
 
 def _names(pools: object) -> tuple[Any, ...] | None:
-    """Return what should be names; a text is one thing, not an iterable of letters."""
+    """Return the items of `pools`; a str counts as one invalid value, not as letters."""
     if pools is None:
         return None
     if isinstance(pools, str) or not isinstance(pools, Iterable):

@@ -1,4 +1,4 @@
-"""The tray of a worker: what it puts down for its hand within one turn of its loop."""
+"""The settle queue: batches what a worker sends to its dispatcher within one turn of its loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poolhand.durable.worker.hand import Dispatcher, SettledClaim
 
 
 class SettleQueue:
-    """Gathers what is done, which slots are free and which tokens have left theirs."""
+    """Collects settled claims, free slots, and tokens whose stuck code has ended."""
 
     def __init__(self, loop: AbstractEventLoop, hand: Dispatcher) -> None:
         self._loop = loop
@@ -20,7 +20,7 @@ class SettleQueue:
 
     @property
     def full(self) -> bool:
-        """Whether something lies here that is to be written."""
+        """Whether something is queued that must be written."""
         return bool(self._done or self._released)
 
     def put(self, done: SettledClaim) -> None:
@@ -36,11 +36,12 @@ class SettleQueue:
         self._send_soon()
 
     def send(self) -> None:
-        """Let the hand have it."""
+        """Pass everything to the dispatcher."""
         self._sends_soon = False
         done, free, released = self._done, self._free, self._released
         if done or free or released:
-            # Before it is taken off: whoever looks from another thread sees it here or there.
+            # Pass it on before clearing: a check from another thread sees it in one place or the
+            # other.
             self._hand.put(done, free, released)
             self._done, self._free, self._released = [], [], []
 

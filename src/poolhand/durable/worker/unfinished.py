@@ -15,7 +15,7 @@ LONGEST_NAME = 200
 
 
 class Unfinished(Struct, frozen=True):
-    """A job that was running when the time of its worker was over.
+    """A job that was still running when its worker had to end.
 
     `fails`: it must not start again, as `on_crash="fail"` says. `stuck`: its code did not stop.
     """
@@ -31,13 +31,13 @@ class Unfinished(Struct, frozen=True):
 
 
 def unfinished(work: RunningClaim, stuck: bool = False) -> Unfinished:
-    """Return what is to be said of a job that runs."""
+    """Return the record of a running job."""
     job, brief = work.job, work.errand.brief
     return Unfinished(job.id, job.name, work.run_in == "thread", not brief.rerun, stuck)
 
 
 def stopping_text(jobs: Sequence[Unfinished]) -> str:
-    """Say what becomes of the jobs that run when their worker is told to end now."""
+    """Return a text on what becomes of the jobs that run when their worker must stop now."""
     threads = [one for one in jobs if one.in_thread]
     others = len(jobs) - len(threads)
     parts = [f"{_are(others)} handed back to the store"] if others else []
@@ -54,7 +54,7 @@ _MANY = ("run", "they run", "are")
 
 
 def stopped_text(jobs: Sequence[Unfinished], seconds: float) -> str:
-    """Say which jobs were still running when their worker ended, and what became of them."""
+    """Return a text on which jobs still ran when their worker ended, and what became of them."""
     within = f" after {seconds:g} s" if seconds else ""
     parts = [f"{_were(len(jobs))} still running{within}"]
     back = [one for one in jobs if not (one.stuck or one.fails)]
@@ -76,7 +76,7 @@ def stopped_text(jobs: Sequence[Unfinished], seconds: float) -> str:
 
 
 def cut_short_text(jobs: Sequence[Unfinished]) -> str:
-    """Say which jobs a worker process could not finish, before it ends."""
+    """Return a text on the jobs that a worker process could not finish before it ends."""
     back = [one for one in jobs if not one.fails]
     failed = [one for one in jobs if one.fails]
     parts = [f"{_were(len(jobs))} still running when the worker had to end"]

@@ -1,4 +1,4 @@
-"""Warm-ups: what an app has done before jobs run, once in each process and in each child."""
+"""Warm-ups: functions that an app runs before jobs, once in each process and in each child."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from poolhand.errors import UsageError
 from poolhand.pool.slots.process_parent import pack
 from poolhand.rules.validation import shown
 
-MAIN = ("__main__", "__mp_main__")  # the second is what a child calls the script of its parent
+MAIN = ("__main__", "__mp_main__")  # a child imports the script of its parent under the second name
 
 Call = Callable[[], Any]
 
 
 class WarmUpName(NamedTuple):
-    """How a child finds a warm-up: as the one of that number under its name, or just by its name.
+    """How a child finds a warm-up: by its number among those of its name, or by its name alone.
 
-    The first is what importing its module registers there; lambdas and methods are found so too.
+    The number counts the warm-ups that importing the module registers under the name; it also finds
+    lambdas and methods.
     """
 
     module: str
@@ -32,7 +33,7 @@ class WarmUpName(NamedTuple):
     is_findable: bool
 
 
-# All warm-ups of this process, of whatever app, as their modules have registered them.
+# All warm-ups of this process, of any app, as their modules have registered them.
 _registered: dict[tuple[str, str], list[Call]] = {}
 
 
@@ -74,10 +75,10 @@ class WarmUps:
         known.append(call)
 
     async def run(self) -> None:
-        """Do what this process has not done yet; whoever comes meanwhile waits for it."""
+        """Run the warm-ups that this process has not run yet; concurrent callers wait for them."""
         for number, (_, call) in enumerate(tuple(self._calls)):
             while not await self._done(number, call):
-                # The one who tried has failed and been told; now it is our turn.
+                # The caller that ran it got its error; run it here.
                 pass
 
     async def _done(self, number: int, call: Call) -> bool:
@@ -98,13 +99,13 @@ class WarmUps:
         return True
 
     def packed(self) -> bytes | None:
-        """Return the call by which a child does the same, None if there is nothing to do."""
+        """Return the call that runs the warm-ups in a child; None if there are none."""
         names = tuple(name for name, _ in self._calls)
         return pack(run_apart, (names,), {}) if names else None
 
 
 def run_apart(names: tuple[tuple[str, str, int, bool], ...]) -> None:
-    """Do the warm-ups of these names in a child, which has to find them first."""
+    """Run the warm-ups of these names in a child, which has to find them first."""
     told = [WarmUpName(*name) for name in names]
     for name in told:
         if name.module:

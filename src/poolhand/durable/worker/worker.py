@@ -1,4 +1,4 @@
-"""A shift: one worker at work in this process, from its start to its drain."""
+"""A worker in this process, from its start to its drain."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from poolhand.rules.values.plain import PlainView
 
 _log = logging.getLogger("poolhand")
 
-WRITE_WITHIN = 10.0  # what was done is written within that, or another process finds it undone
+WRITE_WITHIN = 10.0  # seconds to write outcomes; what is not written runs again in another process
 
 
 class WorkerReport(PlainView, frozen=True):
-    """What a worker did: attempts that ended, jobs given back, code that would not stop.
+    """Counts of a worker: attempts that ended, jobs handed back, code that would not stop.
 
     `completed` and `failed` count what was written: a result that cannot be stored is a failure.
     """
@@ -50,7 +50,7 @@ class WorkerReport(PlainView, frozen=True):
 
 
 class WorkerHooks(Struct, frozen=True):
-    """Who is told what of a worker: `heard` what ends in it, `begun` that it works.
+    """Callbacks of a worker: `heard` gets each job that ends in it, `begun` is called at its start.
 
     `before` is awaited before it claims anything; `catalogue` lists the tasks to publish.
     """
@@ -63,9 +63,10 @@ class WorkerHooks(Struct, frozen=True):
 
 @explain_misuse
 class Worker:
-    """Runs jobs from `async with` to its end; leaving waits for what runs and gives back the rest.
+    """Runs jobs while its `async with` block lasts; leaving it drains the worker.
 
-    Jobs that only wait stay where they are: in the store.
+    A drain waits for running jobs up to its timeout and hands back the rest. Jobs that only wait
+    stay in the store.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Worker:
         self._terms = terms
         self._hooks = WorkerHooks() if hooks is None else hooks
         self._worker: ClaimRunner | None = None
-        # Called with what still runs at the end of a drain, before it is stopped.
+        # Called with the jobs that still run at the end of a drain, before they are stopped.
         self.on_overrun: Callable[[Sequence[Unfinished]], None] | None = None
         self.cut_short: tuple[Unfinished, ...] = ()
         self._deadline = 0.0
@@ -100,7 +101,7 @@ class Worker:
         try:
             await self.drain()
         except (asyncio.CancelledError, KeyboardInterrupt):
-            # Told twice: stop now, but give every job back.
+            # Interrupted while draining: stop now, but hand every job back.
             if self._drained is not None and self._worker is not None:
                 self.hurry(0.0)
                 while not self._drained.done():
@@ -119,7 +120,7 @@ class Worker:
         catalogue = await self._published(station)
         if self._worker is not None:
             raise UsageError("this worker is being started twice; start it once")
-        # No waiting from here on: who is cancelled there would leave a worker that nobody drains.
+        # No await from here on: a cancellation there would leave a worker that is never drained.
         worker = ClaimRunner(station, self._executor, self._configs, self._terms)
         worker.announcing.heard = self._hooks.heard
         worker.line.catalogue = catalogue
@@ -148,7 +149,7 @@ class Worker:
         return catalogue
 
     async def drain(self, timeout: Seconds | None = None) -> WorkerReport:
-        """Claim no more, finish what runs within `timeout` seconds, give the rest back."""
+        """Claim no more, let jobs finish within `timeout` seconds, hand the rest back."""
         seconds = self._terms.drain_timeout if timeout is None else to_seconds(timeout)
         if not is_seconds(seconds):
             raise UsageError(
@@ -167,7 +168,7 @@ class Worker:
         except asyncio.CancelledError:
             if not self._drained.cancelled():
                 raise
-            # A job has cancelled every task of the loop; what runs still has to be given back.
+            # A job has cancelled every task of the loop; running jobs still have to be handed back.
             self._drained = self._begin_to_stop(worker)
             return await asyncio.shield(self._drained)
 
@@ -186,32 +187,32 @@ class Worker:
 
     @property
     def wedged(self) -> bool:
-        """Whether code runs on after its hard timeout, which only the end of a process can end."""
+        """Whether code runs on after its hard timeout, which only the end of the process stops."""
         return self._at_work().wedged
 
     @property
     def spent(self) -> bool:
-        """Whether this worker has run as many attempts as it may."""
+        """Whether this worker has run as many attempts as its quota allows."""
         return self._at_work().spent
 
     @property
     def attempts(self) -> tuple[int, int]:
-        """How many attempts have ended here, well and otherwise, by what was written of them."""
+        """How many attempts completed and failed here, by the outcomes that were written."""
         announcing = self._at_work().announcing
         return announcing.completed, announcing.failed
 
     def needs(self, grace: float) -> float:
-        """Return how long a drain may take that has so many seconds: no longer than jobs may."""
+        """Return how long a drain of `grace` seconds may take: no longer than its jobs may run."""
         return drain_within(grace, [one.terms.soft for one in self._at_work().running.values()])
 
     def unfinished(self) -> list[Unfinished]:
-        """Return what is to be said of the jobs that run now, should they be stopped."""
+        """Return the records of the jobs that run now, as if they were to be stopped."""
         works = list(self._at_work().running.values())
         return [unfinished(work) for work in works if not work.lost]
 
     def jobs(self) -> list[Job]:
         """Return the jobs that run in this worker now; from any thread."""
-        # A list first: made in one go, while jobs begin and end.
+        # Copy to a list first: that is atomic, while jobs begin and end.
         return [work.job for work in list(self._at_work().running.values())]
 
     def examined(self, most: int, stale_after: float) -> Examined:
@@ -235,7 +236,7 @@ class Worker:
         return self._worker
 
     def hurry(self, timeout: float) -> None:
-        """Move the deadline of a drain forward, never back."""
+        """Make the deadline of a drain earlier, never later."""
         worker = self._at_work()
         self._deadline = min(self._deadline, worker.now() + timeout)
         worker.changed.set()
@@ -244,7 +245,7 @@ class Worker:
         began = worker.now()
         keeper = worker.station.keeper
         worker.refuse()
-        # A closed store is no reason not to stop: the leases end by themselves.
+        # A closed store is no reason not to stop: the leases expire by themselves.
         with suppress(StoreError):
             await keeper.ask(worker.line.hand.stop_claiming)
         worker.receive()
@@ -263,7 +264,7 @@ class Worker:
         return WorkerReport(*self.attempts, worker.handed_back, stuck, worker.now() - began)
 
     async def _cut_short(self, worker: ClaimRunner) -> None:
-        """Stop what still runs, and note which jobs that were and which did not stop."""
+        """Stop what still runs; note which jobs that were and which did not stop."""
         cut = {token: work for token, work in worker.running.items() if not work.lost}
         self.cut_short = tuple(map(unfinished, cut.values()))
         if self.on_overrun is not None:
@@ -273,7 +274,7 @@ class Worker:
         self._deadline = worker.now()
         await self._idle(worker, 2 * grace)
         stuck = worker.running.keys()
-        # What has ended meanwhile was not cut short.
+        # Jobs that have ended meanwhile were not cut short.
         self.cut_short = tuple(
             unfinished(work, token in stuck)
             for token, work in cut.items()

@@ -1,4 +1,4 @@
-"""What is right and wrong with a store that is a file: its disk and its pages."""
+"""Checks of a store in a file: free disk space, file permissions and damaged pages."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ NO_SPACE = 64 << 20
 
 @runtime_checkable
 class InFile(Protocol):
-    """A store that is a file of this machine; it can tell of itself without being opened."""
+    """A store in a file of this machine, which can be inspected without opening it."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The path of the file."""
 
     @property
     def permissions(self) -> int:
-        """What its files are made with."""
+        """The mode that its files are created with."""
 
     async def schema(self) -> tuple[int, int]:
-        """Return the number of its schema, 0 for none, and the newest that is known here."""
+        """Return the number of its schema (0: none) and the newest that this version knows."""
 
     async def damage(self) -> list[str]:
-        """Read all of it; return what is broken."""
+        """Read the whole file; return the damages found."""
 
 
 def space(path: Path) -> Finding:
-    """Look at the disk that a file is on."""
+    """Check the free space on the disk of a file."""
     free = shutil.disk_usage(path.parent).free
     text = f"{free / (1 << 20):,.0f} MiB are free on the disk of {path}"
     if free < NO_SPACE:
@@ -46,7 +46,7 @@ def space(path: Path) -> Finding:
 
 
 def private(path: Path, permissions: int) -> Finding:
-    """Tell of files that more may use than the URL of the store says."""
+    """Report files with wider permissions than the URL of the store allows."""
     wide = [one for one in map(Path, _files(path)) if _mode(one) & ~permissions & 0o077]
     if not wide:
         text = f"its files are those of one {'group' if permissions & 0o060 else 'user'}"
@@ -71,7 +71,7 @@ def _mode(path: Path) -> int:
 
 
 def sound(path: Path, damage: Sequence[str]) -> Finding:
-    """Tell what was broken in a file."""
+    """Report the damages of a file."""
     if not damage:
         return Finding("file", Level.OK, "the file is whole")
     text = f"the file is damaged: {damage[0]}"

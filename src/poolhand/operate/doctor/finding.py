@@ -1,4 +1,4 @@
-"""A finding: what one look at a store found, how bad it is, and how to mend it."""
+"""A finding: the result of one check of a store, its level, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poolhand.rules.values.plain import PlainView
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 
 class Finding(PlainView, frozen=True):
-    """What one look found; `fix` says what to do about it."""
+    """The result of one check; `fix` says what to do about it."""
 
     check: str
     level: Level
@@ -25,5 +25,5 @@ class Finding(PlainView, frozen=True):
 
 
 def many(count: int, what: str) -> str:
-    """Return a number of things in words."""
+    """Return a count with its noun in singular or plural."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -1,4 +1,4 @@
-"""Findings: what is right and wrong with a store, its owners and its jobs, and how to mend it."""
+"""The checks of `poolhand doctor`: the store, its owners and its jobs, with how to fix each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from poolhand.runtime import Runtime
 
 CLOCK_SLACK = 5.0
 OVERDUE = 60.0
-# What is found wrong here makes the rest impossible to see, or is not to be touched.
+# After a bad finding of these checks the store cannot be opened, or must not be.
 DECIDING = frozenset({"file", "schema", "store", "server", "rights"})
 
 
 async def examine(store: Store, runtime: Runtime) -> list[Finding]:
-    """Look at everything, opening and closing the store.
+    """Run all checks, opening and closing the store.
 
-    The look ends at a store that is damaged, closed to us or has another schema: opening it would
+    A store that is damaged, not accessible or of another schema is not opened: opening it would
     migrate it.
     """
     found = [finding async for finding in _outside(store)]
@@ -49,7 +49,7 @@ async def examine(store: Store, runtime: Runtime) -> list[Finding]:
 
 
 async def _outside(store: Store) -> AsyncIterator[Finding]:
-    """Look at a store without opening it."""
+    """Run the checks that do not open the store."""
     try:
         if isinstance(store, InFile):
             yield file_findings.space(store.path)
@@ -91,7 +91,7 @@ def _unusable(error: StoreError) -> Finding:
 
 
 def _cure(error: StoreError) -> str:
-    # The message of an error says what to do; this adds where to look.
+    # The error's message says what to do; this adds where it is documented.
     return f"{type(error).__name__} is explained in the operating guide, under exit codes"
 
 
@@ -124,7 +124,7 @@ async def _contents(store: Store, runtime: Runtime) -> list[Finding]:
 
 
 async def _clock(store: Store, now: datetime) -> Finding:
-    """Compare the clock with the newest job: nothing was submitted in the future."""
+    """Compare this machine's clock with the newest job, which cannot be from the future."""
     page = await store.find(Filter(), limit=1)
     ahead = (page.jobs[0].job.submitted_at - now).total_seconds() if page.jobs else 0.0
     if ahead <= CLOCK_SLACK:
@@ -135,10 +135,10 @@ async def _clock(store: Store, now: datetime) -> Finding:
 
 
 def _owners(leases: Sequence[Lease], gone: Sequence[Lease]) -> Finding:
-    """Name the dead owners that hold jobs.
+    """Report dead owners that hold jobs.
 
-    The record of one that holds none says nothing: its process has ended well, without closing its
-    app, and the next process that opens the store removes it.
+    A dead owner without jobs is no problem: its process ended normally without closing its app, and
+    the next process that opens the store removes the record.
     """
     dead = [lease for lease in gone if lease.holds]
     holds = sum(lease.holds for lease in dead)
@@ -152,7 +152,7 @@ def _owners(leases: Sequence[Lease], gone: Sequence[Lease]) -> Finding:
 
 
 def _unserved(pools: Sequence[PoolRow], workers: Sequence[Owner]) -> Iterator[Finding]:
-    """Tell of jobs that nobody will run as things are."""
+    """Report queued jobs that no connected worker would run."""
     waiting = [pool for pool in pools if pool.queued]
     found = [_paused(pool) for pool in waiting if pool.paused]
     open_pools = [pool for pool in waiting if not pool.paused]
@@ -194,7 +194,7 @@ def _stuck(process: StuckProcess) -> Finding:
 
 
 async def _causes(store: Store, leases: Sequence[Lease]) -> list[Finding]:
-    """Name what jobs wait for that the workers which claimed them do not have."""
+    """Report the causes (task, key or signature) under which jobs are parked."""
     found = [
         await _cause(store, leases, pool, cause, count)
         for pool, counts in (await store.causes()).items()

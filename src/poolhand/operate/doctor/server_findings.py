@@ -1,4 +1,4 @@
-"""What is right and wrong with a store on a server: the server, our rights, our tables there."""
+"""Checks of a store on a server: the server, the user's privileges, and the tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol, runtime_checkable
 
 from poolhand.operate.doctor.finding import Finding, Level, many
 
-NEARLY_ALL = 0.8  # of the connections
-OLD = 300.0  # seconds that a transaction may be open
-LATE = 30.0  # seconds that the audit may lag behind
-MUCH_DEAD = 100_000  # rows
+NEARLY_ALL = 0.8  # share of used connections that is reported
+OLD = 300.0  # seconds a transaction may stay open without being reported
+LATE = 30.0  # seconds the readable audit log may lag behind
+MUCH_DEAD = 100_000  # dead rows of a table that are reported
 CLOCK_SLACK = 5.0
 
 
 class HeldView(Protocol):
-    """A transaction that has been open for some seconds."""
+    """An open transaction: its session, and for how many seconds it has been open."""
 
     @property
     def who(self) -> str: ...
@@ -25,7 +25,7 @@ class HeldView(Protocol):
 
 
 class TableView(Protocol):
-    """A table: rows, rows that died and were not yet cleaned up, bytes with its indexes."""
+    """A table: live rows, dead rows not yet vacuumed, and bytes including indexes."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ class TableView(Protocol):
 
 
 class ServerView(Protocol):
-    """What a server tells of itself, and of what of ours is on it."""
+    """The state of a server and of our tables on it."""
 
     @property
     def version(self) -> str: ...
@@ -54,59 +54,59 @@ class ServerView(Protocol):
 
     @property
     def ahead(self) -> float:
-        """By how many seconds its clock is ahead of that of this machine."""
+        """The seconds by which its clock is ahead of this machine's."""
 
     @property
     def autovacuum(self) -> bool: ...
 
     @property
     def most(self) -> int:
-        """How many connections it allows."""
+        """The maximum number of connections."""
 
     @property
     def connections(self) -> int: ...
 
     @property
     def unsafe(self) -> Sequence[str]:
-        """Settings that let a crash take back what was committed."""
+        """Settings with which a crash may lose committed data."""
 
     @property
     def lacking(self) -> Sequence[str]:
-        """Tables and sequences that this user may not use as a worker does."""
+        """Tables and sequences for which this user lacks privileges that a worker needs."""
 
     @property
     def tables(self) -> Sequence[TableView]: ...
 
     @property
     def since(self) -> int:
-        """The oldest schema whose code can go on with the one that is there."""
+        """The oldest schema number whose code still works with the installed schema."""
 
     @property
     def snapshot(self) -> HeldView | None:
-        """The oldest one in this database."""
+        """The oldest open transaction of this database."""
 
     @property
     def writer(self) -> HeldView | None:
-        """The oldest transaction of the whole server that has written."""
+        """The oldest open transaction of the whole server that has written."""
 
 
 @runtime_checkable
 class OnServer(Protocol):
-    """A store on a server; it can tell of itself without being opened."""
+    """A store on a server, which can be inspected without opening it."""
 
     @property
     def place(self) -> str:
-        """Where it is, without secrets."""
+        """The address of the store, without secrets."""
 
     async def schema(self) -> tuple[int, int]:
-        """Return the number of its schema, 0 for none, and the newest that is known here."""
+        """Return the number of its schema (0: none) and the newest that this version knows."""
 
     async def survey(self) -> ServerView:
-        """Look at the server."""
+        """Return the state of the server."""
 
 
 def usable(place: str, survey: ServerView) -> Iterator[Finding]:
-    """Tell whether this user could keep jobs there at all."""
+    """Check whether this user can store jobs there at all."""
     text = f"{place} answers, version {survey.version.split()[0]}"
     if survey.read_only:
         text += ", and takes no changes: it is a standby, or was set read-only"
@@ -124,7 +124,7 @@ def usable(place: str, survey: ServerView) -> Iterator[Finding]:
 
 
 def shape(survey: ServerView) -> Iterator[Finding]:
-    """Tell how the server and our tables are doing."""
+    """Check the state of the server and of our tables."""
     yield _safety(survey.unsafe)
     yield _connections(survey.connections, survey.most)
     yield _bloat(survey.tables, survey.autovacuum)

@@ -1,4 +1,4 @@
-"""What is wrong between connected workers and a store: pools declared twice, idle schedules."""
+"""Checks of connected workers against the store: conflicting pools, schedules that do not run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from poolhand.operate.schedules import idle_schedules, schedules_of
 from poolhand.rules.queue.pool_spec import SETTINGS, PoolSpec, differences
 
 MOST_NAMED = 3
-MISSED = timedelta(seconds=60)  # how late a moment is when it counts as missed
+MISSED = timedelta(seconds=60)  # a moment that is later than this counts as missed
 
 
 async def pool_conflicts(
     store: Store, pools: Sequence[PoolRow], workers: Sequence[Owner]
 ) -> list[Finding]:
-    """Report the pools that connected workers declare otherwise than is in force."""
+    """Report pools that connected workers declare with other settings than those in force."""
     contents = await contents_of(store, workers)
     declared = [
         (worker, spec)
@@ -43,7 +43,7 @@ async def pool_conflicts(
 
 
 def _conflicts(used: PoolSpec, declared: Sequence[tuple[Owner, PoolSpec]]) -> Iterator[str]:
-    """Say of each setting how it is declared, and by which processes."""
+    """Yield one text per conflicting setting: its values, and the processes that declare them."""
     for setting in SETTINGS:
         others: dict[str, list[str]] = {}
         in_force = ""
@@ -59,7 +59,7 @@ def _conflicts(used: PoolSpec, declared: Sequence[tuple[Owner, PoolSpec]]) -> It
 async def schedule_faults(
     store: Store, workers: Sequence[Owner], now: datetime
 ) -> Iterator[Finding]:
-    """Report the active schedules whose jobs no connected worker would run, by reason."""
+    """Report active schedules whose jobs no connected worker would run, grouped by reason."""
     by_reason: dict[tuple[str, bool], list[tuple[str, str]]] = {}
     for view, reason in await idle_schedules(store, await schedules_of(store), workers):
         missed = view.next is not None and now - view.next > MISSED

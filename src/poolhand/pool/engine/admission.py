@@ -1,4 +1,4 @@
-"""The intake of a pool: from a call to a place at the desk, or a refusal."""
+"""Admission to an in-memory pool: from a call to a place at the desk, or a refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PoolAdmission:
-    """Makes work out of calls, brings it to the desk and carries out the verdict."""
+    """Creates work from calls, offers it to the desk and executes the verdict."""
 
     def __init__(self, engine: Engine, ids: Ids) -> None:
         self.closed = False
@@ -53,9 +53,9 @@ class PoolAdmission:
         terms: SubmitTerms,
         may_wait: bool,
     ) -> Work:
-        """Take a call in; return its work, which may be somebody's with the same key.
+        """Submit a call and return its work, which may be an existing one with the same key.
 
-        It may be parked, if its submitter may wait.
+        The work may be parked, if its submitter may wait.
         """
         run_in = where_to_run(fn, terms.options.run_in, self._run_in)
         if get_ident() != self._thread or not self._loop.is_running():
@@ -65,13 +65,13 @@ class PoolAdmission:
         now = self._clock.now()
         call: Callable[[], Any] | bytes = partial(fn, *args, **kwargs) if args or kwargs else fn
         if run_in == "process":
-            # Here, where its submitter learns at once what cannot be sent.
+            # Pack here, so that the submitter learns at once that a call cannot be sent.
             call = pack(fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or name_of(fn)
         return self._admit(self._work(call, run_in, terms, name, now), now, may_wait)
 
     def again(self, dead: Work) -> Work:
-        """Take in a dead job once more, as a new job with the same call, options and context."""
+        """Submit a dead job again, as a new job with the same call, options and context."""
         if self.closed:
             raise self._refusal(Draining)
         assert dead.call is not None
@@ -81,14 +81,14 @@ class PoolAdmission:
         return self._admit(again, now, may_wait=True)
 
     def close(self) -> None:
-        """Refuse new work, and the submitters that wait for a place."""
+        """Refuse new work and wake the blocked submitters."""
         self.closed = True
         for work in self._desk.unpark_all():
             work.wake()
 
     @property
     def last(self) -> tuple[str, int]:
-        """The head and the number of the last id that was given."""
+        """The head and the number of the last id that was assigned."""
         return self._ids.last
 
     @property
@@ -96,7 +96,7 @@ class PoolAdmission:
         return sum(len(work.waiters or ()) for work in self._desk.parked)
 
     def park(self, work: Work) -> Future[None]:
-        """Return what the submitter of a parked job waits for."""
+        """Return the future that the submitter of a parked job waits for."""
         future = work.add_waiter()
         self._engine.set_alarm()
         if self._events.live:
@@ -106,7 +106,7 @@ class PoolAdmission:
         return future
 
     def welcome(self) -> None:
-        """Tell the submitters of parked jobs that they have got in."""
+        """Wake the submitters of parked jobs that were admitted."""
         admitted = self._desk.admitted[:]
         self._desk.admitted.clear()
         for work in admitted:
@@ -114,15 +114,15 @@ class PoolAdmission:
             work.wake()
 
     def leave(self, work: Work, future: Future[None]) -> None:
-        """Let one submitter of a parked job go; the last one takes the job along."""
+        """Drop one submitter of a parked job; without submitters the job is removed."""
         work.drop_waiter(future)
         if not work.waiters and work.place is self._desk.parked:
             self._unpark(work)
 
     def withdraw(self, work: Work) -> None:
-        """Cancel a job that got in at the moment its submitter gave up.
+        """Cancel a job that was admitted at the moment its submitter gave up.
 
-        Nobody holds a ticket for it, unless somebody else submits its key.
+        It has no other ticket, unless another submitter uses the same key.
         """
         if work.accepted and work.options.idempotency_key is None:
             self._engine.cancel(work, "submitter")
@@ -130,15 +130,15 @@ class PoolAdmission:
             work.caller_left()
 
     def drained(self) -> Refused:
-        """Return the refusal of a pool that stops."""
+        """Return the error for a submit to a draining pool."""
         return self._refusal(Draining)
 
     def full(self) -> Refused:
-        """Return the refusal of a pool that has no room."""
+        """Return the error for a submit to a full pool."""
         return self._refusal(NoFreeSlot if isinstance(self._policy, FailFast) else PoolFull)
 
     def _unpark(self, work: Work) -> None:
-        """Let a parked job go; one behind it may be able to start at once."""
+        """Remove a parked job; the one behind it may be able to start at once."""
         now = self._clock.now()
         self._desk.unpark(work, now)
         self._engine.set_alarm()
@@ -166,7 +166,7 @@ class PoolAdmission:
     def _admit(self, work: Work, now: float, may_wait: bool) -> Work:
         desk = self._desk
         if self._alarm.at <= now:
-            # What is due goes first, or a place that is about to come free would count as taken.
+            # Handle due timers first, or a place that is about to become free would count as taken.
             self._engine.pump(now)
         verdict = desk.admit(work, now, work.terms.options.rerun_failed)
         if verdict is desk.taken:
@@ -205,7 +205,7 @@ class PoolAdmission:
         return work
 
     def _accept(self, work: Work, blocked: bool = False, status: Status = Status.QUEUED) -> None:
-        """Note that a job is ours."""
+        """Record that a job was accepted."""
         work.accepted = True
         self._tally.submitted += 1
         if self._events.live:

@@ -1,4 +1,4 @@
-"""The audit of a pool in memory: the same records as a store writes, the latest of them."""
+"""The audit log of an in-memory pool: the latest records, in the format that stores write."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from poolhand.rules.job import Job, Status
 from poolhand.rules.queue.desk import Desk
 
 MOST_RECORDS = 10_000
-CLOCK_SET = 0.001  # seconds by which the wall clock must be off to count as set
+CLOCK_SET = 0.001  # seconds by which the wall clock must differ to count as changed
 
 Key = tuple[str, int]  # the head and the number of a job's id
-FIRST, LAST = ("", 0), ("~", 0)  # before and behind all of them
+FIRST, LAST = ("", 0), ("~", 0)  # before and after all ids
 
 
 class AuditRun(Struct, frozen=True, gc=False):
-    """What is needed to write the records of an attempt that went well, as nearly all do.
+    """The values needed to write the records of a successful attempt, as nearly all are.
 
-    Only values and the record, which is the shared draft of its terms, never the work: that would
-    keep what the job returned.
+    It holds plain values and the job record, which is the draft shared by its terms, but not the
+    work: that would keep the job's result alive.
     """
 
     job: Job
@@ -43,7 +43,7 @@ class AuditRun(Struct, frozen=True, gc=False):
 
 
 class AuditFact(Struct, frozen=True, gc=False):
-    """A record that was written at once; of a start, `key` says of which job and `began` when."""
+    """A record written at once; for a start, `key` is the job and `began` the attempt's start."""
 
     moment: float
     at: datetime
@@ -53,7 +53,7 @@ class AuditFact(Struct, frozen=True, gc=False):
 
     @property
     def order(self) -> tuple[float, Key]:
-        """Submits go before what else happens at their moment; all else stays as it came."""
+        """The sort key: submits come first at their moment; other records keep their order."""
         if self.key is not None and isinstance(self.record, audit.Submitted):
             return self.moment, self.key
         return self.moment, FIRST if self.record.schema == CREATED else LAST
@@ -63,13 +63,13 @@ CREATED = f"poolhand.{audit.CREATE}.v1"
 
 
 class AuditLog:
-    """Keeps what happens, and writes records when somebody asks: most jobs leave one `note`.
+    """Collects facts and writes records when they are read: most jobs leave one `note`.
 
-    The submit and the start of a job are noted with the end of its first attempt; those of jobs
-    that wait or run are seen on them. Sorted by their moments all stand where they belong.
+    The submit and the start of a job are noted with the end of its first attempt; for jobs that
+    wait or run they are derived from the work. Sorting by moment puts all records in order.
 
-    When somebody asked last, ids up to `_until` were made, all of them of jobs that were told of
-    but for those that were `_parked`, and of those that ran their start was told.
+    At the last read, ids up to `_until` had been assigned, and the submits of all those jobs but
+    the `_parked` ones had been reported; for the jobs in `_running`, the start as well.
     """
 
     __slots__ = (
@@ -98,17 +98,17 @@ class AuditLog:
         self.note: Callable[[AuditRun | AuditFact], None] = self._notes.append
 
     def act(self, kind: str, by: str, detail: str = "") -> None:
-        """Write what somebody did to the pool."""
+        """Record an operation on the pool."""
         at = self._clock.wall()
         self._write(audit.acted(kind, self._pool, by, detail, at), at, self._clock.now())
 
     def act_on(self, kind: str, job: Job, now: float, by: str, detail: str = "") -> None:
-        """Write what somebody did to a job."""
+        """Record an operation on a job."""
         at = self._clock.wall()
         self._write(audit.acted_on(kind, job, by, detail, at), at, now)
 
     def tried(self, work: Work, slot: int) -> None:
-        """Write that an attempt began which did not go well; what came of it follows."""
+        """Record the start of an attempt that did not succeed; its outcome follows."""
         job = work.snapshot()
         assert job.started_at is not None
         if job.ran is None:
@@ -118,13 +118,13 @@ class AuditLog:
         self.note(AuditFact(work.began, job.started_at, record, key, work.began))
 
     def retried(self, job: Job, at: datetime, now: float) -> None:
-        """Write that a job waits for its next attempt."""
+        """Record that a job waits for its next attempt."""
         self._write(audit.retried(job, at), at, now)
 
     def ended(
         self, work: Work, now: float, replacement: str | None, depth: int, most: int | None
     ) -> None:
-        """Write that a job is over without a value; if it was turned away, from which queue."""
+        """Record that a job is over without a value; if rejected, also the state of the queue."""
         job = work.job
         assert job.finished_at is not None
         if job.ran is None:
@@ -140,7 +140,7 @@ class AuditLog:
     def read(
         self, tally: Tally, desk: Desk[Work], running: Iterable[tuple[Work, int]], until: Key
     ) -> list[AuditLine]:
-        """Return the latest records, given what runs in which slots, and the last id made."""
+        """Return the latest records, given the running jobs with their slots and the last id."""
         self._look_at_clock()
         begun = list(running)
         found = [one for note in self._notes for one in self._expanded(note)]
@@ -158,13 +158,13 @@ class AuditLog:
         return self._lines
 
     def _untold(self, waiting: Iterable[Work]) -> Iterator[Work]:
-        """Yield what has never run and was not told of."""
+        """Yield the waiting jobs that have never run and whose submit was not reported."""
         for work in waiting:
             if work.job.ran is None and not self._is_known((work.head, work.number)):
                 yield work
 
     def _add(self, news: list[AuditFact], last: int) -> None:
-        """Number what is new; who asks again gets the same lines, as far as they are kept."""
+        """Number the new records; repeated reads return the same lines while they are kept."""
         news = news[-MOST_RECORDS:]
         first = last - len(news) + 1
         lines = [
@@ -200,13 +200,13 @@ class AuditLog:
         yield AuditFact(note.ended, at, end)
 
     def _waiting(self, work: Work) -> AuditFact:
-        # Its own record is not written for this: many may wait.
+        # Do not write the job's own record for this: many jobs may wait.
         job = self._named(work)
         record = audit.submitted(job)
         return AuditFact(work.since, job.submitted_at, record, (work.head, work.number))
 
     def _named(self, of: AuditRun | Work) -> Job:
-        """Return the record with its id, and the moment of its submit."""
+        """Return the record with its id and the time of its submit."""
         if of.job.id:
             return of.job
         id, at = full_id(of.head, of.number), self._wall_at(of.since)
@@ -225,7 +225,7 @@ class AuditLog:
         return wall + timedelta(seconds=moment - now)
 
     def _look_at_clock(self) -> None:
-        """Go by the wall clock as it was, unless it was set: the same moment, the same time."""
+        """Keep the wall-clock origin unless the clock was set: equal moments give equal times."""
         wall, now = self._clock.wall(), self._clock.now()
         if abs((wall - self._wall_at(now)).total_seconds()) > CLOCK_SET:
             self._origin = wall, now

@@ -1,4 +1,4 @@
-"""Dead letters: jobs that used up their attempts, and whom to tell."""
+"""Dead letters: jobs that used up their attempts, and their `on_dead` callbacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poolhand.rules.job import Job
 class DeadLetters:
     """Keeps the latest failed jobs with their calls, so that they can run again.
 
-    `busy` counts the calls of `on_dead` that are not over; `quiet` is called when one is.
+    `busy` counts unfinished `on_dead` calls; `quiet` is called when one finishes.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class DeadLetters:
 
     @contextmanager
     def rerunning(self, job_id: str) -> Iterator[Work]:
-        """Give out a dead job to be run again; it stays dead unless that succeeds."""
+        """Yield a dead job to run again; it stays a dead letter unless the block succeeds."""
         found = next((work for work in self._works if work.id == job_id), None)
         if found is None or job_id in self._rerunning:
             raise UsageError(
@@ -65,10 +65,10 @@ class DeadLetters:
             self._rerunning.discard(job_id)
 
     def add(self, work: Work, error: BaseException) -> Work:
-        """Give its ticket the failure of a job, and return the record that is kept apart.
+        """Attach the failure to the job's ticket, and return the record kept as a dead letter.
 
-        The ticket alone holds its failure: when it is gone without having been asked, and no
-        `on_dead` was told, the failure is logged.
+        Only the ticket references this failure: if the ticket is collected before the failure is
+        read and there is no `on_dead`, the failure is logged.
         """
         trace = own_trace(error)
         if self._on_dead is None:
@@ -80,11 +80,11 @@ class DeadLetters:
         return apart
 
     def look_at_log(self) -> None:
-        """Log the summaries that are due of failures that are never asked for."""
+        """Log the due summaries of failures that were never read."""
         self._unheard.log.look()
 
     def close_log(self) -> None:
-        """Log what is held back of failures that are never asked for."""
+        """Log all held-back summaries of failures that were never read."""
         self._unheard.log.close()
 
     def _keep(self, work: Work) -> None:
@@ -92,14 +92,14 @@ class DeadLetters:
         while len(self._works) > self._most + len(self._rerunning):
             self._let_go()
         if self._on_dead is not None:
-            # Not here: the pool is in the middle of settling the job.
+            # Called later: the pool is in the middle of settling the job.
             self.busy += 1
             self._loop.call_soon(self._tell, work.snapshot())
 
     def _let_go(self) -> None:
-        """Forget the oldest, and what it holds even if its key is remembered.
+        """Drop the oldest dead letter, and release its call even if its key is remembered.
 
-        Those about to run again stay: they may come back.
+        Jobs that are being rerun stay, because the rerun may be refused.
         """
         gone = next(work for work in self._works if work.id not in self._rerunning)
         self._works.remove(gone)
@@ -108,7 +108,7 @@ class DeadLetters:
             gone.failure = Failure(BaseException.with_traceback(gone.failure.error, None), None)
 
     def stop(self) -> None:
-        """Give up on the callbacks that still run."""
+        """Cancel the callbacks that are still running."""
         for task in self._callbacks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs of their own pool."""
+"""Deadlock detection: jobs that await jobs of their own pool."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from poolhand.rules.waits.deadlock import PoolFloor, hopeless
 
 
 class PoolWaits:
-    """Knows which running job awaits which, and breaks what could never end.
+    """Tracks which running job awaits which, and breaks awaits that could never end.
 
     A job counts as waiting while any of its tasks awaits a ticket of the same pool without a time
-    limit. Who closes a circle, or is left in one, gets Deadlock where it awaits.
+    limit. A job that closes a cycle, or is left in one, gets Deadlock raised from its await.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PoolWaits:
 
     @contextmanager
     def awaiting(self, work: Work, future: Future[None]) -> Iterator[None]:
-        """Note for the time of an await that the running job waits for `work`."""
+        """Register for the duration of an await that the running job waits for `work`."""
         inside = running.get()
         if not isinstance(inside, Attempt) or not self._is_ours(inside):
             yield
@@ -57,13 +57,13 @@ class PoolWaits:
             self.open.remove(item)
 
     def check(self) -> None:
-        """Look for awaits that can never end, once for all that happens in one turn of the loop."""
+        """Schedule one search for endless awaits per turn of the loop."""
         if not self._looks_soon:
             self._looks_soon = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """Give Deadlock to the youngest await that can never end, until none is left."""
+        """Raise Deadlock in the newest await that can never end, until none is left."""
         self._looks_soon = False
         while (item := self._find()) is not None:
             waiter, awaited, future = item
@@ -88,9 +88,9 @@ class PoolWaits:
         desk = self._desk
         at_gates = desk.blocked or desk.parked.size
         if desk.has_slot and not at_gates and not any(item[1] in awaited for item in open_items):
-            # Nobody stands at a gate or waits for one that waits: a slot is all they need.
+            # No job is at a gate and no awaited job itself awaits: free slots are enough.
             return None
-        # Records are written late; a rule must see them as they are.
+        # Records are written late; `running` brings them up to date for the rule.
         floor = PoolFloor(self._desk, list(self._running()), awaited, self._stuck_keys())
         lost = hopeless((item[1] for item in open_items), floor)
         return next((item for item in reversed(open_items) if item[1] in lost), None)

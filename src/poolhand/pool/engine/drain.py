@@ -1,4 +1,4 @@
-"""Draining: one protocol under one deadline."""
+"""Draining a pool within one deadline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from poolhand.pool.engine.engine import Engine
 from poolhand.rules.values.plain import PlainView
 
 SLOW_AFTER = 0.8
-SMALLEST_WAIT = 1e-6  # less than that would be lost in the rounding of a clock
-STOP_GRACE = 0.4  # after the deadline; what has not stopped by then is left behind as stuck
+SMALLEST_WAIT = 1e-6  # a shorter wait would be lost in the rounding of the clock
+STOP_GRACE = 0.4  # after the deadline; a slot that has not stopped by then is left behind as stuck
 
 
 class DrainReport(PlainView, frozen=True):
-    """What became of everything that was ever submitted, and how long the drain took."""
+    """Counts of all jobs ever submitted by how they ended, and the duration of the drain."""
 
     submitted: int
     completed: int
@@ -29,7 +29,7 @@ class DrainReport(PlainView, frozen=True):
 
 
 class Drain:
-    """Refuse what is new, finish what is there, end what is left at the deadline.
+    """Refuses new jobs, finishes the existing ones, ends the rest at the deadline.
 
     Ends at the latest twice `STOP_GRACE` after the deadline, whatever jobs and callbacks do.
     """
@@ -42,13 +42,13 @@ class Drain:
         self._changed = asyncio.Event()
 
     def begin(self) -> None:
-        """Refuse new work from this moment on."""
+        """Refuse new work from now on."""
         self._announce()
         self._engine.on_idle = self._changed.set
         self._engine.intake.close()
 
     def hurry(self, timeout: float) -> None:
-        """Move the deadline forward, never back."""
+        """Move the deadline earlier, never later."""
         deadline = self._engine.clock.now() + timeout
         if deadline < self._deadline:
             self._deadline = deadline
@@ -58,7 +58,7 @@ class Drain:
         try:
             await self._finish()
         except (asyncio.CancelledError, KeyboardInterrupt):
-            # Whoever ends the drain's own task wants it now: a second signal, the end of a program.
+            # The drain's own task was cancelled by a second signal or at program exit: stop now.
             await self._stop()
         return self._report()
 
@@ -69,18 +69,18 @@ class Drain:
                 await self._stop()
 
     async def _idle_before(self, share: float) -> bool:
-        """Wait until nothing is left, or this share of the time is gone."""
+        """Wait until the pool is idle or this share of the time has passed; return whether idle."""
         return await self._idle_until(lambda: self._deadline - self._timeout * (1.0 - share))
 
     async def _stop(self) -> None:
-        """End what is left; its slots settle every running job before the grace is over."""
+        """End all jobs; the slots settle every running job before the grace period is over."""
         engine = self._engine
         engine.stop_now(STOP_GRACE)
         moment = engine.clock.now() + 2 * STOP_GRACE
         await self._idle_until(lambda: moment)
 
     async def _idle_until(self, moment: Callable[[], float]) -> bool:
-        """Wait until nothing is left, or the moment is there, which may move."""
+        """Wait until the pool is idle or `moment`, which may change; return whether idle."""
         engine = self._engine
         engine.slots.reclaim()
         while not engine.is_idle:

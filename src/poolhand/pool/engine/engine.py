@@ -49,10 +49,10 @@ def _desk(config: PoolConfig, keys: IdempotencyKeys[Work]) -> Desk[Work]:
 
 
 class Engine:
-    """Everything a pool does between a submit and an outcome, on one event loop.
+    """Implements all that a pool does between a submit and an outcome, on one event loop.
 
-    Each step changes the desk, the slots and the tally together, starts what can start, and only
-    then tells (`done`).
+    Each step changes the desk, the slots and the counters together, starts the jobs that can
+    start, and only then emits events (`done`).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Engine:
         self._random = runtime.random
 
     def pump(self, now: float) -> None:
-        """Start what can start, after what has expired is out of the way."""
+        """Start the jobs that can start, after removing those that expired."""
         desk = self.desk
         if desk.admitted or desk.late or self.alarm.at <= now:
             self._catch_up(now)
@@ -112,7 +112,7 @@ class Engine:
             self._catch_up(now)
 
     def _catch_up(self, now: float) -> None:
-        """Welcome who got in and end what has expired; each can lead to the other."""
+        """Accept newly admitted jobs and end expired ones; each can cause the other."""
         desk = self.desk
         while desk.admitted or desk.late or self.alarm.at <= now:
             self.intake.welcome()
@@ -121,7 +121,7 @@ class Engine:
                 self._tick(now)
 
     def done(self) -> None:
-        """End a step: break deadlocks, tell who waits for the end, hand out the events."""
+        """End a step: break deadlocks, call `on_idle`, emit the events."""
         if self.awaits.open:
             self.awaits.check()
         if self.on_idle is not None and self.is_idle:
@@ -140,7 +140,7 @@ class Engine:
         work = attempt.work
         work.ended = now
         work.value = value
-        # Last: another thread that looks must not find the stage before its value.
+        # Set the stage last: another thread must not see the stage before its value.
         work.stage = COMPLETED
         work.place = work.call = work.context = None
         self.tally.completed += 1
@@ -216,12 +216,12 @@ class Engine:
     def _finish(
         self, work: Work, error: BaseException | None, now: float, replacement: str | None = None
     ) -> None:
-        """Record that a job is over without a value; `replacement` is what pushed it out."""
+        """Record that a job is over without a value; `replacement` is the job that evicted it."""
         desk = self.desk
         self.audit.ended(work, now, replacement, desk.waiting, capacity(desk.policy))
         work.place = None
         self.tally.count(work.job.status)
-        # The failure comes last: whoever looks at it is taken for one who knows of it.
+        # Attach the failure last: reading the record marks an attached failure as read.
         self._publish(work, now)
         if work.job.status is Status.FAILED:
             assert error is not None
@@ -234,12 +234,12 @@ class Engine:
                 work.failure = Failure(error, error.__traceback__)
 
     def _finish_as(self, work: Work, job: Job, now: float, replacement: str | None = None) -> None:
-        """End a job that has no place any more as its new record says."""
+        """End a job that has left the queue and the slots, as its new record says."""
         work.job = job
         self._finish(work, error_of(job, None), now, replacement)
 
     def _publish(self, work: Work, now: float) -> None:
-        """Tell everybody that a job is over."""
+        """Finish the job at the desk, add it to the history, wake its waiters, emit its end."""
         job = work.job
         if job.session is not None or job.idempotency_key is not None:
             self.desk.finish(work, now)
@@ -250,7 +250,7 @@ class Engine:
             self.outbox.put(events.JobEnded(self.config.name, work.snapshot()))
 
     def cancel(self, work: Work, by: str = "user") -> None:
-        """End a job: at once when it waits, within `cancel_grace` seconds when it runs."""
+        """End a job: at once if it waits, within `cancel_grace` seconds if it runs."""
         now = self.clock.now()
         if isinstance(work.place, Attempt):
             if work.place.live and not work.place.unwanted:
@@ -264,7 +264,7 @@ class Engine:
         self.done()
 
     def reject(self, work: Work, now: float, replacement: str | None = None) -> None:
-        """Record that the policy turned a job away which has no place any more."""
+        """Record that the policy rejected a job that has left the queue."""
         policy = self.config.backpressure
         reason, name = drop_reason(policy), drop_name(policy)
         job = lifecycle.reject(work.snapshot(), reason, name, self.clock.wall())
@@ -281,7 +281,7 @@ class Engine:
         self.done()
 
     def _tick(self, now: float) -> None:
-        """Promote what is due, end what has expired."""
+        """Promote due jobs and end expired ones."""
         self.alarm.close()
         for work in self.desk.tick(now):
             self._finish_as(work, lifecycle.expire(work.snapshot(), self.clock.wall()), now)
@@ -293,7 +293,7 @@ class Engine:
     def check_here(self) -> None:
         """Raise unless this code runs on the loop of the pool.
 
-        Its thread tells: asking which loop runs costs a system call, for every job.
+        Compares threads, because asking for the running loop costs a system call for every job.
         """
         if not self.is_here:
             raise UsageError(
@@ -303,7 +303,7 @@ class Engine:
 
     @property
     def is_here(self) -> bool:
-        """Tell whether this code runs on the loop of the pool."""
+        """Whether this code runs on the loop of the pool."""
         return get_ident() == self.thread and self.loop.is_running()
 
     def check_thread(self) -> None:
@@ -324,18 +324,18 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is left to do, the user's own callbacks included."""
+        """Whether nothing is left to do, including the user's callbacks."""
         return not self.active and not self.desk.waiting and not self.dead.busy
 
     def running(self) -> Iterator[Work]:
-        """Iterate over the jobs that run and are not over, their records up to date."""
+        """Yield the jobs that are running and not over, with up-to-date records."""
         for slot in self.slots.all:
             if slot.attempt is not None and slot.attempt.live:
                 slot.attempt.work.snapshot()
                 yield slot.attempt.work
 
     def stuck_keys(self) -> set[str]:
-        """Return the keys of the jobs whose code still occupies a slot although they are over."""
+        """Return the keys of finished jobs whose code still occupies a slot."""
         attempts = (slot.attempt for slot in self.slots.all if slot.state is STUCK)
         return {attempt.work.job.key for attempt in attempts if attempt is not None}
 
@@ -372,7 +372,7 @@ class Engine:
         self.done()
 
     def stop_now(self, grace: float) -> None:
-        """Reject what waits and cancel what runs."""
+        """Reject waiting jobs and cancel running ones."""
         now = self.clock.now()
         self._stopping = self.desk.paused = True
         for work in list(self.desk):
@@ -391,10 +391,10 @@ class Engine:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of threads and processes, which is all that a closed loop has left of a pool."""
+        """Release threads and processes, the only resources left once the loop is closed."""
         self.stopped = True
         self.watch.leave(self)
         self.slots.close()
-        # Nobody joins them any more: a failure that only its key holds is logged now.
+        # No submit can join these keys any more: log failures that only a key still references.
         self._keys.limit(0.0, 0, self.clock.now())
         self.dead.close_log()

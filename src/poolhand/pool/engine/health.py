@@ -1,4 +1,4 @@
-"""The health of a pool: how busy it is, and who shows no life."""
+"""The health of a pool: how busy it is, and which workers show no activity."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from poolhand.rules.values.plain import PlainView
 
 
 class WorkerHealth(PlainView, frozen=True):
-    """One slot: what it does and has done.
+    """One slot: its current state and its counters.
 
-    `state` is idle, busy, draining (it goes when its job is over) or stopped. A `stuck` one runs
-    code whose job is over. `avg_time` is over all it has run, None before the first.
+    `state` is idle, busy, draining (it retires when its job is over) or stopped. A `stuck` slot
+    runs code whose job is over. `avg_time` is over all its runs, None before the first.
     """
 
     state: str
@@ -31,11 +31,11 @@ class WorkerHealth(PlainView, frozen=True):
 
 
 class PoolHealth(PlainView, frozen=True):
-    """How a pool is; `queue_capacity` is None where the queue has no bound.
+    """The health of a pool; `queue_capacity` is None if the queue is unbounded.
 
-    `pool_size` is the number of workers, those that go when their job is over included. Of a pool
-    that a store keeps, workers are those of this process, and what waits and has ended is what the
-    store held at `as_of`; without one everything is of this instant.
+    `pool_size` is the number of workers, including those that retire when their job is over. For a
+    durable pool, `workers` are those of this process, and the queue and the totals are what the
+    store held at `as_of`; without `as_of` everything is current.
     """
 
     pool_size: int
@@ -50,7 +50,7 @@ class PoolHealth(PlainView, frozen=True):
 
 
 class HealthCheck(dict[str, Any]):
-    """The health of a pool as plain data; may be awaited, and gives itself."""
+    """The health of a pool as plain data; awaiting it returns itself."""
 
     def __await__(self) -> Generator[None, None, Self]:
         return self
@@ -58,7 +58,7 @@ class HealthCheck(dict[str, Any]):
 
 
 def health_of(engine: Engine) -> PoolHealth:
-    """Examine a pool; any thread may do so, also while the loop of the pool is blocked."""
+    """Examine a pool; any thread may call this, even while the pool's loop is blocked."""
     now = engine.clock.now()
     examined = slots_of(engine)
     shown = workers(engine, examined, now)
@@ -76,12 +76,12 @@ def health_of(engine: Engine) -> PoolHealth:
 
 
 def not_started(config: PoolConfig) -> PoolHealth:
-    """Return the health of a pool that has no workers yet."""
+    """Return the health of a pool that has not started and so has no workers."""
     return PoolHealth(0, 0, capacity(config.backpressure), 0.0, 0, 0, (), {})
 
 
 def workers(engine: Engine, examined: Examined, now: float) -> dict[str, WorkerHealth]:
-    """Return what each slot of a pool does and has done."""
+    """Return the health of each slot of a pool."""
     shown = examined.slots if engine.intake.closed else engine.slots.surplus()
     leaving = {slot.id for slot in shown}
     return each_worker(examined, leaving, "stopped" if engine.stopped else "idle", now)
@@ -90,7 +90,7 @@ def workers(engine: Engine, examined: Examined, now: float) -> dict[str, WorkerH
 def each_worker(
     examined: Examined, leaving: Collection[str], idle: str, now: float
 ) -> dict[str, WorkerHealth]:
-    """Return what each slot does and has done, given those that go once they are `idle`."""
+    """Return the health of each slot; slots in `leaving` retire once they are `idle`."""
     look_for_life(examined, now)
     return {
         slot.id: _worker(examined, slot, "draining" if slot.id in leaving else "busy", idle, now)
@@ -99,19 +99,19 @@ def each_worker(
 
 
 def busy_among(examined: Examined) -> int:
-    """Count the slots in use, of those seen: the loop may go on while another thread looks."""
+    """Count the busy slots among those read: the loop may continue while another thread looks."""
     return sum(slot.state is not IDLE for slot in examined.slots)
 
 
 def stale_among(examined: Examined, now: float) -> tuple[str, ...]:
-    """Return the ids of the busy slots that show no life."""
+    """Return the ids of the busy slots that show no activity."""
     return tuple(slot.id for slot in examined.slots if is_stale(examined, slot, now))
 
 
 def _worker(
     examined: Examined, slot: Slot[Runnable], busy: str, idle: str, now: float
 ) -> WorkerHealth:
-    # Read once: the loop may go on while another thread looks.
+    # Read once: the loop may change it while another thread looks.
     attempt = slot.attempt
     return WorkerHealth(
         idle if slot.state is IDLE else busy,

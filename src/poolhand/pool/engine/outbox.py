@@ -1,4 +1,4 @@
-"""The outbox: events wait here until what they tell of is done."""
+"""The outbox: events wait here until the step they describe is done."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from poolhand.observe.events import Event, Events
 
 
 class Outbox:
-    """Hands events out in order, never in the middle of a change.
+    """Emits events in order, never in the middle of a change.
 
-    A listener may look at the pool or use it: it finds the books balanced, and what it causes is
-    told after what it was told.
+    A subscriber may inspect or use the pool: it sees a consistent state, and the events it causes
+    are emitted after the event it received.
     """
 
     __slots__ = ("_events", "_handing_out", "waiting")

@@ -1,4 +1,4 @@
-"""What a pool shows of itself."""
+"""Snapshots and statistics of a pool."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_JOBS = 100
 
 
 class PoolStats(PlainView, frozen=True):
-    """The few figures that are worth plotting.
+    """The main figures of a pool, for plotting.
 
-    Those of a pool that a store keeps are what the store held at `as_of`, over all processes;
-    without one they are of this instant.
+    For a durable pool they are what the store held at `as_of`, over all processes; without `as_of`
+    they are current.
     """
 
     queue_depth: int
@@ -36,13 +36,13 @@ class PoolSnapshot(PlainView, frozen=True, kw_only=True):
     """A pool at one instant: active + stuck ≤ max_concurrent, total = the sum of all states.
 
     While a pool shrinks, `max_concurrent` counts the slots that are still busy; `resizing_to` is
-    the size it goes to. `ceiling` is how many jobs get on at a time if each needs a thread of the
-    event loop's default executor, as `asyncio.to_thread` does. `jobs` holds the running, then the
-    waiting, then the latest finished ones, at most a hundred.
+    the target size. `ceiling` is how many jobs can make progress at a time if each needs a thread
+    of the event loop's default executor, as `asyncio.to_thread` does. `jobs` lists the running,
+    then the waiting, then the latest finished jobs, at most a hundred.
 
-    Of a pool that a store keeps, all counts are what the store held at `as_of`, over all processes;
-    `stuck`, `workers` and `jobs`, the running ones, are those of this process. Without `as_of`
-    everything is of this instant.
+    For a durable pool, all counts are what the store held at `as_of`, over all processes; `stuck`,
+    `workers` and `jobs` (only running ones) are those of this process. Without `as_of` everything
+    is current.
     """
 
     id: str
@@ -77,7 +77,7 @@ class PoolSnapshot(PlainView, frozen=True, kw_only=True):
 
 
 def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot:
-    """Photograph a pool."""
+    """Return a snapshot of a pool."""
     desk, tally, config = engine.desk, engine.tally, engine.config
     slots = desk.slots or 0
     existing = max(slots, desk.running)
@@ -111,22 +111,22 @@ def snapshot(engine: Engine, pool_id: str, created_at: datetime) -> PoolSnapshot
 
 
 def ceiling(slots: int, loop: AbstractEventLoop | None) -> int:
-    """Return how many jobs get on at a time that use the threads of their loop."""
+    """Return how many jobs that use the loop's default executor can make progress at a time."""
     threads = None if loop is None else executor_threads(loop)
     return slots if threads is None else min(slots, threads)
 
 
 def executor_threads(loop: AbstractEventLoop) -> int | None:
-    """Return how many threads `asyncio.to_thread` has, None before the loop has any.
+    """Return how many threads `asyncio.to_thread` has, or None before the loop has any.
 
-    There is no public way to ask; where it is not to be found, nothing is concluded.
+    There is no public API for this; if the private attributes are missing, it returns None.
     """
     threads = getattr(getattr(loop, "_default_executor", None), "_max_workers", None)
     return threads if isinstance(threads, int) else None
 
 
 def stats(engine: Engine) -> PoolStats:
-    """Return the figures of this instant."""
+    """Return the current figures."""
     tally = engine.tally
     return PoolStats(
         engine.desk.waiting, tally.submitted, tally.completed, tally.failed, engine.active

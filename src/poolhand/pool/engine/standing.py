@@ -1,4 +1,4 @@
-"""Where a job of a pool stands, as an explanation needs it."""
+"""The position of a job in its pool, as input for an explanation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def explain_work(engine: Engine, work: Work) -> Explanation:
-    """Say why a job waits and for about how long."""
+    """Explain why a job waits and for about how long."""
     desk = engine.desk
     job = work.snapshot()
     holder = desk.sessions.holder(job)

@@ -1,4 +1,4 @@
-"""The tally: how many jobs ended how."""
+"""Counters of jobs by how they ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from poolhand.rules.job import Status
 
 
 class Tally:
-    """Counts jobs; `submitted` counts every job that ever got an id and a record."""
+    """Counts jobs; `submitted` counts every job that was given an id and a record."""
 
     __slots__ = ("cancelled", "completed", "expired", "failed", "rejected", "submitted")
 

@@ -1,4 +1,4 @@
-"""Failures of a pool in memory that are never asked for: each is logged when its ticket is gone."""
+"""Failures of in-memory jobs that are never read: each is logged when its ticket is collected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poolhand.rules.job import Job
 
 
 class Failure:
-    """What a job raised, and where; `asked` is called when somebody gets to know it."""
+    """The error of a job and its traceback; `asked` is called when the failure is read."""
 
     __slots__ = ("error", "trace")
 
@@ -25,9 +25,9 @@ class Failure:
 
 
 class UnheardFailure(Failure):
-    """The failure that a ticket holds: if it goes with the ticket unasked, it is logged.
+    """The failure that a ticket holds: if the ticket is collected unread, the failure is logged.
 
-    So the ticket must be all that holds it. Records of the pool hold a `Failure` of their own.
+    Only the ticket may reference it. Records of the pool hold a separate `Failure`.
     """
 
     __slots__ = ("_job", "_unheard")
@@ -49,7 +49,7 @@ class UnheardFailure(Failure):
 
 
 class Unheard:
-    """Logs failures whose tickets are gone, on the thread of the pool: objects end on any."""
+    """Logs failures of collected tickets on the pool's thread: any thread can collect them."""
 
     def __init__(self, log: FailureLog, loop: AbstractEventLoop, thread: int) -> None:
         self.log = log
@@ -57,7 +57,7 @@ class Unheard:
         self._thread = thread
 
     def collected(self, job: Job) -> None:
-        """Log a failure; at once, unless this is another thread than that of the pool."""
+        """Log a failure: directly on the pool's thread, else by a callback to its loop."""
         if sys.is_finalizing():
             return
         if get_ident() == self._thread:

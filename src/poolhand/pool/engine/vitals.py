@@ -1,4 +1,4 @@
-"""Vital signs: whether the code of a running job still does anything."""
+"""Activity checks: whether the code of a running job still uses the processor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poolhand.runtime import Runtime
 
 
 class Examined(Struct, frozen=True):
-    """Some slots, the thread of their loop, how long that has not turned, and the limit."""
+    """Slots to examine, their loop's thread, how long that loop has not turned, and the limit."""
 
     slots: Sequence[Slot[Runnable]]
     runtime: Runtime
@@ -23,16 +23,16 @@ class Examined(Struct, frozen=True):
 
 
 def slots_of(engine: Engine) -> Examined:
-    """Return the slots of a pool as they are now, to be examined."""
+    """Return the current slots of a pool for examination."""
     slots = tuple(engine.slots.all)
     stale_after = engine.config.stale_after
     return Examined(slots, engine.runtime, engine.thread, engine.watch.silence, stale_after)
 
 
 def look_for_life(examined: Examined, now: float) -> None:
-    """Note which threads and processes have used the processor since the last look."""
+    """Record which threads and processes have used the processor since the last look."""
     for slot in examined.slots:
-        # Read once: the loop may go on while another thread looks.
+        # Read once: the loop may change it while another thread looks.
         attempt = slot.attempt
         outside = None if attempt is None else attempt.outside
         if outside is not None:
@@ -40,18 +40,18 @@ def look_for_life(examined: Examined, now: float) -> None:
 
 
 def silent_for(examined: Examined, slot: Slot[Runnable], now: float) -> float:
-    """Return for how long a slot has shown no life; an idle one lives as long as its loop."""
+    """Return how long a slot has shown no activity; for an idle slot, how long its loop has."""
     attempt = slot.attempt
     outside = None if attempt is None or _is_on_loop(attempt) else attempt.outside
     sign = None if outside is None else outside.sign
     if sign is None:
         return 0.0 if get_ident() == examined.thread else examined.silence(now)
-    # Another thread that asks at the same time may have seen it later than we did.
+    # Another thread may have recorded activity after `now` was read.
     return max(0.0, now - sign[1])
 
 
 def is_stale(examined: Examined, slot: Slot[Runnable], now: float) -> bool:
-    """Tell whether a busy slot is beyond its job's deadline or, without one, shows no life."""
+    """Return whether a busy slot exceeds its job's deadline or, without one, shows no activity."""
     attempt = slot.attempt
     if attempt is None:
         return False
@@ -63,19 +63,19 @@ def is_stale(examined: Examined, slot: Slot[Runnable], now: float) -> bool:
     return silent_for(examined, slot, now) >= examined.stale_after
 
 
-SLACK = 1.0  # a deadline that has just passed is being dealt with
+SLACK = 1.0  # a deadline that has just passed is still being handled
 
 
 def _is_on_loop(attempt: Attempt[Runnable]) -> bool:
     outside = attempt.outside
-    # A task may wait for a thread, as that of an agent whose code is plain does.
+    # A task may wait for a thread, as the task of an agent with a plain `run` does.
     return outside is None or (outside.thread is None and attempt.task is not None)
 
 
 def _feel_pulse(outside: OffLoop, runtime: Runtime, now: float) -> None:
     used, sign = _processor_time(outside, runtime), outside.sign
     if used is None or sign is None or sign[0] != used:
-        # Where nothing can be known, nothing is held against it.
+        # An unknown processor time counts as activity.
         outside.sign = (used, now)
 
 

@@ -1,4 +1,4 @@
-"""Work: a job of this process, with the call it makes and those who wait for it."""
+"""Work: a job of this process, with the call it makes and the futures that wait for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from poolhand.rules.queue.entry import Entry, Window
 
 
 class WorkHost(Protocol):
-    """What work needs of the pool it is in."""
+    """The part of a pool that its work uses."""
 
     @property
     def label(self) -> str: ...
@@ -59,25 +59,25 @@ class WorkHost(Protocol):
 
 
 class WorkStage(IntEnum):
-    """What has happened to some work since its record was written."""
+    """The progress of some work since its record was last written."""
 
     WRITTEN = 0
     STARTED = 1
     COMPLETED = 2
 
 
-# Names of the module: looking a member up in its enum costs as much as a call, for every job.
+# Module-level names: looking a member up in its enum costs as much as a call, for every job.
 WRITTEN, STARTED, COMPLETED = WorkStage
 
 
 class Work(Entry, Ticket[Any]):
-    """An entry that can run, and the ticket for it.
+    """A queue entry that can run, and the ticket for it.
 
-    Hundreds of thousands may wait and each costs microseconds, so it is one object, futures are
-    made only for those who wait, and its record is written late: it stays the shared draft of its
-    terms until somebody looks (`snapshot`) or something else than success happens. `since` is when
-    it was submitted or last gave its slot back, `began` and `ended` are true once it has; `shared`
-    says that several submitters got it by its key.
+    Hundreds of thousands may wait and each costs microseconds. Therefore it is one object, futures
+    are created only for actual waiters, and its record is written late: it stays the draft shared
+    by its terms until it is read (`snapshot`) or anything but success happens. `since` is when it
+    was submitted or last gave its slot back. `began` and `ended` are valid once the job has started
+    or ended. `shared`: several submitters got this work by its key.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Work(Entry, Ticket[Any]):
         "waiters",
     )
 
-    token = None  # only what a store handed out has one
+    token = None  # only jobs claimed from a store have a token
     head: str
     number: int
     began: float
@@ -116,7 +116,7 @@ class Work(Entry, Ticket[Any]):
         name: str,
         now: float,
     ) -> None:
-        # Not super().__init__: one call less for every job.
+        # super().__init__ is not called: that saves a call for every job.
         self.job = terms.draft
         self.window: Window | None = None
         self.seq = 0
@@ -154,7 +154,7 @@ class Work(Entry, Ticket[Any]):
             return job
         job = self._written(job, stage)
         if get_ident() == self.host.thread:
-            # Only there: written from two threads at once, a record could fall back in time.
+            # Only on this thread: written by two threads at once, a record could go back in time.
             self.job, self.stage = job, WRITTEN
         return job
 
@@ -185,11 +185,11 @@ class Work(Entry, Ticket[Any]):
         return self.snapshot().status is Status.CANCELLED
 
     def fresh_context(self) -> Context:
-        """Return the submitter's context for one attempt; attempts must not see each other's."""
+        """Return a copy of the submitter's context for one attempt; attempts do not share it."""
         assert self.context is not None
         return self.context.copy()
 
-    # What only a stored job has.
+    # These are meaningful for stored jobs only.
 
     @property
     def shelf(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Work(Entry, Ticket[Any]):
         return self.ask(verb, *details)
 
     def add_waiter(self) -> Future[None]:
-        """Return a future that is done when something has changed."""
+        """Return a future that is done at the next change."""
         self.host.check_here()
         future = self.host.loop.create_future()
         if self.waiters is None:
@@ -223,7 +223,7 @@ class Work(Entry, Ticket[Any]):
             self.waiters.remove(future)
 
     def wake(self) -> None:
-        """Tell everybody who waits that something has changed."""
+        """Wake all waiters after a change."""
         waiters, self.waiters = self.waiters, None
         for future in waiters or ():
             if not future.done():
@@ -231,7 +231,7 @@ class Work(Entry, Ticket[Any]):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self.stage is COMPLETED:
-            # By far the most: no coroutine has to be made for a value that is here.
+            # The most common case: a value that is already here needs no coroutine.
             return self.value
         return (yield from self._value().__await__())
 
@@ -248,11 +248,11 @@ class Work(Entry, Ticket[Any]):
             return self.job.result
         self.failure.asked()
         # Raised to several callers, an error would otherwise collect the frames of all of them.
-        # As BaseException does it: an error may have a method of its own.
+        # Called on BaseException because the error's class may override the method.
         raise BaseException.with_traceback(self.failure.error, self.failure.trace)
 
     def record_apart(self) -> Work:
-        """Return what the pool keeps of a failed job; this one belongs to those with its ticket."""
+        """Return the copy of a failed job for the pool; this object belongs to its callers."""
         apart = copy(self)
         if self.failure is not None:
             apart.failure = Failure(self.failure.error, self.failure.trace)
@@ -260,10 +260,10 @@ class Work(Entry, Ticket[Any]):
         return apart
 
     def record_for_attempt(self) -> Work:
-        """Return what an attempt that is over holds instead of this ticket.
+        """Return the copy that a finished attempt holds instead of this ticket.
 
-        Its context is copied into every task the job makes, and the frames of a kept error may
-        hold those: through them the ticket would live on, and with it a failure unlogged.
+        The attempt's context is copied into every task the job creates, and the frames of a stored
+        error may reference those: they would keep the ticket alive, and its failure unlogged.
         """
         apart = copy(self)
         apart.call = apart.context = apart.failure = apart.waiters = apart.place = None
@@ -293,15 +293,15 @@ _NO_JOBS = (
 )
 
 
-# Where plain functions run that ask for this.
+# Where a plain function runs, by the requested `run_in`.
 _PLAIN = {None: "thread", "loop": "sync", "thread": "thread", "process": "process"}
 
 
 def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) -> str:
     """Return where a callable runs: "async" or "sync" on the loop, in a "thread" or a "process".
 
-    `wanted` is what this submit asks for, `usual` what the pool does; async functions always run
-    on the loop, and only a submit that asks for something else by itself is told so.
+    `wanted` is what this submit requests, `usual` the default of the pool. Async functions always
+    run on the loop; only a submit that itself requests something else is an error.
     """
     code = getattr(fn, "__code__", None)
     kind = code.co_flags & _KINDS if code is not None else None
@@ -318,7 +318,7 @@ def where_to_run(fn: Callable[..., Any], wanted: str | None, usual: str | None) 
 
 
 def _is_async(fn: object) -> bool:
-    """Look closer at callables that are no plain functions."""
+    """Return whether a callable other than a plain function is async; raise if it is unusable."""
     if inspect.iscoroutine(fn):
         fn.close()
         raise UsageError(
@@ -337,7 +337,7 @@ def _is_async(fn: object) -> bool:
 
 
 def name_of(fn: object) -> str:
-    """Return what people call a callable."""
+    """Return the name of a callable for people."""
     while isinstance(fn, partial):
         fn = fn.func
     return getattr(fn, "__qualname__", None) or type(fn).__name__

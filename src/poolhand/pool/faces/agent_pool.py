@@ -1,4 +1,4 @@
-"""The agent pool: a pool for those who come with an agent object."""
+"""The agent pool: a pool that creates, runs and closes an agent object for each job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "session_id": (is_text, "a non-blank text"),
     "block": (lambda value: isinstance(value, bool), "True or False"),
 }
-# Options of a pool that have another word here.
+# Options of a pool that have another name here.
 OTHERWISE = {
     "max_concurrent": "num_workers=…",
     "backpressure": "max_queue_size=…",
@@ -58,7 +58,7 @@ KNOWN = (
     "name",
     *(one for one in PoolOptions.__annotations__ if one not in OTHERWISE),
 )
-# The settings of an Autoscale, as `auto_scale` calls them.
+# The settings of an Autoscale, by their names in `auto_scale`.
 SCALE_WORDS = {
     "min": "min_workers",
     "max": "max_workers",
@@ -70,18 +70,19 @@ SCALE_WORDS = {
 
 @explain_misuse
 class AgentPool:
-    """A pool of `num_workers` slots that makes an agent for each job, runs it and closes it.
+    """A pool of `num_workers` slots that creates an agent for each job, runs it and closes it.
 
-    `agent_factory()` makes an agent, `agent.run(session_id=…, payload=…)` is the job, `aclose()` or
-    `close()`, if it has one, ends it whatever happened. Each may be async or plain, and plain code
-    does not block the loop: an agent whose `run` is plain is made, run and closed in one thread. An
-    agent whose `run` is async lives on the loop, but a factory that is a plain function is called
-    in a thread; one that needs the running loop is written `async def`.
+    `agent_factory()` creates an agent, `agent.run(session_id=…, payload=…)` is the job, `aclose()`
+    or `close()`, if it exists, ends it whatever happened. Each may be async or plain, and plain
+    code does not block the loop: an agent whose `run` is plain is created, run and closed in one
+    thread. An agent whose `run` is async lives on the loop, but a factory that is a plain function
+    is called in a thread; write a factory that needs the running loop as `async def`.
 
     Turns of one session run one at a time in submit order. Up to `max_queue_size` jobs wait; with 0
-    none does, and what finds no free slot is refused with NoFreeSlot. Further options are those of
-    a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on. With a `scope` its jobs are kept in a
-    store; an agent lives in this process, and a job that was not over when that ended has failed.
+    none waits, and a job that finds no free slot is refused with NoFreeSlot. Further options are
+    those of a Pool: `retry`, `soft_timeout`, `cancel_grace` and so on. With a `scope` its jobs are
+    stored; an agent lives in this process, and a job that was not over when the process ended has
+    failed.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class AgentPool:
         self._events = events
         self._options = options
         try:
-            # Also when something is wrong already: all faults are told at once.
+            # Also after an earlier error, so that all errors are reported at once.
             self._pool = self._make_pool(name)
         except UsageError as error:
             faults.append(error.message)
@@ -130,7 +131,7 @@ class AgentPool:
 
     @property
     def pool(self) -> Pool:
-        """The pool behind this face; another one after a new start."""
+        """The underlying pool; a new start creates another one."""
         return self._pool
 
     async def __aenter__(self) -> Self:
@@ -145,7 +146,7 @@ class AgentPool:
         await self._pool.__aexit__(kind, error, trace)
 
     async def start(self) -> Self:
-        """Open the pool; doing so twice is harmless, and after a drain it starts afresh."""
+        """Open the pool; a second call has no effect, and after a drain it starts afresh."""
         if self._started and get_pool(self._pool.id) is None:
             self._pool = self._make_pool(self.name)
             for job_id in list(self._live):
@@ -159,8 +160,8 @@ class AgentPool:
     async def submit(self, session_id: str, payload: Any, *, block: bool = True) -> dict[str, Any]:
         """Run an agent and wait: status "success" with its `result`, or "error" with its `error`.
 
-        On a full pool it waits for a place, or with `block=False` raises PoolFull. When the caller
-        is cancelled, the job runs on.
+        On a full pool it waits for a place, or with `block=False` raises PoolFull. If the caller is
+        cancelled, the job continues.
         """
         view = self._view(session_id, block)
         if block:
@@ -173,7 +174,7 @@ class AgentPool:
         return {"status": status, **_ending(job)}
 
     async def submit_nowait(self, session_id: str, payload: Any) -> str:
-        """Hand in a job and return its id, for `get`; a full pool raises PoolFull."""
+        """Submit a job and return its id, for `get`; a full pool raises PoolFull."""
         view = self._view(session_id)
         ticket = await view.submit_or_refuse(self._job, session_id, payload)
         self._keep(ticket)
@@ -182,7 +183,7 @@ class AgentPool:
     def get(self, job_id: str) -> dict[str, Any] | None:
         """Return the status of a job, and its `result` or `error` when it is over.
 
-        Known are all jobs that wait or run and the latest 1,000 that are over; None for others.
+        It knows all jobs that wait or run and the latest 1,000 that are over; None for others.
         """
         ticket = self._find(job_id)
         if ticket is None:
@@ -192,7 +193,7 @@ class AgentPool:
         return {**found, **_ending(job)} if job.status.terminal else found
 
     async def cancel(self, job_id: str) -> bool:
-        """Cancel a job and wait until it is over; tell whether it ended cancelled."""
+        """Cancel a job and wait until it is over; return whether it ended cancelled."""
         ticket = self._find(job_id)
         return ticket is not None and await ticket.cancel()
 
@@ -201,7 +202,7 @@ class AgentPool:
         return self._pool.health_check()
 
     def snapshot(self) -> PoolSnapshot:
-        """Return everything about the pool at this instant."""
+        """Return the state of the pool at this instant."""
         return self._pool.snapshot()
 
     async def auto_scale(
@@ -212,7 +213,7 @@ class AgentPool:
         scale_down_threshold: float = 0.3,
         check_interval: Seconds = 10.0,
     ) -> None:
-        """Let the started pool choose its own size from now on; returns at once."""
+        """Let the started pool choose its size from now on; returns at once."""
         try:
             settings = Autoscale(
                 min=min_workers,
@@ -226,7 +227,7 @@ class AgentPool:
         self._pool.set_autoscale(settings)
 
     async def drain(self, timeout: Seconds = DRAIN_SECONDS) -> DrainReport:
-        """Stop within `timeout` seconds: refuse what is new, finish what is there, and report."""
+        """Stop within `timeout` seconds: refuse new jobs, finish existing ones, and report."""
         return await self._pool.drain(timeout)
 
     def _make_pool(self, name: str | None) -> Pool:
@@ -236,7 +237,7 @@ class AgentPool:
         async def job(session_id: str, payload: Any) -> Any:
             return await AgentRun(steps(factory, session_id, payload), self._pool.runtime).run()
 
-        # By this name the jobs are known in logs, traces and snapshots.
+        # The name of the jobs in logs, traces and snapshots.
         job.__qualname__ = label_of(factory)
         return job
 
@@ -254,7 +255,7 @@ class AgentPool:
         return self._live.get(job_id) or self._over.get(job_id)
 
     def _keep(self, ticket: Ticket[Any]) -> None:
-        """Let a job be found by its id until `KEPT` others have ended after it."""
+        """Keep a job findable by its id until `KEPT` others have ended after it."""
         job_id = ticket.id
         self._live[job_id] = ticket
         if ticket.status.terminal:
@@ -267,8 +268,8 @@ class AgentPool:
             seen.add_done_callback(self._seeing.discard)
 
     async def _see_over(self, ticket: Ticket[Any]) -> None:
-        """Wait for the end of a job that a store keeps."""
-        # Where the store is let go of first, what is known by then is all that will be.
+        """Wait for the end of a stored job."""
+        # If the store is closed first, the state known by then is final.
         with suppress(PoolhandError):
             await wait(ticket)
         self._retire(ticket.id)
@@ -296,14 +297,14 @@ def _faults(**given: Any) -> list[str]:
 
 
 def _in_scale_words(text: str) -> str:
-    """Return what an Autoscale says of its settings in the words of `auto_scale`."""
+    """Translate an Autoscale error message to the option names of `auto_scale`."""
     words = rf"\b({'|'.join(SCALE_WORDS)})(?==)"
     text = re.sub(words, lambda found: SCALE_WORDS[found[0]], text)
     return text.replace("Autoscale", "auto_scale", 1)
 
 
 def _take_unknown(options: dict[str, Any]) -> list[str]:
-    """Take options out that there are not, and return what is wrong with them."""
+    """Remove unknown options, and return the errors about them."""
     unknown = [word for word in options if word not in PoolOptions.__annotations__]
     for word in unknown:
         del options[word]

@@ -1,4 +1,4 @@
-"""A turn: one agent is made, runs, and is closed."""
+"""One run of an agent: create it, run it, close it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from poolhand.pool.slots.runner import discard
 from poolhand.runtime import Runtime
 
 LOG = logging.getLogger("poolhand")
-CLOSE_SECONDS = 10.0  # how long the close of an agent may take on the loop
+CLOSE_SECONDS = 10.0  # how long closing an agent may take on the loop
 
 
 class AgentCall(NamedTuple):
-    """A step: what to call, and where. One that `closes` is taken whatever has happened.
+    """A step: a function to call, and where. A step that `closes` runs whatever happened before.
 
-    What is done when the run has `succeeded` cannot make it fail any more.
+    If `succeeded`, the run is done and this step cannot make it fail.
     """
 
     fn: Callable[[], Any]
@@ -38,7 +38,7 @@ class AgentCall(NamedTuple):
 
 
 class AgentRunOver(NamedTuple):
-    """No step is left."""
+    """The end of the steps, with the result of the run."""
 
     value: Any
 
@@ -47,12 +47,12 @@ Steps = Generator[AgentCall, Any, Any]
 
 
 def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
-    """Make an agent, run it, close it; what a step returns or raises comes back in here."""
+    """Create, run and close an agent; each step's result or error is sent back in here."""
     in_thread = _is_made_in_thread(factory)
     agent = yield AgentCall(factory, in_thread)
     try:
         if stop_requested():
-            # Told while the agent was made in a thread, which could not be interrupted.
+            # Cancelled while the agent was created in a thread, which cannot be interrupted.
             raise CancelledError
         run = _run_of(agent)
         in_thread = _is_plain(run)
@@ -67,10 +67,10 @@ def steps(factory: Callable[[], Any], session_id: str, payload: Any) -> Steps:
 
 
 class AgentRun:
-    """Takes steps: on the loop, or in a thread, and there as many as possible one after the other.
+    """Executes steps on the loop, or in a thread with as many consecutive steps as possible.
 
-    A thread cannot be interrupted. The turn waits for it even when told to stop, so that its slot
-    stays taken for as long as its code runs.
+    A thread cannot be interrupted. The run waits for it even when cancelled, so that its slot stays
+    occupied for as long as its code runs.
     """
 
     def __init__(self, steps: Steps, runtime: Runtime) -> None:
@@ -84,7 +84,7 @@ class AgentRun:
         step = self._next()
         while isinstance(step, AgentCall):
             if step.succeeded:
-                # The work is done: no timeout makes it undone.
+                # The work is done: a timeout must not undo it.
                 inside.due_at = NEVER
             step = await (self._in_thread(step, inside) if step.in_thread else self._on_loop(step))
         return step.value
@@ -104,7 +104,7 @@ class AgentRun:
                 async with asyncio.timeout(CLOSE_SECONDS if step.closes else None):
                     value = await value
         except GeneratorExit:
-            # The loop is gone; nothing can be awaited any more.
+            # The loop is closed; nothing can be awaited any more.
             raise
         except BaseException as error:
             return self._next(error=error)
@@ -120,13 +120,13 @@ class AgentRun:
         try:
             self._runtime.in_thread(partial(_carry_out, work, ended), inside.slot.name)
         except Exception as error:
-            # No thread is to be had.
+            # No thread is available.
             return self._next(error=error)
         await self._end_of(ended, inside)
         following = ended.result()()
         if self._told is None or isinstance(following, AgentRunOver) or following.closes:
             return following
-        # What a plain call returned is still to be awaited, and nobody wants it any more.
+        # A plain call returned an awaitable, but the run was cancelled: close it unawaited.
         discard(following.fn())
         return self._next(error=self._told)
 
@@ -137,12 +137,12 @@ class AgentRun:
                 await asyncio.wait([ended])
             except CancelledError as told:
                 if inside.asked <= heard:
-                    # It was not the pool: the loop comes to its end and cannot wait for a thread.
+                    # Not cancelled by the pool: the loop is ending and cannot wait for a thread.
                     raise
                 heard, self._told = inside.asked, told
 
     def _plainly(self, step: AgentCall, inside: Attempt[Runnable]) -> AgentCall | AgentRunOver:
-        """Take steps in this thread until one belongs on the loop or none is left."""
+        """Execute steps in this thread until one belongs on the loop or none is left."""
         outside = inside.outside = OffLoop()
         outside.entered, outside.thread = True, current_thread()
         try:
@@ -165,7 +165,7 @@ class AgentRun:
 
 
 def is_factory(value: Any) -> bool:
-    """Tell whether this can be called for an agent; what yields agents cannot."""
+    """Return whether this can be called to create an agent; generator functions cannot."""
     try:
         return callable(value) and where_to_run(value, None, None) in ("async", "thread")
     except UsageError:
@@ -182,7 +182,7 @@ def _is_made_in_thread(factory: Callable[[], Any]) -> bool:
         made = made.func
     if not isinstance(made, type):
         return _is_plain(factory)
-    # A constructor is called where its agent will live, and `run` tells where that is.
+    # A constructor is called where its agent will live, which follows from `run`.
     run = getattr(made, "run", None)
     return callable(run) and _is_plain(run)
 
@@ -198,7 +198,7 @@ def _run_of(agent: Any) -> Callable[..., Any]:
 
 
 def _closing(agent: Any, in_thread: bool, succeeded: bool) -> Steps:
-    """Close an agent that can be closed; a failure is logged and changes nothing else."""
+    """Close an agent that can be closed; a failure is logged and has no other effect."""
     try:
         close = getattr(agent, "aclose", None) or getattr(agent, "close", None)
         if callable(close):
@@ -212,11 +212,11 @@ def _closing(agent: Any, in_thread: bool, succeeded: bool) -> Steps:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether somebody cancels this task: an agent may raise CancelledError by itself."""
+    """Return whether this task is being cancelled: an agent may raise CancelledError itself."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        return False  # This is a thread.
+        return False  # In a thread there is no task.
     return task is not None and task.cancelling() > 0
 
 
@@ -224,13 +224,13 @@ def _carry_out(
     work: Callable[[], AgentCall | AgentRunOver],
     ended: Future[Callable[[], AgentCall | AgentRunOver]],
 ) -> None:
-    """Do the work of a thread and report to the loop how it ended."""
+    """Do the work of a thread and report its outcome to the loop."""
     try:
         outcome = partial(_given, work())
     except BaseException as error:
         outcome = partial(_raised, error)
     with suppress(RuntimeError):
-        # The loop may be closed by now; then nobody waits.
+        # The loop may be closed by now; then there is no waiter.
         ended.get_loop().call_soon_threadsafe(ended.set_result, outcome)
 
 

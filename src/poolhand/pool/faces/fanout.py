@@ -1,4 +1,4 @@
-"""Fanning out without a pool of one's own: a private one lives as long as the call."""
+"""Fan-out without an own pool: a private pool lives as long as the call."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def bounded_map(
 class AgentRequest(OptionsStruct, frozen=True):
     """One call of an `agent_fanout`, for at most `timeout` seconds.
 
-    `label` names it in the results; without one it is called what its function or agent is called.
+    `label` names it in the results; the default is the name of its function or agent.
     """
 
     call: Callable[..., Any]
@@ -123,9 +123,9 @@ class AgentRequest(OptionsStruct, frozen=True):
 
 
 class FanoutResult(TypedDict):
-    """What became of one request: `ok` with its `result`, or not, with its `error` as text.
+    """The outcome of one request: `ok` with its `result`, or not, with its `error` as text.
 
-    `status` is completed, failed or cancelled; `index` is the place of the request.
+    `status` is completed, failed or cancelled; `index` is the position of the request.
     """
 
     label: str
@@ -143,11 +143,11 @@ Request = Callable[[], Any] | AgentRequest | Mapping[str, Any]
 async def agent_fanout(
     requests: Iterable[Request], max_parallel: int = 8, *, runtime: Runtime | None = None
 ) -> list[FanoutResult]:
-    """Run every request, at most `max_parallel` at a time; return what became of each, in order.
+    """Run every request, at most `max_parallel` at a time; return their outcomes in order.
 
     A request is a callable without arguments, an AgentRequest or a mapping with its fields. All are
-    checked before the first one runs; one that fails or runs out of time stops no other. If the
-    caller is cancelled, all of them are. Code that outlives its timeout keeps its place, unless
+    checked before the first one runs; a failure or timeout of one does not stop the others. If the
+    caller is cancelled, all are cancelled. Code that outlives its timeout keeps its slot, unless
     nothing else could run.
     """
     checked = _checked(requests, max_parallel)
@@ -160,7 +160,7 @@ async def agent_fanout(
         try:
             await _all_over(pool, works, slots)
         except BaseException:
-            # Leaving the pool waits until they have.
+            # Leaving the pool waits until they have stopped.
             ask_to_stop(works)
             raise
     return [_result(labels[index], index, work.snapshot()) for index, work in enumerate(works)]
@@ -175,7 +175,7 @@ async def _all_over(pool: Pool, works: list[Work], slots: int) -> None:
     engine = pool._engine()
     for work in works:
         await work._settled(limited=True)
-        # Code that goes on beyond its timeout keeps its slot; the others need one that is free.
+        # Code that outlives its timeout keeps its slot; the other requests need a free one.
         wanted = max(slots, engine.slots.stuck + 1)
         if wanted != engine.desk.slots:
             engine.resize(wanted)
@@ -193,7 +193,7 @@ def _result(label: str, index: int, job: Job) -> FanoutResult:
 
 
 def label_of(call: object) -> str:
-    """Return what people call a callable: the name its agent bears, or its own."""
+    """Return a display name for a callable: the name of its agent, or its own."""
     while isinstance(call, partial):
         call = call.func
     is_function = hasattr(call, "__qualname__")
@@ -221,7 +221,7 @@ def _slot_faults(option: str, value: object) -> list[str]:
 
 
 def _checked(requests: Iterable[Request], max_parallel: int) -> list[AgentRequest]:
-    """Return the requests in one form, or raise with all that is wrong with them."""
+    """Return the requests in one form, or raise with all their errors."""
     faults = _slot_faults("max_parallel", max_parallel)
     fields: list[dict[str, Any]] = []
     if iscoroutine(requests):

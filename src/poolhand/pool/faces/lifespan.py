@@ -1,4 +1,4 @@
-"""The lifespan of a pool inside a web application."""
+"""A lifespan for web applications: start a pool with the application, drain it at the end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def pool_lifespan(
 ) -> Lifespan:
     """Return a lifespan for FastAPI or Starlette that starts the pool and drains it at the end.
 
-    An AgentPool scales itself as by `auto_scale()`, with bounds that its `num_workers` is within, a
-    Pool as its own option says; `autoscale` gives other settings, None keeps the size. An AgentPool
-    can go through it again and again.
+    An AgentPool scales itself as by `auto_scale()`, with bounds that include its `num_workers`; a
+    Pool scales as its own option says. `autoscale` overrides these settings, None keeps the size.
+    An AgentPool can be started again by the same lifespan.
     """
     within = to_seconds(drain_timeout)
     _check(pool, within, autoscale)
@@ -38,7 +38,7 @@ def pool_lifespan(
                 beneath = pool.pool if isinstance(pool, AgentPool) else pool
                 beneath.set_autoscale(autoscale)
             elif isinstance(pool, AgentPool):
-                # The size that was given is within the bounds, whatever it is.
+                # Widen the bounds to include the given size, whatever it is.
                 await pool.auto_scale(
                     min_workers=min(MIN_WORKERS, pool.num_workers),
                     max_workers=max(MAX_WORKERS, pool.num_workers),

@@ -1,4 +1,4 @@
-"""The scaler: gives a pool as many slots as its load needs."""
+"""The autoscaler: resizes a pool to fit its load."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Autoscaler:
         self._ticker = Ticker(engine.loop, settings.interval, self.look)
 
     def look(self) -> None:
-        """Take one sample, and act on it."""
+        """Take one sample and act on it."""
         engine = self._engine
         if engine.desk.paused or engine.intake.closed:
-            # What waits then says nothing about the number of slots.
+            # Jobs waiting in a paused or closed pool say nothing about the number of slots.
             self._trend = replace(self._trend, high=0, low=0)
             return
         load = self._load()

@@ -1,4 +1,4 @@
-"""Check-ups: a pool looks at itself now and then and tells what it finds."""
+"""Checkups: a pool examines itself periodically and emits its statistics and findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 10.0
 
 
 class Checkup:
-    """Looks every ten seconds: takes back what vanished, tells the figures and what is wrong."""
+    """Every ten seconds: reclaims vanished slots, emits statistics and findings."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -27,7 +27,7 @@ class Checkup:
         self._ticker = Ticker(engine.loop, SECONDS, self.look)
 
     def look(self) -> None:
-        """Take one sample, and tell what it shows."""
+        """Take one sample and emit what it shows."""
         engine = self._engine
         engine.slots.reclaim()
         engine.dead.look_at_log()
@@ -44,13 +44,13 @@ class Checkup:
 
 
 def take_sample(engine: Engine) -> Sample:
-    """Read off what a diagnosis is made from."""
+    """Collect the input of a diagnosis."""
     desk = engine.desk
     threads, calls = _default_executor(engine.loop)
     return Sample(
         size=desk.slots or 0,
         busy=desk.running,
-        # What waits in a paused pool does not wait for a slot.
+        # Jobs waiting in a paused pool do not wait for a slot.
         backlog=0 if desk.paused else desk.backlog,
         waiting=desk.waiting,
         capacity=capacity(desk.policy),

@@ -1,4 +1,4 @@
-"""The watchdog of an event loop: notices when the loop does not turn, and who keeps it."""
+"""The watchdog of an event loop: detects a blocked loop and the job that blocks it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from poolhand.runtime import Runtime
 
 PULSE = 0.05
 BLOCKED = 0.1
-UNHEARD = 1.0  # how often it is seen whether somebody listens; each look costs the loop its turn
+UNHEARD = 1.0  # how often to check for subscribers; each check interrupts the loop
 MOST_FRAMES = 30
-# Where asyncio's own loop waits, and where one stands that has no Python code of its own (uvloop).
+# Where asyncio's own loop waits, and where a loop without Python code (uvloop) appears to be.
 WAITING = frozenset({"selectors", "asyncio.runners"})
 
-# By the ids of what each holds. Its pools and its thread hold it until a drain or a closed loop.
+# Keyed by ids of objects it holds. Its pools and thread hold it until a drain or a closed loop.
 _watchdogs: WeakValueDictionary[tuple[int, int], Watchdog] = WeakValueDictionary()
 
 
 class Watchdog:
-    """One for each loop (and runtime), shared by its pools: the loop gives a pulse, we listen.
+    """One per loop (and runtime), shared by its pools: the loop sets a pulse, a thread checks it.
 
-    A block is told once, while it lasts: its end is not ours to wait for. A job that goes on to
-    block where another one ended is told too. Code that never lets go of the interpreter stops the
-    thread as well, and is told when it does. A block of a second or more is logged too, unless a
-    subscriber logs it.
+    A block is reported once, while it lasts, without waiting for its end. If another job continues
+    the block where one ended, that is reported too. Code that never releases the interpreter lock
+    stops the thread as well, and is reported once it does. A block of a second or more is also
+    logged, unless a subscriber logs it.
     """
 
     def __init__(self, loop: AbstractEventLoop, runtime: Runtime) -> None:
@@ -59,19 +59,19 @@ class Watchdog:
         return _watchdogs.setdefault((id(loop), id(runtime)), cls(loop, runtime))
 
     def join(self, pool: AttemptWatch) -> Watchdog:
-        """Watch for a pool, until it leaves."""
+        """Watch for a pool until it leaves."""
         self._pools.append(pool)
         if self._ticker is None and self._listen():
             self._ticker = Ticker(self._loop, PULSE, self._pulse)
         return self
 
     def leave(self, pool: AttemptWatch) -> None:
-        """Watch no longer for a pool; with the last one the watch is over."""
+        """Stop watching for a pool; stop the watchdog when the last pool leaves."""
         if pool not in self._pools:
             return
         self._pools.remove(pool)
         if not self._pools:
-            # The next pool of this loop may run it on another thread: it gets a new watchdog.
+            # The next pool may run this loop on another thread: it gets a new watchdog.
             _watchdogs.pop((id(self._loop), id(self._runtime)), None)
             self._over.set()
             if self._ticker is not None:
@@ -79,11 +79,11 @@ class Watchdog:
                 self._ticker = None
 
     def silence(self, now: float) -> float:
-        """Return how long ago the loop last turned."""
+        """Return the seconds since the loop last turned."""
         return 0.0 if self._ticker is None else max(0.0, now - self._pulse_at)
 
     def look(self, now: float) -> None:
-        """Tell of a loop that does not turn, once for each that keeps it from turning."""
+        """Report a blocked loop, once for each job or other code that blocks it."""
         worked, self._worked = self._worked, self._processor_time()
         late, self._looked_at = now - self._looked_at >= 2 * self._pace, now
         if not self._loop.is_running():
@@ -92,7 +92,7 @@ class Watchdog:
         if seconds < BLOCKED:
             self._told, self._logged, self._suspect = [], [], None
         elif late and self._worked - worked < BLOCKED:
-            # We were held up, and not by the loop: nothing was learned about it.
+            # This thread was delayed, and not by the loop: the look proves nothing.
             return
         elif self._is_heard() or (seconds >= LOGGED_AFTER and self._is_logged()):
             frame = sys._current_frames().get(self._thread.ident or 0)
@@ -100,11 +100,11 @@ class Watchdog:
                 self._blame(frame, seconds, now)
 
     def _listen(self) -> bool:
-        """Begin to listen; False where nobody can, or has to."""
+        """Start the watching thread; return False if that is impossible or unnecessary."""
         try:
             return self._runtime.watch(self._watch)
         except RuntimeError:
-            # No thread is to be had: a pool can do its work unwatched.
+            # No thread is available: the pool works without a watchdog.
             return False
 
     def _processor_time(self) -> float:
@@ -128,7 +128,7 @@ class Watchdog:
         return any(logs_blocks(pool.events) for pool in self._pools)
 
     def _blame(self, frame: FrameType, seconds: float, now: float) -> None:
-        """Tell who keeps the loop, unless that is known or it has only just begun to."""
+        """Report the code that blocks the loop, unless already reported or it has just begun."""
         attempt, frames = _culprit(frame)
         if attempt is not self._suspect:
             self._suspect, self._suspected_at = attempt, now
@@ -156,21 +156,21 @@ class Watchdog:
                 pool.events.emit(event)
 
     def _concerned(self, attempt: Attempt[Runnable] | None) -> list[AttemptWatch]:
-        """Return whose listeners are told: those of the job's pool, else everybody's once."""
+        """Return the pools to report to: the job's own pool, else one per event bus."""
         host = None if attempt is None else attempt.work.host
         if host is not None and not host.stopped:
-            # Under another runtime it has a watchdog of its own, which tells it.
+            # Under another runtime the host has its own watchdog, which reports to it.
             return [pool for pool in self._pools if pool is host]
         return list({pool.events: pool for pool in self._pools}.values())
 
 
 def _culprit(frame: FrameType | None) -> tuple[Attempt[Runnable] | None, list[FrameType]]:
-    """Return the attempt whose code runs in this frame, None when it is none's, and that code."""
+    """Return the attempt whose code runs in this frame, or None, and the frames of that code."""
     frames: list[FrameType] = []
     while frame is not None:
         if frame.f_code in FRAMES_OF_JOBS:
             found = frame.f_locals.get("attempt")
-            # One that is over has left its slot: what runs then is a listener that hears of it.
+            # A finished attempt has left its slot: the running code is then a subscriber.
             inside = isinstance(found, Attempt) and found.slot.attempt is found
             return (found if inside else None), frames
         frames.append(frame)
@@ -179,5 +179,5 @@ def _culprit(frame: FrameType | None) -> tuple[Attempt[Runnable] | None, list[Fr
 
 
 def _waits(frame: FrameType) -> bool:
-    """Tell whether a loop only waits for something to happen."""
+    """Return whether a loop only waits for I/O or timers."""
     return frame.f_globals.get("__name__") in WAITING

@@ -11,7 +11,7 @@ NEVER = float("inf")
 
 
 class Alarm:
-    """Calls `ring(now)` once at the earliest moment it was set to, never before it."""
+    """Calls `ring(now)` once at the earliest time it was set to, never before."""
 
     __slots__ = ("_clock", "_loop", "_ring", "_timer", "at")
 
@@ -40,7 +40,7 @@ class Alarm:
         now = self._clock.now()
         at, self.at, self._timer = self.at, NEVER, None
         if now < at:
-            # The timers of event loops are allowed to be a little early; ours are not.
+            # Timers of an event loop may fire slightly early; an alarm must not.
             self.set(at)
         else:
             self._ring(now)

@@ -19,7 +19,7 @@ from poolhand.rules.outcome import StopRequest
 
 
 class AttemptWatch(Protocol):
-    """Whose jobs run on a loop, and who is told when one of them blocks it."""
+    """The pool or worker whose jobs run on a loop; its events report a blocked loop."""
 
     @property
     def label(self) -> str: ...
@@ -32,9 +32,9 @@ class AttemptWatch(Protocol):
 
 
 class Runnable(Protocol):
-    """What a slot needs of the work it runs: a call, its terms, and whose it is.
+    """The part of a job that a slot uses: its call, its terms and its host.
 
-    `place` is the attempt while it runs.
+    `place` is the attempt while the job runs.
     """
 
     job: Job
@@ -70,20 +70,20 @@ W_co = TypeVar("W_co", bound=Runnable, covariant=True)
 
 
 class SlotState(StrEnum):
-    """What a slot does; a stuck one runs code whose job is already over."""
+    """The state of a slot; a stuck slot runs code whose job is already over."""
 
     IDLE = "idle"
     BUSY = "busy"
     STUCK = "stuck"
 
 
-# Names of the module: looking a member up in its enum costs as much as a call, for every job.
+# Module-level names: looking a member up in its enum costs as much as a call, for every job.
 IDLE, BUSY, STUCK = SlotState
 NOTHING = StopRequest.NOTHING
 
 
 class Slot(Generic[W_co]):
-    """A place for one running job, and what it has done so far."""
+    """A place for one running job, and its counters."""
 
     __slots__ = (
         "attempt",
@@ -110,11 +110,11 @@ class Slot(Generic[W_co]):
 
 
 class OffLoop:
-    """The part of an attempt that runs beside the loop.
+    """The part of an attempt that runs outside of the loop.
 
-    Its code runs in `thread`, or that waits for a child which carries out `order` unless it was
-    `killed`. `entered`: the call was made, or sent to the child. `sign` is the processor time it
-    had used when it last showed life, and when that was.
+    Its code runs in `thread`, or a thread waits for a child process that executes `order` unless
+    it was `killed`. `entered`: the call was made, or sent to the child. `sign` is the processor
+    time at the last sign of activity, and when that was.
     """
 
     __slots__ = ("entered", "killed", "order", "sign", "thread")
@@ -128,10 +128,10 @@ class OffLoop:
 
 
 class Attempt(Generic[W_co]):
-    """A job in a slot. `asked` says what it was told, `begun` whether what runs it has begun.
+    """A job in a slot. `asked` is the strongest stop request so far, `begun`: its runner has begun.
 
-    `due_at` is its next deadline; an `unwanted` one was cancelled and is not retried. Its code runs
-    in `task`, or `outside`.
+    `due_at` is its next deadline; an `unwanted` attempt was cancelled and is not retried. Its code
+    runs in `task`, or `outside` of the loop.
     """
 
     __slots__ = (
@@ -159,12 +159,12 @@ class Attempt(Generic[W_co]):
 
     @property
     def live(self) -> bool:
-        """Tell whether this attempt still decides the fate of its job."""
+        """Whether this attempt still decides the outcome of its job."""
         return self.slot.attempt is self and self.slot.state is BUSY
 
     @property
     def entered(self) -> bool:
-        """Tell whether the code of the job may have done something."""
+        """Whether the code of the job may have had an effect."""
         return self.begun if self.outside is None else self.outside.entered
 
     @property
@@ -194,7 +194,7 @@ class Attempt(Generic[W_co]):
 
 
 def current_job() -> Job | None:
-    """Return the record of the job this code runs in, None outside of one."""
+    """Return the record of the job this code runs in, or None outside of a job."""
     inside = running.get()
     job = None if inside is None else inside.snapshot()
     return job if isinstance(job, Job) else None

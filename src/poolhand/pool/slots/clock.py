@@ -8,7 +8,7 @@ from poolhand.runtime import Runtime
 
 
 class PoolClock:
-    """Reads both clocks; what is due is decided by the monotonic one alone."""
+    """Reads both clocks; due times use the monotonic clock only."""
 
     __slots__ = ("_runtime", "now")
 
@@ -20,5 +20,5 @@ class PoolClock:
         return self._runtime.wall()
 
     def wall_at(self, moment: float) -> datetime:
-        """Return the wall time of a monotonic moment in the past, as the wall clock goes now."""
+        """Return the wall time of a past monotonic moment, by the current wall clock."""
         return self._runtime.wall() - timedelta(seconds=self.now() - moment)

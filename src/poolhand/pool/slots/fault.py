@@ -1,4 +1,4 @@
-"""Faults: errors as text that can be kept, and endings as errors that can be raised."""
+"""Faults: errors as text that can be stored, and final states as errors to raise."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from poolhand.rules.job import Fault, Job, Status
 from poolhand.rules.outcome import Failed, Outcome
 
 MOST_MESSAGE = 2_000
-CALLER = str(Path(__file__).with_name("runner.py"))  # calls the code of jobs
+CALLER = str(Path(__file__).with_name("runner.py"))  # the file that calls the code of jobs
 
 
 class RemoteTraceback(Exception):
-    """Where an error was raised in another process, as text."""
+    """The traceback of an error from another process, as text."""
 
 
 def remote(error: BaseException, where: str) -> BaseException:
-    """Return an error from another process with the place where it was raised there."""
+    """Attach to an error from another process the traceback it had there."""
     with suppress(Exception):
         if error.__cause__ is None and where:
             error.__cause__ = RemoteTraceback(f"in its process:\n{where}")
@@ -30,14 +30,14 @@ def remote(error: BaseException, where: str) -> BaseException:
 def fault_of(error: BaseException, skip: int = 0) -> Fault:
     """Describe an error; never raises, whatever the error's own methods do.
 
-    `skip` leaves out the outermost frames of where it was raised, those that are ours.
+    `skip` omits the outermost frames of the traceback, which belong to poolhand.
     """
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
         name = f"{kind.__module__}.{name}"
     try:
-        # Joined, because what an error calls its text may be a str of its own making.
+        # Joined, because the text of an error may be an instance of a str subclass.
         message = "".join(iter(_text(error)))
     except BaseException:
         message = "<its text cannot be made>"
@@ -45,12 +45,12 @@ def fault_of(error: BaseException, skip: int = 0) -> Fault:
 
 
 def own_trace(error: BaseException) -> TracebackType | None:
-    """Return where an error was raised, from the code of the job on, and leave it at that.
+    """Cut the traceback of an error down to the job's own code, and return it.
 
-    The frames before are ours, and hold the job.
+    The frames before belong to poolhand and reference the job.
     """
     with suppress(Exception):
-        # An error that was wrapped, as SystemExit is, was raised through our frames itself.
+        # The original of a wrapped error, such as SystemExit, passed through these frames too.
         if error.__cause__ is not None:
             _cut_trace(error.__cause__)
     return _cut_trace(error)
@@ -65,7 +65,7 @@ def _cut_trace(error: BaseException) -> TracebackType | None:
 
 
 def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
-    """Return what the callers of a job that is over get instead of a value."""
+    """Return the error that the callers of a finished job get instead of a value."""
     match job.status:
         case Status.FAILED:
             assert isinstance(outcome, Failed)
@@ -83,7 +83,7 @@ def error_of(job: Job, outcome: Outcome | None) -> BaseException | None:
 
 
 def ending_of(job: Job) -> str | None:
-    """Return as one line what the callers of a job that is over get, None for a value."""
+    """Return that error as one line, or None if the job has a value."""
     if job.status is Status.COMPLETED:
         return None
     error = None if job.status is Status.FAILED else error_of(job, None)
@@ -94,7 +94,7 @@ def ending_of(job: Job) -> str | None:
 
 
 def _text(error: BaseException) -> str:
-    # Without its code: the type says as much, and whoever is told of it adds that of its own.
+    # Without its code: the type says as much, and an outer error adds its own code.
     if isinstance(error, PoolhandError):
         return error.message
     return group_text(error) if isinstance(error, BaseExceptionGroup) else str(error)

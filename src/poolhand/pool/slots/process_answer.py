@@ -1,4 +1,4 @@
-"""Answers of children: what a job has returned or raised in a process of its own."""
+"""Decode the answers of child processes: the value a job returned, or the error it raised."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from poolhand.pool.slots.process_error import name_kinds, rebuilt
 
 
 def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]:
-    """Return the value a child sent, or what its job raised.
+    """Return the value a child sent, or the error its job raised.
 
-    Not raised: an error that is kept would hold the frames of this side, and the child with them.
+    The error is returned, not raised: a stored error would keep the frames of this side alive,
+    and with them the child.
     """
     succeeded, content, fault = answer
     value: Any = None
@@ -26,14 +27,14 @@ def contents_of(answer: Answer, job_id: str) -> tuple[Any, BaseException | None]
         return value, None
     assert fault is not None
     if not isinstance(value, BaseException):
-        # Many errors can be packed and not be made again.
+        # Many errors can be pickled but not unpickled.
         value = rebuilt(fault, job_id)
     name_kinds(value, fault)
     return None, remote(value, fault.traceback)
 
 
 def unprepared(answer: Answer) -> JobFailed:
-    """Return what a job gets whose child could not do what comes before its first job."""
+    """Return the error for a job whose child failed in its warm-up."""
     fault = answer[2]
     assert fault is not None
     text = f"the warm-up of the process for a job failed: {fault.type}: {fault.message}"

@@ -1,4 +1,4 @@
-"""The child of a process slot: makes the calls that its parent sends, one after the other."""
+"""The child side of a process slot: makes the calls that its parent sends, one at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 READY = b"ready"
 BYE = b""
-LOOK_SECONDS = 1.0  # how often each end looks whether the other one lives
+LOOK_SECONDS = 1.0  # how often each end checks whether the other one lives
 
 SLOW_IMPORT = 30.0
 SLOW = (
@@ -35,19 +35,19 @@ SLOW = (
 )
 
 Luggage = Callable[[], object]
-# True and the pickled value, or False, the pickled error (empty: it cannot be sent) and its text.
+# True and the pickled value, or False, the pickled error (empty: cannot be sent) and its text.
 Answer = tuple[bool, bytes, Fault | None]
 
 
 class EmitLine(NamedTuple):
-    """What the job tells: the kind and the data of an event."""
+    """An event that the job emits: its kind and its data."""
 
     kind: str
     data: bytes
 
 
 class ChildRequest(NamedTuple):
-    """What the job asks of the store; the answer bears the same number."""
+    """A request of the job to the store; the reply has the same number."""
 
     number: int
     verb: str
@@ -55,14 +55,14 @@ class ChildRequest(NamedTuple):
 
 
 class ChildReply(NamedTuple):
-    """What the store answered, or raised."""
+    """The store's reply, or the error it raised."""
 
     number: int
     value: Any
     error: Exception | None
 
 
-# The number of the order, and its answer; none while it is only begun.
+# The number of the order and a message; None says that the order has begun.
 Word = tuple[int, Answer | EmitLine | ChildRequest | None]
 
 
@@ -71,9 +71,9 @@ def unpack(data: bytes) -> Any:
 
 
 class ChildRun:
-    """What a job in a child can see of itself; `told` to stop before it began, or wished to."""
+    """The view of a job in a child on itself; `told`: asked to stop before it began."""
 
-    stop_wished = 0  # the number of the order that shall stop
+    stop_wished = 0  # the number of the order that should stop
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ChildRun:
         return self.job
 
     def tell(self, kind: str, data: bytes) -> Awaitable[None]:
-        # Where the parent cannot follow, the pipe is full, and this waits.
+        # If the parent cannot keep up, the pipe is full and this call blocks.
         self._speaking.say((self.number, EmitLine(str(kind), data)))
         return TOLD
 
@@ -109,7 +109,7 @@ class ChildRun:
 
 
 class ChildChannel:
-    """Says one thing after the other, whichever thread of the job says it, and hears replies."""
+    """Sends one message at a time, from any thread of the job, and receives replies."""
 
     def __init__(self, orders: Connection) -> None:
         self._orders = orders
@@ -131,11 +131,11 @@ class ChildChannel:
             del self._waiting[number]
 
     def hear(self, reply: ChildReply) -> None:
-        """Hand a reply to the loop that waits for it; from any thread."""
+        """Pass a reply to the loop that waits for it; any thread may call this."""
         future = self._waiting.get(reply.number)
         if future is not None:
             with suppress(RuntimeError):
-                # Its loop is closed: the job did not wait for it.
+                # Its loop is closed: the job did not wait for the reply.
                 future.get_loop().call_soon_threadsafe(_give, future, reply)
 
 
@@ -149,15 +149,15 @@ def _give(future: Future[Any], reply: ChildReply) -> None:
 
 
 def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
-    """Carry out orders until the parent says goodbye, or is gone; make the call `before` first."""
+    """Execute orders until the parent says goodbye or dies; make the call `before` first."""
     from multiprocessing import parent_process
 
     if os.name == "posix":
-        # A group of its own: Ctrl-C is for the parent, and a kill takes along what the job started.
+        # Its own process group: Ctrl-C is for the parent, and a kill includes the job's processes.
         os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        # Blocked by the parent until it could be ignored.
+        # The parent blocked SIGINT until it could be ignored.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = parent_process()
     assert parent is not None
@@ -165,7 +165,7 @@ def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
     speaking = ChildChannel(orders)
     obeying = (wishes, speaking, parent.pid)
     Thread(target=_obey, args=obeying, name="poolhand-wishes", daemon=True).start()
-    # Only now: code of the user may stay there for ever.
+    # Import last: the user's script may block for ever.
     _import_script()
     try:
         orders.send_bytes(READY if before is None else _prepared(before))
@@ -176,7 +176,7 @@ def serve(orders: Connection, wishes: Connection, before: bytes | None) -> None:
 
 
 def _import_script() -> None:
-    """Import the script that the parent was started with: it may hold the functions of jobs."""
+    """Import the script that the parent was started with: it may define the jobs' functions."""
     from poolhand.spawning import import_main
 
     notice = Timer(SLOW_IMPORT, sys.stderr.write, [SLOW])
@@ -185,7 +185,7 @@ def _import_script() -> None:
     try:
         import_main()
     except BaseException:
-        # Told here, and ended at once: it may have started threads that do not end.
+        # Report it here and exit at once: the script may have started threads that do not end.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
@@ -193,7 +193,7 @@ def _import_script() -> None:
 
 
 def _prepared(before: bytes) -> bytes:
-    """Make the call that comes before all jobs; return what the parent is told of it."""
+    """Make the warm-up call; return the message that reports it to the parent."""
     try:
         unpack(before)()
     except BaseException as error:
@@ -202,9 +202,9 @@ def _prepared(before: bytes) -> bytes:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this group when the parent, which this pipe comes from, is gone.
+    """Have the kernel kill this process group when the parent, which this pipe comes from, dies.
 
-    A thread that looks for it is not enough: a job may hold the interpreter for hours.
+    A thread that checks for it is not enough: a job may hold the interpreter lock for hours.
     """
     if sys.platform == "linux":
         import fcntl
@@ -213,7 +213,7 @@ def _die_with(parent: int) -> None:
         fcntl.fcntl(parent, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(parent, fcntl.F_SETFL, fcntl.fcntl(parent, fcntl.F_GETFL) | os.O_ASYNC)
     if os.name == "posix" and select.select([parent], [], [], 0)[0]:
-        # It has gone before: the kernel tells what happens from now on.
+        # The parent died earlier: the kernel signals only what happens from now on.
         _vanish()
 
 
@@ -227,14 +227,14 @@ def _obey(wishes: Connection, speaking: ChildChannel, parent: int) -> None:
                 else:
                     ChildRun.stop_wished = heard
             elif os.name == "posix" and os.getppid() != parent:
-                # A fork of the parent holds the pipe open.
+                # The parent is gone, but a fork of it holds the pipe open.
                 _vanish()
     except (EOFError, OSError):
         _vanish()
 
 
 def _vanish() -> None:
-    """End at once: nobody is left who could use what this process does."""
+    """Exit at once: the parent is gone, so no result can be used."""
     if os.name == "posix":
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
@@ -246,14 +246,14 @@ def _serve_next(orders: Connection, speaking: ChildChannel) -> bool:
         return False
     call = orders.recv_bytes()
     number, told, job, submitter, token, luggage = unpack(header)
-    # Until this arrives the parent may have the call made by another child.
+    # Until this arrives, the parent may give the call to another child.
     speaking.say((number, None))
     child = os.getpid()
     run = ChildRun(speaking, number, told, job, submitter, token)
-    # In a context of its own: the next job must not see what this one sets.
+    # Run in a copy of the context: the next job must not see what this one sets.
     answer = copy_context().run(_carry_out, run, luggage, call)
     if os.getpid() != child:
-        # The job has forked, and this is the fork: it has nothing to say here.
+        # The job forked and this is the fork: it must not answer.
         os._exit(0)
     speaking.say((number, answer))
     return True

@@ -1,7 +1,7 @@
-"""Errors that a child raised: what the rules for retries need of them, without the objects.
+"""Errors raised in a child: the facts that the retry rules need, without the error objects.
 
-Many errors can be sent and not be made again, because their `__init__` takes other arguments than
-they keep, and none brings its cause along.
+Many errors can be pickled but not unpickled, because their `__init__` takes other arguments than
+they keep, and no error carries its cause along.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SCRIPT_THERE, SCRIPT = "__mp_main__.", "__main__."  # the parent's script, as a 
 class RaisedFault(Fault, frozen=True):
     """The text of an error, with the names of its classes and of those of its cause.
 
-    `directive` is the name of the directive that it is, `wait` what it asks for with it, or what
-    the error of a client asks for as `retry_after`.
+    `directive` is the name of its directive class, if it is one. `wait` is the delay that the
+    directive requests, or the `retry_after` of a client error.
     """
 
     kinds: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def raised_fault(error: BaseException) -> RaisedFault:
     directive: str | None = None
     wait: datetime | float | None = None
     with suppress(Exception):
-        # Whatever the error's own attributes do.
+        # The error's own attributes may raise.
         kinds = tuple(dict.fromkeys([*_names(error), *_names(error.__cause__)]))
         directive = _directive(error)
         wait = _wait(error)
@@ -46,7 +46,7 @@ def raised_fault(error: BaseException) -> RaisedFault:
 
 
 def rebuilt(fault: Fault, job_id: str) -> BaseException:
-    """Return what stands for an error that cannot be made again: a directive, or JobFailed."""
+    """Return a replacement for an error that cannot be unpickled: a directive, or JobFailed."""
     wait = fault.wait if isinstance(fault, RaisedFault) else None
     directive = fault.directive if isinstance(fault, RaisedFault) else None
     if directive == "GiveUp":
@@ -63,7 +63,7 @@ def rebuilt(fault: Fault, job_id: str) -> BaseException:
 
 
 def name_kinds(error: BaseException, fault: Fault) -> None:
-    """Note on an error what it and its cause were in the process that raised it."""
+    """Attach to an error the class names it and its cause had in the process that raised it."""
     if isinstance(fault, RaisedFault):
         with suppress(Exception):
             setattr(error, RAISED_AS, fault.kinds)
@@ -75,7 +75,7 @@ def _names(error: BaseException | None) -> list[str]:
 
 
 def _here(name: str) -> str:
-    """Return the name that a class has in the parent."""
+    """Return the name of a class in the parent process."""
     return SCRIPT + name.removeprefix(SCRIPT_THERE) if name.startswith(SCRIPT_THERE) else name
 
 

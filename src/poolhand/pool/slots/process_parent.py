@@ -1,4 +1,4 @@
-"""Processes: the children in which CPU work runs, one job at a time each."""
+"""The parent side of process slots: child processes for CPU work, one job at a time each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BYE_SECONDS = 2.0
 
 
 class ChildHost(Protocol):
-    """Who speaks to the store for a job in a child."""
+    """The part of a job that forwards the events and store requests of a child."""
 
     def tell(self, kind: str, data: bytes) -> object: ...
 
@@ -51,7 +51,7 @@ class ChildHost(Protocol):
 
 
 class ChildPhase(StrEnum):
-    """What a child does; a busy one has said that it begins an order."""
+    """The phase of a child; a busy child has confirmed that it begins an order."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -69,7 +69,7 @@ class ChildLost(Exception):
 
 
 class ProcessCall(Struct, frozen=True):
-    """A packed call, with what its code may see of itself."""
+    """A packed call, and the context that its code can read."""
 
     job: Job
     submitter: str
@@ -97,34 +97,34 @@ class Child:
             with theirs, heard, _deaf_to_ctrl_c():
                 self._process = runtime.spawn(serve, (theirs, heard, before), name)
         except BaseException:
-            # Now, not when its error is forgotten: there may be no process for want of files.
+            # Close now, not when the error is freed: spawning may have failed for lack of files.
             self._close_pipes()
             raise
         assert self._process.pid is not None
         self.pid = self._process.pid
-        # Made once: every job waits for its child twice.
+        # Created once: every job waits for its child twice.
         self._poller = select.poll()
         self._poller.register(self._orders, select.POLLIN)
         self._poller.register(self._process.sentinel, select.POLLIN)
-        # Not atexit: multiprocessing would wait for this child first, or not come there at all.
+        # Not atexit: multiprocessing would first wait for this child, or skip atexit entirely.
         self._at_exit = Finalize(self, _kill, (self._process, self.pid), exitpriority=0)
         if is_exiting():
             self.end()
 
     @property
     def is_new(self) -> bool:
-        """Tell whether this child is at its first order."""
+        """Whether this child is at its first order."""
         return self._served <= 1
 
     @property
     def is_fit(self) -> bool:
-        """Tell whether this child can be given another order."""
+        """Whether this child can be given another order."""
         return self._phase is not ChildPhase.BUSY and not self._dead
 
     def come_up(self) -> None:
-        """Wait until the process has started and done what comes before its first job.
+        """Wait until the process has started and has run its warm-up call.
 
-        Raises what was raised there, and Lost when it dies.
+        Raises the error of the warm-up, and ChildLost if the child dies.
         """
         if self._phase is ChildPhase.STARTING:
             said = self._receive()
@@ -134,10 +134,10 @@ class Child:
             self._phase = ChildPhase.IDLE
 
     def run(self, errand: ProcessCall, told: bool, host: ChildHost) -> Answer:
-        """Have a call made and return what came of it; raises Lost when the child dies.
+        """Have the child make a call and return the answer; raises ChildLost if the child dies.
 
-        `told` says that the job was asked to stop before it could begin; `host` hears what it
-        tells and asks.
+        `told`: the job was asked to stop before it could begin. `host` receives the events and
+        requests of the job.
         """
         header = pickle.dumps(
             (self._serves, told, errand.job, errand.submitter, errand.token, errand.luggage)
@@ -167,7 +167,7 @@ class Child:
             self._wishes.send(reply)
 
     def _next_word(self) -> Answer | EmitLine | ChildRequest | None:
-        """Return what the child says of its order; one that speaks of another cannot be trusted."""
+        """Return the child's next message; a message for another order makes the child unusable."""
         said = self._receive()
         with suppress(Exception):
             number, answer = unpack(said)
@@ -178,7 +178,7 @@ class Child:
         raise ChildLost(self.pid, None, self._phase)
 
     def take(self) -> int:
-        """Begin an order; until `leave` it can be asked to stop, and killed, by this number."""
+        """Begin an order and return its number; until `leave`, `ask` and `kill` accept it."""
         with self._lock:
             self._served += 1
             self._serves = self._served
@@ -189,34 +189,34 @@ class Child:
             self._serves = None
 
     def ask(self, order: int) -> None:
-        """Tell the job of this order that it should stop."""
+        """Ask the job of this order to stop."""
         with self._lock, suppress(OSError):
             if self._serves == order:
                 self._wishes.send(order)
 
     def kill(self, order: int) -> None:
-        """End the child, unless it has gone on to another order."""
+        """Kill the child, unless it has moved on to another order."""
         with self._lock:
             if self._serves == order:
                 self.end()
 
     def end(self) -> None:
-        """Kill the child and what its job has started."""
+        """Kill the child and the processes that its job has started."""
         self._dead = True
         _kill(self._process, self.pid)
 
     def close(self) -> None:
-        """Let an idle child go, with what its jobs have started; kill it if it does not."""
+        """Stop an idle child and the processes its jobs started; kill it if it does not stop."""
         from multiprocessing.connection import wait
 
         with suppress(OSError):
             self._orders.send_bytes(BYE)
-        # Not joined yet: until then its group cannot be another's.
+        # Not joined yet: until then the system cannot reuse its process group id.
         wait([self._process.sentinel], BYE_SECONDS)
         self.bury()
 
     def bury(self) -> None:
-        """Leave nothing of the child behind, nor of what its job has started."""
+        """Kill and join the child, kill what its job has started, and close the pipes."""
         self.end()
         self._process.join()
         self._at_exit.cancel()
@@ -237,13 +237,13 @@ class Child:
         raise ChildLost(self.pid, self._process.exitcode, self._phase)
 
     def _has_word(self) -> bool:
-        """Wait until the child has said something, or is gone; tell whether there is a word."""
+        """Wait until the child sends a message or dies; return whether there is a message."""
         orders = self._orders.fileno()
         while not (ready := [found for found, _ in self._poller.poll(LOOK_SECONDS * 1000)]):
-            # A process that the job has started may hold both open after the child has died.
+            # A process that the job started may hold both open after the child has died.
             if not self._process.is_alive():
                 break
-        # It may have said it before it went.
+        # The child may have sent it before it died.
         return orders in ready or self._orders.poll()
 
 
@@ -256,13 +256,13 @@ def _kill(process: BaseProcess, pid: int) -> None:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start a process that does not die of Ctrl-C before it can say that it is not meant."""
+    """Block SIGINT while a process starts, so that Ctrl-C does not kill it before it ignores it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing.resource_tracker import ensure_running
 
-    # Started by the first process otherwise, it would open the ears of this thread again.
+    # Start the tracker first: starting it later would unblock SIGINT on this thread.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -272,9 +272,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class Children:
-    """The children of one pool: made when needed, kept for the next job, at most one a slot.
+    """The child processes of one pool: started on demand, reused, at most one per slot.
 
-    `before` is the packed call that each makes before its first job, if there is one.
+    `before` is the packed warm-up call that each makes before its first job, if any.
     """
 
     def __init__(self, pool: str, runtime: Runtime) -> None:
@@ -288,7 +288,7 @@ class Children:
         self._made = 0
 
     def take(self) -> Child:
-        """Return a child that has nothing to do; may take as long as a process takes to start."""
+        """Return an idle child; this can take as long as starting a process."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -303,7 +303,7 @@ class Children:
             raise
 
     def give_back(self, child: Child) -> None:
-        """Keep a child for the next job, if it can serve on and that many are wanted."""
+        """Keep a child for the next job if it is usable and not surplus; otherwise end it."""
         child.leave()
         with self._lock:
             kept = child.is_fit and self._living <= self._keep
@@ -317,7 +317,7 @@ class Children:
             self._let_go(child)
 
     def keep(self, count: int) -> None:
-        """Have at most so many children from now on; busy ones too many go when they are idle."""
+        """Limit the number of children from now on; surplus busy ones end once they are idle."""
         with self._lock:
             self._keep = count
             surplus = min(len(self._idle), self._living - count)
@@ -330,12 +330,12 @@ class Children:
         try:
             self._runtime.in_thread(child.close, f"{self._pool}-close")
         except Exception:
-            # No thread is to be had that could wait for it.
+            # No thread is available to wait for the child.
             child.end()
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    """Make a call into bytes for a child."""
+    """Serialize a call for a child."""
     try:
         return pickle.dumps(partial(fn, *args, **kwargs))
     except Exception as error:
@@ -347,7 +347,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def lost(job_id: str, loss: ChildLost) -> JobLost:
-    """Return what the callers of a job get whose child died."""
+    """Return the error that the callers of a job get if its child died."""
     text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
     if loss.phase is ChildPhase.STARTING:
         text += " before it was up"
@@ -357,7 +357,7 @@ def lost(job_id: str, loss: ChildLost) -> JobLost:
 
 
 def ending(code: int | None) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     if code is None:
         return "closed its pipe or spoke out of turn"
     if code >= 0:

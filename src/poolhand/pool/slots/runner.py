@@ -1,4 +1,4 @@
-"""The substrate: what the code of a job runs on, the loop, a thread or a process."""
+"""Runners of job code: on the event loop, in a thread or in a child process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Ended = Callable[[Attempt[W], Any, BaseException | None], None]
 
 
 class JobRunner(Generic[W]):
-    """Runs attempts, in the context they are given, and says when their code is really gone."""
+    """Runs attempts in the given context, and reports when their code has really ended."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class JobRunner(Generic[W]):
 
     @property
     def eager(self) -> bool:
-        """Whether a task may run while it is made, in the middle of our books."""
+        """Whether a task may run while it is created, in the middle of a state change."""
         return self._loop.get_task_factory() is not None
 
     def run(self, attempt: Attempt[W], context: Context) -> None:
-        """Begin to run an attempt; its end is told later, never from within this call."""
+        """Begin to run an attempt; its end is reported later, never from within this call."""
         run_in = attempt.work.run_in
         if run_in == "thread":
             outside = attempt.outside = OffLoop()
@@ -75,22 +75,22 @@ class JobRunner(Generic[W]):
             )
 
     def ask(self, attempt: Attempt[W], message: str) -> None:
-        """Pass on to the code of an attempt that it should stop."""
+        """Ask the code of an attempt to stop."""
         if attempt.begun and attempt.task is not None:
             attempt.task.cancel(message)
         elif attempt.asked is StopRequest.HARD_STOP:
             self.kill(attempt)
         elif attempt.outside is not None and (order := attempt.outside.order) is not None:
-            # Read once: its thread may take it away meanwhile.
+            # Read once: its thread may clear it meanwhile.
             child, number = order
             child.ask(number)
 
     def kill(self, attempt: Attempt[W]) -> bool:
-        """End the code of an attempt by force; tell whether that was possible and not yet done."""
+        """Kill the code of an attempt; return whether that was possible and not yet done."""
         outside = attempt.outside
         if outside is None or outside.killed or attempt.work.run_in != "process":
             return False
-        # First: the thread that sees the child die asks for it.
+        # Set the flag first: the thread that sees the child die reads it.
         outside.killed = True
         if (order := outside.order) is not None:
             child, number = order
@@ -107,14 +107,14 @@ class JobRunner(Generic[W]):
         try:
             self._runtime.in_thread(call, attempt.slot.name)
         except Exception as error:
-            # No thread is to be had: that is the job's misfortune, not that of whoever called here.
+            # No thread is available: fail the job, not the code that called here.
             self._loop.call_soon(self._ended, attempt, None, error)
 
     async def on_loop(self, attempt: Attempt[W], work: W) -> None:
         running.set(attempt)
         try:
             if attempt.asked is not NOTHING:
-                # Cancelling a task that has not begun would have ended it without a trace.
+                # Cancelling a task that has not begun would have ended it without running this.
                 raise CancelledError
             attempt.begun = True
             value = work.call()  # type: ignore[misc, operator]
@@ -122,7 +122,7 @@ class JobRunner(Generic[W]):
                 value = await value
         except BaseException as error:
             self._raised(attempt, error)
-            # The traceback may hold this frame, and must not hold the job.
+            # The traceback may reference this frame, which must not keep the job alive.
             del attempt, work
         else:
             self._ended(attempt, value, None)
@@ -143,7 +143,7 @@ class JobRunner(Generic[W]):
             failure = error
         outside.thread = None
         self._report(self._thread_ended, attempt, value, failure, context)
-        # The traceback may hold this frame, and must not hold the job.
+        # The traceback may reference this frame, which must not keep the job alive.
         del attempt, context
 
     def _errand(self, attempt: Attempt[W], context: Context) -> ProcessCall:
@@ -163,14 +163,14 @@ class JobRunner(Generic[W]):
         except ChildLost as loss:
             failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
         except BaseException as error:
-            # Without this frame, which would hold the error that holds it.
+            # Drop the traceback: its frame would reference the error that references it.
             failure = BaseException.with_traceback(error, None)
         self._report(self._ended, attempt, value, failure)
 
     def _in_child(
         self, attempt: Attempt[W], outside: OffLoop, errand: ProcessCall
     ) -> tuple[Any, BaseException | None]:
-        """Have the call made by a child; by another one if that has died since its last job."""
+        """Have a child make the call; use another child if this one died since its last job."""
         answer: Answer | None = None
         while answer is None:
             child = self.children.take()
@@ -188,7 +188,7 @@ class JobRunner(Generic[W]):
     def _by_child(
         self, attempt: Attempt[W], outside: OffLoop, child: Child, errand: ProcessCall
     ) -> Answer:
-        # Before as well: a kill that found no order has ended nothing.
+        # Check before too: a kill that found no order has ended nothing.
         _check_wanted(attempt)
         child.come_up()
         _check_wanted(attempt)
@@ -201,7 +201,7 @@ class JobRunner(Generic[W]):
         try:
             self._loop.call_soon_threadsafe(call, *details)
         except RuntimeError:
-            # The loop was closed while the thread ran; nobody waits any more.
+            # The loop was closed while the thread ran; there are no waiters left.
             return
 
     def _thread_ended(
@@ -213,7 +213,7 @@ class JobRunner(Generic[W]):
             discard(value)
             self._ended(attempt, None, None)
         else:
-            # A plain function may return a coroutine, as a lambda does: the slot goes on with it.
+            # A plain function may return a coroutine, as a lambda does: the slot awaits it.
             attempt.begun = False
             make = partial(self._await, attempt, value)
             name = attempt.slot.name
@@ -233,9 +233,9 @@ class JobRunner(Generic[W]):
             self._ended(attempt, value, None)
 
     def _raised(self, attempt: Attempt[W], error: BaseException) -> None:
-        # By its type: an error may lie about its class, or break when asked.
+        # By type: an error may lie about its class, or raise when inspected.
         if issubclass(type(error), GeneratorExit) and not self._loop.is_running():
-            # The loop is gone and the interpreter clears up; there is nobody left to tell.
+            # The loop is closed and the interpreter is shutting down: no waiter is left.
             raise error
         self._ended(attempt, None, error)
 
@@ -247,10 +247,10 @@ def start_task(
     context: Context | None = None,
     begun: Callable[[], bool] = lambda: True,
 ) -> Task[None] | None:
-    """Start a task as the loop makes them, or, where its task factory is broken, a plain one.
+    """Start a task with the loop's task factory or, if the factory is broken, a plain task.
 
-    None where it had begun when that factory broke off: what runs cannot be reached. `begun` says
-    so of one that is closed.
+    Returns None if the coroutine had begun when the factory raised: it cannot be reached. For a
+    closed coroutine, `begun` says whether it had.
     """
     coroutine = make()
     why: Exception
@@ -271,23 +271,23 @@ def start_task(
 
 
 def own_task(loop: AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str) -> Task[T]:
-    """Start a task of our own, without the task factory of the loop: a job may have set it."""
+    """Start an internal task without the loop's task factory, which a job may have set."""
     if loop.get_task_factory() is None:
         return loop.create_task(coroutine, name=name)
     return Task(coroutine, loop=loop, name=name)
 
 
 def leave_behind(task: asyncio.Future[Any]) -> None:
-    """Let a loop end while this task goes on: else `asyncio.run` waits for it, for ever perhaps.
+    """Let a loop end while this task continues; otherwise `asyncio.run` may wait for it for ever.
 
-    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks. It is
-    not closed when the program ends, either: it could catch GeneratorExit and go on. Until it is
-    done, one more reference keeps the task.
+    Code that swallows its cancellation does so again when `asyncio.run` cancels all tasks. The task
+    is not closed at program exit either: it could catch GeneratorExit and continue. An extra
+    reference keeps the task alive until it is done.
     """
     if not isinstance(task, asyncio.Task) or task.done():
         return
     asyncio._unregister_task(task)
-    # It was reported as stuck; at the end of the loop there is nothing to add.
+    # It was reported as stuck; a second report when the loop ends adds nothing.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     with suppress(ImportError):
         # Imported only here: few programs need it.
@@ -297,7 +297,7 @@ def leave_behind(task: asyncio.Future[Any]) -> None:
         task.add_done_callback(lambda done: pythonapi.Py_DecRef(py_object(done)))
 
 
-# The frames that call the code of a job: a look at the stack finds the job by them.
+# The frames that call the code of a job; the watchdog uses them to find the job on a stack.
 FRAMES_OF_JOBS = frozenset({JobRunner.on_loop.__code__, JobRunner._await.__code__})
 
 
@@ -314,7 +314,7 @@ def _is_awaitable(value: object) -> bool:
 
 
 def discard(awaitable: Any) -> None:
-    """Close what nobody will await."""
+    """Close an awaitable that will not be awaited."""
     close = getattr(awaitable, "close", None)
     if close is not None:
         close()

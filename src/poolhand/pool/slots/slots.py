@@ -1,4 +1,4 @@
-"""Slots: where jobs run, are timed, asked to stop, and judged."""
+"""Slots: run jobs, enforce their deadlines, ask them to stop and judge their outcomes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from poolhand.rules.outcome import (
 from poolhand.runtime import Runtime
 
 HARD_STOP = StopRequest.HARD_STOP
-LATE = 0.02  # deadlines may be noticed this much late, so that one look serves many
-HARD_STOP_GRACE = 0.03  # a timed-out job that stops at once frees its slot before its caller hears
+LATE = 0.02  # deadlines may be noticed this late, so that one timer serves many jobs
+HARD_STOP_GRACE = 0.03  # a timed-out job that stops at once frees its slot before its caller wakes
 
 
 W = TypeVar("W", bound=Runnable)
@@ -35,11 +35,11 @@ W_contra = TypeVar("W_contra", bound=Runnable, contravariant=True)
 
 
 class SlotOwner(Protocol[W_contra]):
-    """What the slots tell their owner: each attempt is settled once and its slot freed once.
+    """The callbacks of the slots: each attempt is settled once and its slot freed once.
 
-    `completed` and `failed` come with the slot already free; after `gave_up` the slot is stuck,
-    and `recovered` follows when its code has ended. `vanished` comes before `failed` when what ran
-    the attempt is gone, `done` when deadlines were looked through.
+    `completed` and `failed` are called with the slot already free. After `gave_up` the slot is
+    stuck, and `recovered` follows when its code has ended. `vanished` is called before `failed`
+    when the process or task of the attempt is gone, `done` after the deadlines were checked.
     """
 
     def marked(self, attempt: Attempt[W_contra], mark: str) -> None: ...
@@ -58,10 +58,10 @@ class SlotOwner(Protocol[W_contra]):
 
 
 class Slots(Generic[W]):
-    """A growing and shrinking set of slots on one event loop.
+    """A resizable set of slots on one event loop.
 
-    A job gets a task of its own, in the context of its submitter. A job that does not stop when it
-    must is settled all the same; its slot stays stuck until its code is really gone.
+    Each job gets its own task, in the context of its submitter. A job that does not stop when it
+    must is settled anyway; its slot stays stuck until its code has really ended.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Slots(Generic[W]):
         self._substrate = JobRunner(pool, loop, runtime, events, self._ended, self._came_up)
 
     def resize(self, size: int) -> None:
-        """Have `size` slots; idle ones go first, busy ones too many go when they are idle."""
+        """Set the number of slots; idle slots go first, surplus busy ones once they are idle."""
         self._size = size
         taken = {slot.index for slot in self.all}
         free = (index for index in count() if index not in taken)
@@ -97,22 +97,22 @@ class Slots(Generic[W]):
         idle = (slot for slot in reversed(self.all) if slot.state is IDLE)
         gone = set(islice(idle, max(0, len(self.all) - size)))
         stay = [slot for slot in [*self.all, *new] if slot not in gone]
-        # A list of its own: another thread may be looking through the old one.
+        # A new list: another thread may be iterating over the old one.
         self.all = sorted(stay, key=lambda slot: slot.index)
         self._idle = {slot.index: slot for slot in reversed(self.all) if slot.state is IDLE}
         self._substrate.children.keep(size)
 
     def surplus(self) -> list[Slot[W]]:
-        """Return the busy slots that go when they are idle, should they be the first to be so."""
+        """Return the busy slots that retire once idle, if they become idle first."""
         busy = [slot for slot in self.all if slot.state is not IDLE]
         return busy[len(busy) - max(0, len(self.all) - self._size) :]
 
     def average_seconds(self) -> float | None:
-        """Return how long an attempt takes, None before the first has ended."""
+        """Return the average duration of an attempt, or None before the first has ended."""
         return self._busy_for / self._runs if self._runs else None
 
     def start(self, work: W, now: float, index: int | None = None) -> Attempt[W]:
-        """Run a job in a free slot, or in the free one of that number."""
+        """Run a job in a free slot, or in the free slot with that number."""
         slot = self._idle.popitem()[1] if index is None else self._idle.pop(index)
         attempt = Attempt(work, slot, now)
         slot.state = BUSY
@@ -126,7 +126,7 @@ class Slots(Generic[W]):
         if tracer is not None:
             tracer.started(work.snapshot(), slot.index, context)
         if work.run_in == "async" and not self._substrate.eager:
-            # Nearly every job: one call less.
+            # The path of nearly every job: it saves a call.
             attempt.task = self._loop.create_task(
                 self._substrate.on_loop(attempt, work), name=slot.name, context=context
             )
@@ -135,7 +135,7 @@ class Slots(Generic[W]):
         return attempt
 
     def _arm(self, attempt: Attempt[W], now: float) -> None:
-        """Let the time of an attempt run from now on."""
+        """Start the timeout of an attempt now."""
         deadline = attempt.work.terms.deadline
         if deadline is not None:
             attempt.due_at = due_at = now + deadline
@@ -143,17 +143,17 @@ class Slots(Generic[W]):
                 self._alarm.set(due_at)
 
     def _came_up(self, attempt: Attempt[W]) -> None:
-        """Start the clock of an attempt whose child has done what comes before its first job."""
+        """Start the timeout of an attempt once its child has run its warm-up."""
         if attempt.live and attempt.asked is StopRequest.NOTHING:
             attempt.began = self._now()
             self._arm(attempt, attempt.began)
 
     def prepare_children(self, before: bytes | None) -> None:
-        """Have each child make this packed call before its first job, which does not wait less."""
+        """Have each child make this packed call before its first job, outside of its timeout."""
         self._substrate.children.before = before
 
     def cancel(self, attempt: Attempt[W], grace: float, now: float) -> None:
-        """Ask a running job to stop; it is settled after `grace` seconds even if it does not."""
+        """Ask a running job to stop; settle it after `grace` seconds even if it does not."""
         if not attempt.live:
             return
         attempt.unwanted = True
@@ -166,7 +166,7 @@ class Slots(Generic[W]):
         self._alarm.set(attempt.due_at)
 
     def reclaim(self) -> None:
-        """Free the slots whose task was ended by others before it could begin."""
+        """Free the slots whose task was ended by other code before it could begin."""
         for slot in tuple(self.all):
             attempt = slot.attempt
             if attempt is not None and attempt.task is not None and attempt.task.done():
@@ -174,7 +174,7 @@ class Slots(Generic[W]):
                 self._ended(attempt, None, CancelledError())
 
     def close(self) -> None:
-        """Let go of what is needed to run jobs, and of code that did not stop when it was asked."""
+        """Release the resources for running jobs, and abandon code that did not stop."""
         self._alarm.close()
         for slot in self.all:
             if slot.attempt is not None and slot.attempt.task is not None:
@@ -182,7 +182,7 @@ class Slots(Generic[W]):
         self._substrate.children.keep(0)
 
     def _ended(self, attempt: Attempt[W], value: Any, error: BaseException | None) -> None:
-        """Note that the code of an attempt is really gone."""
+        """Settle an attempt whose code has really ended, and free its slot."""
         now = self._now()
         outcome = None if error is None else _judge(attempt, error)
         slot = attempt.slot
@@ -210,7 +210,7 @@ class Slots(Generic[W]):
             self._owner.failed(attempt, outcome, now)
 
     def recount(self, attempt: Attempt[W]) -> None:
-        """Count an attempt that has completed as failed: its owner cannot keep its result."""
+        """Count a completed attempt as failed: its owner cannot store the result."""
         attempt.slot.completed -= 1
         attempt.slot.failed += 1
         self.failed_attempts += 1
@@ -219,12 +219,12 @@ class Slots(Generic[W]):
         attempt.slot.failed += 1
         self.failed_attempts += 1
         error = outcome.error
-        # By its id: a job may pass on that another one was lost.
+        # Compare ids: a job may re-raise that another job was lost.
         if type(error) is JobLost and error.job_id == attempt.work.id:
             self._owner.vanished(attempt, error.message)
 
     def _give_up(self, attempt: Attempt[W], now: float) -> None:
-        """Settle a job that does not stop; its slot is lost until its code ends."""
+        """Settle a job that does not stop; its slot is stuck until its code ends."""
         attempt.slot.state = STUCK
         self.stuck += 1
         hard = attempt.asked is StopRequest.HARD_STOP
@@ -238,9 +238,9 @@ class Slots(Generic[W]):
         self._substrate.ask(attempt, message)
 
     def _look_for_late(self, now: float) -> None:
-        """Deal with the jobs that are past a deadline, and find the next one.
+        """Handle the jobs that are past a deadline, and set the alarm for the next one.
 
-        Slots are few and this is rare: it spares every job the arming and disarming of a timer.
+        Slots are few and this is rare: it saves every job setting and cancelling its own timer.
         """
         for slot in tuple(self.all):
             attempt = slot.attempt
@@ -271,7 +271,7 @@ class Slots(Generic[W]):
 
 
 def _judge(attempt: Attempt[Runnable], error: BaseException) -> Outcome:
-    """Say what an error means, whatever it does to those who look at it."""
+    """Judge an error, even if inspecting it raises."""
     job_id = attempt.work.id
     try:
         if isinstance(error, CancelledError):

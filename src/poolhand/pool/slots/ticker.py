@@ -1,4 +1,4 @@
-"""A ticker: a call that the event loop makes again and again."""
+"""A ticker: a periodic call by the event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Ticker:
-    """Calls `tick` every `seconds` from the start on; no task stands behind it."""
+    """Calls `tick` every `seconds` after creation; it uses a timer, not a task."""
 
     __slots__ = ("_loop", "_seconds", "_tick", "_timer")
 
@@ -23,6 +23,6 @@ class Ticker:
         self._timer = None
 
     def _go_off(self) -> None:
-        # Before the call: it may stop the ticker.
+        # Rearm before the call: `tick` may stop the ticker.
         self._timer = self._loop.call_later(self._seconds, self._go_off)
         self._tick()

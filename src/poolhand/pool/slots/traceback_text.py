@@ -1,21 +1,21 @@
-"""The traceback of an error as text: with its causes, contexts and sub-exceptions, and bounded."""
+"""The traceback of an error as text: with causes, contexts and sub-exceptions, bounded in size."""
 
 from __future__ import annotations
 
 from traceback import FrameSummary, StackSummary, TracebackException, extract_tb, format_list
 
-MOST_FRAMES = 20  # of each exception: those next to where it was raised
+MOST_FRAMES = 20  # per exception: those closest to where it was raised
 LONGEST_LINE = 2_000
 LONGEST_TEXT = 16_000
 MOST_REASONS = 3  # sub-exceptions that the message of a group names
 
 
 def traceback_text(error: BaseException, skip: int, caller: str) -> str:
-    """Return what `traceback.format_exception` gives, without the frames of the pool at the top.
+    """Return what `traceback.format_exception` gives, without the pool's outermost frames.
 
-    These are the first `skip` frames of the error, and all that `caller`, a file, begins with.
-    Empty for an error that was never raised and has no other one behind it. Raises whatever the
-    methods of the error raise.
+    These are the first `skip` frames of the error, and the leading frames from the file `caller`.
+    Empty for an error that was never raised and has no cause, context or sub-exceptions. Raises
+    whatever the methods of the error raise.
     """
     try:
         found = TracebackException(type(error), error, error.__traceback__, compact=True)
@@ -25,14 +25,14 @@ def traceback_text(error: BaseException, skip: int, caller: str) -> str:
             return ""
         text = "".join(found.format())
     except BaseException:
-        # It breaks when shown: where it was raised is known all the same.
+        # Formatting raised; the place where the error was raised is known nevertheless.
         frames = extract_tb(error.__traceback__)[skip:]
         text = "".join(format_list(_cut(frames, caller)))
     return bounded(text.rstrip("\n") + "\n") if text else ""
 
 
 def group_text(group: BaseExceptionGroup[BaseException]) -> str:
-    """Return the message of a group, and the first of its sub-exceptions: they are the reason."""
+    """Return the message of a group with its first sub-exceptions, which are the reason."""
     reasons: list[str] = []
     left: list[BaseException] = [group]
     while left and len(reasons) < MOST_REASONS:
@@ -49,7 +49,7 @@ def group_text(group: BaseExceptionGroup[BaseException]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Return a text whose middle is left out where it is too long; both ends stay."""
+    """Shorten a long text by omitting its middle; both ends stay."""
     lines = [_short(line) for line in text.split("\n")]
     if sum(len(line) + 1 for line in lines) <= LONGEST_TEXT:
         return "\n".join(lines)
@@ -72,7 +72,7 @@ def _fitting(lines: list[str], room: int) -> int:
 
 
 def _cut_stacks(found: TracebackException, caller: str) -> None:
-    """Cut the stacks of an exception and of all that it comes from."""
+    """Cut the stacks of an exception and of its causes, contexts and sub-exceptions."""
     left = [found]
     while left:
         one = left.pop()

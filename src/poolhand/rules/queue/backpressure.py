@@ -20,7 +20,7 @@ from poolhand.rules.validation import (
 
 
 class OnFull(StrEnum):
-    """What a bounded queue does with a job for which it has no place."""
+    """What a bounded queue does with a job when it is full."""
 
     BLOCK_SUBMITTER = "block_submitter"
     DROP_OLDEST = "drop_oldest"
@@ -47,7 +47,7 @@ class Bounded(Struct, frozen=True, tag="bounded", tag_field="kind"):
 
 
 class FailFast(Struct, frozen=True, tag="fail_fast", tag_field="kind"):
-    """Keep no queue."""
+    """Have no queue."""
 
     def __str__(self) -> str:
         return "fail_fast"
@@ -66,7 +66,7 @@ Policy = Unbounded | Bounded | FailFast | RingBuffer
 
 
 class Ruling(Enum):
-    """What shall become of a newcomer."""
+    """The decision about a new job."""
 
     TAKE = auto()
     PARK = auto()
@@ -76,9 +76,9 @@ class Ruling(Enum):
 
 
 class QueueFacts(Struct, frozen=True):
-    """All a ruling depends on. `slots` is None without a cap; `at_once`: it could start now.
+    """The facts a ruling depends on. `slots` is None without a cap; `at_once`: it could start now.
 
-    `scheduled` are those of the waiting whose time has not come.
+    `scheduled` counts the waiting jobs whose time has not come.
     """
 
     running: int
@@ -89,7 +89,7 @@ class QueueFacts(Struct, frozen=True):
 
 
 def rule(policy: Policy, facts: QueueFacts) -> Ruling:
-    """Decide about a newcomer; every store and every pool asks this one function."""
+    """Decide about a new job; every store and every pool calls this function."""
     match policy:
         case Unbounded():
             return Ruling.TAKE
@@ -113,8 +113,8 @@ _WHEN_FULL = {
 
 def _has_place(depth: int, facts: QueueFacts) -> bool:
     # Retries return without admission and may fill the queue beyond its depth; the sum of both
-    # bounds keeps newcomers that could start at once from growing the pool past them.
-    # A pool that shrinks may run more than it has slots: those are places too.
+    # bounds stops new jobs that could start at once from growing the pool past them.
+    # A pool that shrinks may run more jobs than it has slots: those count as places too.
     places = None if facts.slots is None else max(facts.slots, facts.running) + depth
     within = places is None or facts.running + facts.waiting < places
     return within and (facts.at_once or facts.waiting < depth)
@@ -132,7 +132,7 @@ def capacity(policy: Policy) -> int | None:
 
 
 def evicts(policy: Policy) -> bool:
-    """Tell whether this policy ever pushes a waiting job out."""
+    """Return whether this policy ever evicts a waiting job."""
     return isinstance(policy, RingBuffer) or (
         isinstance(policy, Bounded) and policy.on_full is OnFull.DROP_OLDEST
     )
@@ -144,7 +144,7 @@ def drop_name(policy: Policy) -> str:
 
 
 def drop_reason(policy: Policy) -> str:
-    """Return why a job was dropped by this policy, as its record says."""
+    """Return the reason recorded for a job dropped by this policy."""
     if isinstance(policy, Bounded):
         return f"{policy.on_full.value}_queue_full"
     return "ring_buffer_drop_oldest"
@@ -161,9 +161,9 @@ def bounded(
     on_full: str = OnFull.BLOCK_SUBMITTER,
     wait_timeout: Seconds | None = None,
 ) -> Policy:
-    """Let at most `max_depth` jobs wait; `on_full` says what happens to the next one.
+    """Let at most `max_depth` jobs wait; `on_full` decides what happens to the next one.
 
-    `wait_timeout` bounds how many seconds a blocked submitter waits before PoolFull.
+    `wait_timeout` limits how many seconds a blocked submitter waits before PoolFull.
     """
     faults, seconds = _depth_faults(max_depth), to_seconds(wait_timeout)
     if on_full not in list(OnFull):
@@ -184,14 +184,14 @@ def queue(
     on_full: str | None = None,
     wait_timeout: float | None = None,
 ) -> Policy:
-    """Keep a queue: as `bounded` with a depth; with None there is no bound, and it is never full.
+    """Queue jobs: like `bounded` with a depth; with None the queue has no bound and is never full.
 
     `on_full` None blocks the submitter.
     """
     when_full = OnFull.BLOCK_SUBMITTER if on_full is None else on_full
     if max_depth is not None:
         return bounded(max_depth, when_full, wait_timeout)
-    # A queue without a bound is never full, but a wrong word is wrong all the same.
+    # An unbounded queue is never full, but its options are still validated.
     bounded(1, when_full, wait_timeout)
     return Unbounded()
 
@@ -220,7 +220,7 @@ class Backpressure:
     ring_buffer = staticmethod(ring_buffer)
 
 
-# A name alone can stand for a policy only if the policy needs no depth.
+# A policy can be given by name alone only if it needs no depth.
 POLICIES = {"unbounded": unbounded, "queue": unbounded, "fail_fast": fail_fast}
 
 

@@ -1,4 +1,4 @@
-"""The desk: who may enter, who waits where, who is next."""
+"""The desk: which jobs are admitted, where each one waits, and which runs next."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ RERUN = frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED})
 
 
 class Admitted(Struct, Generic[E], frozen=True):
-    """The newcomer has a place; `victim` was pushed out for it."""
+    """The new job is accepted; `victim` is the entry evicted for it."""
 
     victim: E | None = None
 
 
 class Joined(Struct, Generic[E], frozen=True):
-    """The newcomer's key already stands for this entry."""
+    """The new job's idempotency key already belongs to this entry."""
 
     entry: E
 
 
 class Parked(Struct, frozen=True):
-    """The newcomer's submitter waits for a place."""
+    """The queue is full: the new job's submitter is blocked until there is room."""
 
 
 class Rejected(Struct, frozen=True):
-    """The newcomer gets a record and no place."""
+    """The new job is recorded as rejected and is not queued."""
 
 
 class RefusedEntry(Struct, frozen=True):
-    """The newcomer's submitter gets an error, and nothing is kept."""
+    """The new job's submitter gets an error, and nothing is stored."""
 
 
 Verdict = Admitted[E] | Joined[E] | Parked | Rejected | RefusedEntry
@@ -54,15 +54,15 @@ _REFUSED = RefusedEntry()
 
 
 class Desk(Generic[E]):
-    """One pure structure behind every pool and store: it only decides and remembers.
+    """The pure state machine behind every pool and store: it only decides and remembers.
 
     A waiting entry is in exactly one place: scheduled (its time has not come), blocked (its session
-    or its key is busy) or queued (it only waits for a slot). Whatever changes re-places whom it
-    concerns at once, so no wake-up can be lost. `now` is the driver's clock and never goes back.
-    The driver runs what `next` gives out, tells `finish` or `give_back` what became of it and
-    `vacate` when its slot is really free, looks into `admitted` for parked entries that got in, and
-    calls `tick` when `wake_at` has come or `late` holds entries that expired before their turn.
-    `taken` is the verdict on a newcomer for whom nobody had to go.
+    or its key is busy) or queued (it only waits for a slot). Every change moves the affected
+    entries at once, so no wake-up can be lost. `now` is the driver's clock and never goes back.
+    The driver runs the entries that `next` returns, then calls `finish` or `give_back`, and
+    `vacate` when the slot is really free. It reads `admitted` for entries of blocked submitters
+    that were admitted, and calls `tick` at `wake_at`, or when `late` holds entries that expired
+    before they could run. `taken` is the verdict on a new job that evicted no other.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Desk(Generic[E]):
         self._crowd: EvictionIndex[E] | None = EvictionIndex() if evicts(policy) else None
         self._by_key = isinstance(strategy, FairRoundRobin)
         self._bounded = not isinstance(policy, Unbounded)
-        # Lines keep their order by themselves; only these look at the order over all of them.
+        # Lanes keep their own order; only these need the order of arrival across all lanes.
         gated = self._crowd is not None or self.gates is not None
         self._numbered = gated or isinstance(strategy, Lifo)
         self._plain = not self._bounded and not self._numbered
@@ -102,7 +102,7 @@ class Desk(Generic[E]):
         self._arrivals = 0
 
     def __iter__(self) -> Iterator[E]:
-        """Iterate over everything that waits."""
+        """Iterate over all waiting entries."""
         yield from self._ready
         yield from self.sessions
         if self.gates is not None:
@@ -123,7 +123,7 @@ class Desk(Generic[E]):
 
     @property
     def backlog(self) -> int:
-        """Count who needs nothing but a slot; with one free, the parked wait for something else."""
+        """Count the jobs that only need a slot; with one free, blocked submitters do not count."""
         return self._ready.size + (0 if self.has_slot else self.parked.size)
 
     @property
@@ -131,10 +131,10 @@ class Desk(Generic[E]):
         return self.running < self.limit
 
     def admit(self, entry: E, now: float, rerun: bool = False) -> Verdict[E]:
-        """Decide about a newcomer and place it; `rerun`: a key without success runs again."""
+        """Decide about a new job and place it; `rerun`: a key without success may run again."""
         job = entry.job
         if self._plain and entry.window is None and job.session is job.idempotency_key is None:
-            # Nearly every job: nobody to ask, no gate to pass.
+            # The fast path of nearly every job: no bound, no key, no session, no gate.
             self.waiting += 1
             entry.ready_at = now
             self._ready.add(entry)
@@ -153,7 +153,8 @@ class Desk(Generic[E]):
                 return self.taken
             case Ruling.EVICT:
                 victim = self._victim(entry)
-                # In this order, or the victim's lane might be empty in between and lose its place.
+                # In this order: otherwise the victim's lane could be empty in between and lose
+                # its rank.
                 self._accept(entry, now)
                 self.remove(victim, now)
                 return Admitted(victim)
@@ -166,7 +167,7 @@ class Desk(Generic[E]):
                 return _REFUSED
 
     def next(self, now: float) -> E | None:
-        """Give out the entry that runs next; it takes a slot."""
+        """Remove and return the entry that runs next; it takes a slot."""
         if self.paused or self.running >= self.limit:
             return None
         entry = self._ready.take()
@@ -187,9 +188,9 @@ class Desk(Generic[E]):
         return entry
 
     def finish(self, entry: E, now: float) -> None:
-        """Note that a job is over: its session goes on, its key remembers the outcome.
+        """Record that a job is final: start its session's next turn and the TTL of its key.
 
-        A driver may leave this out for a job that has neither.
+        A driver may skip this for a job that has neither.
         """
         if entry.job.idempotency_key is not None:
             self._keys.finish(entry, now)
@@ -208,7 +209,7 @@ class Desk(Generic[E]):
             self._place(entry, now)
 
     def vacate(self, key: str, now: float) -> None:
-        """Take back a slot, and the permit of the key whose job was in it."""
+        """Free a slot, and the permit of the key whose job was in it."""
         self.running -= 1
         if self.gates is not None:
             self._requeue(self.gates.vacate(key))
@@ -216,7 +217,7 @@ class Desk(Generic[E]):
             self._admit_parked(now)
 
     def remove(self, entry: E, now: float) -> None:
-        """Take a waiting entry out of its place; the driver says next what became of it."""
+        """Remove a waiting entry from its place; the driver then reports its new status."""
         match entry.job.status:
             case Status.QUEUED:
                 if self.gates is not None:
@@ -233,24 +234,24 @@ class Desk(Generic[E]):
             self._admit_parked(now)
 
     def unpark(self, entry: E, now: float) -> None:
-        """Let a parked newcomer go, and its key with it."""
+        """Remove the entry of a blocked submitter, and release its idempotency key."""
         self._leave_parking(entry)
         self._admit_parked(now)
 
     def unpark_all(self) -> list[E]:
-        """Let every parked newcomer go."""
+        """Remove the entries of all blocked submitters."""
         gone = list(self.parked)
         for entry in gone:
             self._leave_parking(entry)
         return gone
 
     def resume(self, now: float) -> None:
-        """Give entries out again."""
+        """Return entries from `next` again."""
         self.paused = False
         self._admit_parked(now)
 
     def tick(self, now: float) -> list[E]:
-        """Promote what is due; return the entries whose time is over, taken out of their places."""
+        """Queue entries that are due; remove and return entries that have expired."""
         for entry in self._due.due(now):
             self._place(entry, now)
         for entry in list(self._expiries.due(now)):
@@ -263,7 +264,7 @@ class Desk(Generic[E]):
         return late
 
     def wake_at(self) -> float | None:
-        """Return when `tick` has something to do next, a moment that may have passed."""
+        """Return when `tick` has something to do next; the time may be in the past."""
         moments = (self._due.first(), self._expiries.first(), self._openings.first())
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -274,7 +275,7 @@ class Desk(Generic[E]):
         self._admit_parked(now)
 
     def ahead_of(self, entry: E) -> int:
-        """Count the entries that go before a queued one."""
+        """Count the entries that run before a queued one."""
         return self._ready.ahead_of(entry)
 
     def holders_of_key(self, key: str, running: Iterable[E]) -> Iterator[E]:
@@ -311,7 +312,7 @@ class Desk(Generic[E]):
             self._place(entry, now)
 
     def _place(self, entry: E, now: float) -> None:
-        """Lead an entry through the gates, as far as it gets."""
+        """Move an entry through the session and key gates, as far as they are open."""
         if self.sessions.enter(entry):
             self._pass_key_gate(entry, now)
         else:
@@ -336,7 +337,7 @@ class Desk(Generic[E]):
         self.parked.append(entry)
         window = entry.window
         if window is not None and window.opens_at is not None and window.opens_at > now:
-            # From then on it could start at once: a free slot may be all it needs.
+            # When its time comes it could start at once: then a free slot may be enough.
             self._openings.add(window.opens_at, entry)
 
     def _leave_parking(self, entry: E) -> None:
@@ -345,7 +346,7 @@ class Desk(Generic[E]):
         self._keys.release(entry)
 
     def _keep_late(self, entry: E, now: float) -> None:
-        """Keep an entry whose time was over when its turn came for `tick` to report."""
+        """Store an entry that had expired when it was next, so that `tick` reports it."""
         if self.gates is not None:
             self._requeue(self.gates.withdraw(entry))
         self._stop_waiting(entry)
@@ -384,7 +385,7 @@ class Desk(Generic[E]):
         return job.key if self._by_key else ""
 
     def _admit_parked(self, now: float) -> None:
-        """Give freed places to those that wait for one, first come first served."""
+        """Admit entries of blocked submitters, first come first served, while there is room."""
         while (entry := self.parked.first) is not None:
             if rule(self.policy, self._facts(entry, now)) is not Ruling.TAKE:
                 return

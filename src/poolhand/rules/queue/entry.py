@@ -1,4 +1,4 @@
-"""An entry: a job as it stands at the desk."""
+"""An entry: a job and its position at the desk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Window(Struct, frozen=True):
 
 
 class Entry(LaneLink):
-    """A job and its place: the line it stands in or the slot it runs in, None when in neither.
+    """A job and its place: the lane it waits in or the slot it runs in, None when in neither.
 
-    `seq` is its place in the order of arrival (0 where nobody asks), `ready_at` the moment it last
-    entered the queue.
+    `seq` is its number in the order of arrival (0 where the order is not used), `ready_at` the time
+    it last entered the queue.
     """
 
     __slots__ = ("job", "ready_at", "seq", "window")

@@ -1,4 +1,4 @@
-"""The crowd: who waits, by key, so that a drop policy finds its victim without a scan."""
+"""The eviction index: waiting jobs by key, so that a drop policy needs no scan for its victim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poolhand.rules.queue.entry import E
 
 
 class KeyIndex(Struct, frozen=True):
-    """How many jobs of a key wait, and the place of the oldest in the order of arrival."""
+    """The number of waiting jobs of a key, and the arrival number of the oldest one."""
 
     key: str
     waiting: int
@@ -20,9 +20,9 @@ class KeyIndex(Struct, frozen=True):
 
 
 def payer(newcomer: str, crowds: Iterable[KeyIndex]) -> str:
-    """Return the key whose oldest job makes way for a newcomer: the most crowded one.
+    """Return the key whose oldest job is evicted for a new job: the key with most waiting jobs.
 
-    The newcomer counts for its key; of two equally crowded keys the one with the oldest job pays.
+    The new job counts for its key; of two keys with equally many the one with the oldest job loses.
     """
 
     def claim(crowd: KeyIndex) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def payer(newcomer: str, crowds: Iterable[KeyIndex]) -> str:
 
 
 class _Queue(Generic[E]):
-    """The waiting entries of one key, oldest first; the heap may hold some that left."""
+    """The waiting entries of one key, oldest first; the heap may hold stale items."""
 
     __slots__ = ("heap", "waiting")
 
@@ -42,7 +42,7 @@ class _Queue(Generic[E]):
 
 
 class EvictionIndex(Generic[E]):
-    """Counts waiting entries per key and knows the oldest of the most crowded one."""
+    """Counts waiting entries per key and finds the oldest of the key with the most."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue[E]] = {}
@@ -67,7 +67,7 @@ class EvictionIndex(Generic[E]):
             del self._queues[key]
 
     def victim(self, newcomer: str) -> E:
-        """Return whom a newcomer of that key pushes out."""
+        """Return the entry that a new job of that key evicts."""
         keys = {self._top(), newcomer} & self._queues.keys()
         crowds = [self._crowd(key) for key in keys]
         return _oldest(self._queues[payer(newcomer, crowds)])
@@ -86,7 +86,7 @@ class EvictionIndex(Generic[E]):
             self._rebuild()
 
     def _top(self) -> str:
-        """Return the most crowded key, dropping what is no longer true on the way."""
+        """Return the key with most waiting entries, and drop stale heap items on the way."""
         while True:
             size, seq, _, key = self._most[0]
             queue = self._queues.get(key)

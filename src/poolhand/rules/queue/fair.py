@@ -1,7 +1,7 @@
-"""The arithmetic of fairness: what a turn costs a lane, and whose turn is next.
+"""The arithmetic of fairness: what a turn costs a lane, and which lane is next.
 
-Ranks are ticks. The lane with the lowest rank is served, ties by the order in which lanes appeared;
-the round is the rank of the lane that was served last. `Ready` does the same in memory.
+Ranks are counted in ticks. The lane with the lowest rank is served, ties by the order in which
+lanes appeared; the round is the rank of the lane served last. `Ready` does the same in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class LaneFacts(Struct, frozen=True):
-    """All that a turn of a lane depends on: `size` jobs of it wait, a turn costs `step` ticks."""
+    """The facts of one lane: `size` of its jobs wait, and a turn costs `step` ticks."""
 
     rank: int
     order: int
@@ -22,9 +22,9 @@ class LaneFacts(Struct, frozen=True):
 
 
 class Picks(Struct, frozen=True):
-    """Whose turn it is, one after the other, by the place of a lane in what was asked about.
+    """The lanes to serve, in order, as indexes into the lanes that were given.
 
-    `ranks` are those of all these lanes afterwards.
+    `ranks` are the ranks of all these lanes afterwards.
     """
 
     turns: list[int]
@@ -33,19 +33,19 @@ class Picks(Struct, frozen=True):
 
 
 def rejoin(round: int, own: int) -> int:
-    """Return the rank of a lane that was empty: it gains nothing by that and loses nothing."""
+    """Return the rank of a lane that was empty: being empty neither helps nor hurts it."""
     return max(round, own)
 
 
 def is_passed(round: int, own: int) -> bool:
-    """Tell whether an empty lane can be forgotten: one that comes anew would rank as it does."""
+    """Return whether an empty lane can be forgotten: a new one would get the same rank."""
     return own <= round
 
 
 def picks(lanes: Sequence[LaneFacts], round: int, limit: int) -> Picks:
-    """Say which lanes give the next `limit` jobs, and what they have paid then.
+    """Return which lanes supply the next `limit` jobs, and their ranks afterwards.
 
-    Lanes that rank behind the first `limit` ones can be left out.
+    Lanes that rank behind the first `limit` lanes may be left out.
     """
     ranks = [lane.rank for lane in lanes]
     sizes = [lane.size for lane in lanes]

@@ -1,4 +1,4 @@
-"""The gates before the ready set: one turn per session, so many jobs per key."""
+"""The gates before the ready set: one turn at a time per session, and a job cap per key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poolhand.rules.queue.strategy import Lifo, Priority, Strategy, job_rank
 
 
 class _Session(WaitingLine[E]):
-    """The turns of one session that wait, in submit order, and the one that holds it."""
+    """The waiting turns of one session, in submit order, and the turn that holds the session."""
 
     __slots__ = ("holder",)
 
@@ -23,7 +23,7 @@ class _Session(WaitingLine[E]):
         self.holder = holder
 
     def insert(self, entry: E) -> None:
-        """Let a turn wait behind those that were submitted before it."""
+        """Insert a turn behind those that were submitted before it."""
         older = self.last
         while older is not None and older.seq > entry.seq:
             older = older.before
@@ -31,7 +31,7 @@ class _Session(WaitingLine[E]):
 
 
 class Sessions(Generic[E]):
-    """Lets one turn of a session through at a time; it holds the session until it is over."""
+    """Admits one turn of a session at a time; the turn holds the session until it is final."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str | None, str], _Session[E]] = {}
@@ -45,12 +45,12 @@ class Sessions(Generic[E]):
         return None if session is None else session.holder
 
     def last(self, job: Job) -> E | None:
-        """Return the turn that waits behind all others of a session."""
+        """Return the last waiting turn of a session."""
         session = None if job.session is None else self._sessions.get((job.tenant, job.session))
         return None if session is None else session.last
 
     def enter(self, entry: E) -> bool:
-        """Let an entry through, or make it wait for its turn."""
+        """Admit an entry, or make it wait for its turn; return whether it was admitted."""
         job = entry.job
         if job.session is None:
             return True
@@ -63,7 +63,7 @@ class Sessions(Generic[E]):
         return True
 
     def leave(self, entry: E) -> E | None:
-        """End a turn and return the entry whose turn has come."""
+        """End a turn and return the entry that is next."""
         job = entry.job
         if job.session is None:
             return None
@@ -80,9 +80,9 @@ class Sessions(Generic[E]):
 
 
 class Gate(Generic[E]):
-    """What one key has in use: `held` permits, those of them still in the queue, those without.
+    """The state of one key: `held` permits, the queued entries with a permit, the waiting without.
 
-    The heap finds the worst of the queued; it may hold some that are not queued any more.
+    The heap finds the lowest-ranked queued entry; it may hold stale items.
     """
 
     __slots__ = ("heap", "held", "queued", "waiting")
@@ -112,7 +112,7 @@ class Gate(Generic[E]):
 class KeyGates(Generic[E]):
     """Lets at most `cap` jobs of a key be queued or running; the others wait in queue order.
 
-    A job without a key needs no permit: it passes every gate.
+    A job without a key needs no permit.
     """
 
     def __init__(self, cap: int, strategy: Strategy) -> None:
@@ -142,10 +142,10 @@ class KeyGates(Generic[E]):
         return gate.waiting.ahead_of(entry) + len(gate.queued)
 
     def enter(self, entry: E) -> E | None:
-        """Let an entry through, or return the one that must wait in its place.
+        """Admit an entry and return None, or return the entry that must wait instead.
 
-        A newcomer that outranks a queued job of its key takes that job's permit: a key cap never
-        makes an urgent job wait behind a lesser one that has not even started.
+        A new job that outranks a queued job of its key takes that job's permit: a key cap never
+        makes an urgent job wait behind a less urgent one that has not started.
         """
         if not entry.job.key:
             return None
@@ -164,25 +164,25 @@ class KeyGates(Generic[E]):
         return worst
 
     def wait(self, entry: E, first: bool) -> None:
-        """Let an entry wait here; one that gave up its permit goes first among its equals."""
+        """Make an entry wait here; one that gave up its permit goes first among its equals."""
         self._gates[entry.job.key].waiting.add(entry, first)
 
     def forget(self, entry: E) -> None:
-        """Let an entry that waits here leave."""
+        """Remove an entry that waits here."""
         self._gates[entry.job.key].waiting.remove(entry)
 
     def start(self, entry: E) -> None:
-        """Note that a queued entry runs now; it keeps its permit."""
+        """Record that a queued entry started; it keeps its permit."""
         if entry.job.key:
             del self._gates[entry.job.key].queued[entry]
 
     def withdraw(self, entry: E) -> E | None:
-        """Let a queued entry leave and return the one that may take its permit."""
+        """Remove a queued entry and return the entry that gets its permit."""
         self.start(entry)
         return self.vacate(entry.job.key)
 
     def occupy(self, key: str) -> None:
-        """Note that a job of a key runs, whatever the cap says."""
+        """Record that a job of a key runs, even beyond the cap."""
         if not key:
             return
         gate = self._gates.get(key)
@@ -191,15 +191,15 @@ class KeyGates(Generic[E]):
         gate.held += 1
 
     def start_at_once(self, entry: E) -> None:
-        """Note that an entry runs now that was not queued; it takes a permit."""
+        """Record that an entry started without being queued; it takes a permit."""
         self.occupy(entry.job.key)
 
     def vacate(self, key: str) -> E | None:
-        """Take a permit back and return the entry that gets it next."""
+        """Free a permit and return the entry that gets it next."""
         if not key:
             return self.next_without_key()
         gate = self._gates[key]
-        # A cap that was lowered while jobs ran: the permits above it are not given out again.
+        # If the cap was lowered while jobs ran, permits above it are not reused.
         heir = gate.waiting.take() if gate.held <= self.cap else None
         if heir is not None:
             self._let_through(gate, heir)
@@ -210,7 +210,7 @@ class KeyGates(Generic[E]):
         return None
 
     def next_without_key(self) -> E | None:
-        """Return an entry that waits here though it has no key: an older version left it so."""
+        """Return an entry that waits here without a key; only an older version leaves one."""
         return None
 
     def _let_through(self, gate: Gate[E], entry: E) -> None:

@@ -12,10 +12,10 @@ Owner = tuple[str | None, str]
 
 
 class IdempotencyKeys(Generic[E]):
-    """Remembers which job a key stands for, for `ttl` seconds after its outcome.
+    """Maps each key to its job, until `ttl` seconds after the job's outcome.
 
-    Keys of living jobs are never forgotten; of the finished at most `most` are kept. Newcomers that
-    wait for a place stand apart: if they are turned away, what their key stood for still counts.
+    Keys of unfinished jobs are never dropped; of finished jobs at most `most` keys remain. Jobs of
+    blocked submitters are tracked apart: if one is refused, the key still maps to its earlier job.
     """
 
     __slots__ = ("_finished", "_most", "_newcomers", "_owners", "_ttl")
@@ -31,7 +31,7 @@ class IdempotencyKeys(Generic[E]):
         return len(self._owners)
 
     def find(self, job: Job, now: float) -> E | None:
-        """Return the entry that the key of this job already stands for."""
+        """Return the entry that already owns the key of this job."""
         owner = _owner(job)
         if owner is None:
             return None
@@ -39,26 +39,26 @@ class IdempotencyKeys(Generic[E]):
         return self._newcomers.get(owner) or self._owners.get(owner)
 
     def reserve(self, entry: E) -> None:
-        """Let the key stand for a newcomer that waits for a place."""
+        """Reserve the key for the entry of a blocked submitter."""
         owner = _owner(entry.job)
         if owner is not None:
             self._newcomers[owner] = entry
 
     def release(self, entry: E) -> None:
-        """Let go of a newcomer that has got its place or been turned away."""
+        """End the reservation of an entry that was admitted or refused."""
         owner = _owner(entry.job)
         if owner is not None:
             self._newcomers.pop(owner, None)
 
     def hold(self, entry: E) -> None:
-        """Let the key stand for an accepted job."""
+        """Map the key to an accepted job."""
         owner = _owner(entry.job)
         if owner is not None:
             self._owners[owner] = entry
             self._finished.pop(owner, None)
 
     def finish(self, entry: E, now: float) -> None:
-        """Start the clock of a key whose job is over; a rejected job gives its key free."""
+        """Start the TTL of a key whose job is final; a rejected job frees its key at once."""
         owner = _owner(entry.job)
         if owner is None or self._owners.get(owner) is not entry:
             return
@@ -69,19 +69,19 @@ class IdempotencyKeys(Generic[E]):
             self._forget(now)
 
     def drop(self, entry: E) -> None:
-        """Let go of the key of a job that is over, before its time."""
+        """Free the key of a finished job before its TTL has passed."""
         owner = _owner(entry.job)
         if owner is not None and owner in self._finished and self._owners[owner] is entry:
             del self._finished[owner]
             del self._owners[owner]
 
     def limit(self, ttl: float, most: int, now: float) -> None:
-        """Keep keys as long, and as many, as this says from now on."""
+        """Change the TTL and the number of keys."""
         self._ttl, self._most = ttl, most
         self._forget(now)
 
     def stands_for(self, entry: E, now: float) -> bool:
-        """Tell whether the key of an entry is still held by it."""
+        """Return whether an entry still owns its key."""
         owner = _owner(entry.job)
         self._forget(now)
         return owner is not None and self._owners.get(owner) is entry

@@ -1,4 +1,4 @@
-"""Lines in which things wait, first come first served, and the lanes that are ranked."""
+"""Linked queues, first come first served, and the ranked lanes of the ready set."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Generic, Self, TypeVar
 
 
 class LaneLink:
-    """Something that can stand in a line; the links belong to the line.
+    """An item of a WaitingLine, which manages its links.
 
-    `place` is the line it stands in, or whatever else it is in now.
+    `place` is the WaitingLine that holds it, or any other place it is in, such as a slot.
     """
 
     __slots__ = ("after", "before", "place")
 
     before: Self | None
     after: Self | None
-    # A line is typed by what stands in it, so that cannot name the type of its line in turn.
+    # A WaitingLine is generic in its items, so an item cannot name the type of its line in turn.
     place: Any
 
 
@@ -24,7 +24,7 @@ L = TypeVar("L", bound=LaneLink)
 
 
 class WaitingLine(Generic[L]):
-    """A linked line: both ends and anything inside it can leave in constant time."""
+    """A linked list: both ends and any item inside can be removed in constant time."""
 
     __slots__ = ("first", "last", "size")
 
@@ -52,7 +52,7 @@ class WaitingLine(Generic[L]):
         self.size += 1
 
     def insert_after(self, link: L, older: L | None) -> None:
-        """Put a link behind another one, or first."""
+        """Insert a link behind another one, or first."""
         younger = self.first if older is None else older.after
         if younger is None:
             self.append(link)
@@ -66,7 +66,7 @@ class WaitingLine(Generic[L]):
         self.size += 1
 
     def pop(self) -> L:
-        """Remove and return the first; there must be one."""
+        """Remove and return the first item; there must be one."""
         link = self.first
         assert link is not None
         self.first = after = link.after
@@ -93,10 +93,10 @@ class WaitingLine(Generic[L]):
 
 
 class Lane(WaitingLine[L]):
-    """A line that competes with others: the lowest `rank` is served next, ties by `order`.
+    """A WaitingLine that competes with others: the lowest `rank` is served next, ties by `order`.
 
-    `heaped` is the rank under which the ready set's heap knows this lane, None when it does not;
-    `resting` says that it waits, empty, to be forgotten.
+    `heaped` is the rank under which the heap of the ready set holds this lane, None when it does
+    not; `resting` is set while the lane is empty and remembered only for its rank.
     """
 
     __slots__ = ("heaped", "key", "order", "rank", "resting", "step")

@@ -1,4 +1,4 @@
-"""Turns of a session: what a newcomer does that finds another one there."""
+"""Busy sessions: what happens to a new turn when its session already has one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from poolhand.rules.job import Job
 from poolhand.rules.queue.entry import E
 from poolhand.rules.streams import session_of
 
-TURN = "turn"  # what comes to the inbox of one that waits
+TURN = "turn"  # the kind of a message in the inbox of a waiting turn
 
 
 class OnBusy(StrEnum):
-    """What becomes of a turn whose session is busy.
+    """What happens to a new turn whose session is busy.
 
-    It waits; it is refused; the turn that is there is cancelled for it, and what that had saved is
-    kept, or rolled back; or it joins one that waits.
+    It waits; it is refused; it cancels the current turn, whose saved state remains or is rolled
+    back; or it is merged into a waiting turn.
     """
 
     ENQUEUE = "enqueue"
@@ -30,7 +30,7 @@ class OnBusy(StrEnum):
 
 
 class BusyAction(StrEnum):
-    """How a newcomer goes on."""
+    """The decision about a new turn."""
 
     ENTER = "enter"
     REFUSE = "refuse"
@@ -39,7 +39,7 @@ class BusyAction(StrEnum):
 
 
 class BusyResult(Struct, Generic[E], frozen=True):
-    """How a newcomer goes on, and the turn that this is about."""
+    """The decision about a new turn, and the existing turn it concerns."""
 
     way: BusyAction
     turn: E | None = None
@@ -48,7 +48,7 @@ class BusyResult(Struct, Generic[E], frozen=True):
 def meet(
     job: Job, on_busy: OnBusy, holder: E | None, last: Callable[[], E | None]
 ) -> BusyResult[E]:
-    """Say how a newcomer goes on whose session may be held; `last` waits behind all others."""
+    """Decide about a new turn, given its session's holder; `last` is the last waiting turn."""
     if job.session is None or holder is None:
         return BusyResult(BusyAction.ENTER)
     match on_busy:
@@ -66,14 +66,14 @@ def meet(
 
 
 def may_use(owner: str | None, user: str | None) -> bool:
-    """Tell whether a session of one user is open to another; one without a user is a user too."""
+    """Return whether a user may use a session of `owner`; None, no user, counts as a user."""
     return owner == user
 
 
 def stranger(jobs: Iterable[Job], owners: Mapping[str, str | None]) -> Job | None:
     """Return the first job whose session belongs to another user, None where there is none.
 
-    `owners` are the users of sessions by their keys. A session that has none belongs to the user of
+    `owners` maps the keys of sessions to their users. A session not in it belongs to the user of
     its first turn.
     """
     begun: dict[str, str | None] = {}
@@ -87,5 +87,5 @@ def stranger(jobs: Iterable[Job], owners: Mapping[str, str | None]) -> Job | Non
 
 
 def _may_be_joined(turn: Job, job: Job) -> bool:
-    """Tell whether a turn has not begun, and is of the same code."""
+    """Return whether a turn has not started, and runs the same task."""
     return turn.status.waiting and turn.started_at is None and turn.name == job.name

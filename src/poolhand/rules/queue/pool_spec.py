@@ -1,4 +1,4 @@
-"""What is declared of a pool, as every process that shares it must know it."""
+"""Pool declarations: the rules of a stored pool that all processes share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def differences(old: PoolSpec, new: PoolSpec) -> dict[str, tuple[str, str]]:
-    """Return which settings two declarations of a pool differ in, and both values as text."""
+    """Return the settings in which two declarations differ, with both values as text."""
     found = {}
     for name, field in SETTINGS.items():
         before, after = getattr(old, field), getattr(new, field)
@@ -46,17 +46,17 @@ def differences(old: PoolSpec, new: PoolSpec) -> dict[str, tuple[str, str]]:
 
 
 def told_apart(one: object, other: object) -> tuple[str, str]:
-    """Return two values that differ as texts that differ."""
+    """Return two different values as two different texts."""
     short = str(one), str(other)
     return short if short[0] != short[1] else (shown(one), shown(other))
 
 
 def pool_id(scope: str, scope_id: str, name: str) -> str:
-    """Return the id of a stored pool: the same for everybody who names it so."""
+    """Return the id of a stored pool: the same in every process that uses this name."""
     digest = sha256("\0".join((scope, scope_id, name)).encode()).hexdigest()
     return f"pool-{digest[:12]}"
 
 
 def undeclared(name: str) -> PoolSpec:
-    """Return the rules of a pool that nobody has declared: no cap, nothing refused."""
+    """Return the rules of a pool that is not declared: no cap, nothing refused."""
     return PoolSpec(name, pool_id("app", "", name))

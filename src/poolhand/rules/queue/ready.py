@@ -14,11 +14,11 @@ MOST_RESTING = 10_000
 
 
 class Ready(Generic[E]):
-    """Lanes under a heap: a strategy says which lane a job joins and how that lane is ranked.
+    """Lanes under a heap: a strategy decides which lane a job joins and how the lane is ranked.
 
-    fifo and lifo have one lane, priorities one per level, fair strategies one per key. Inside a
-    lane it is first come first served (lifo: last come), so no pick ever looks at a whole queue.
-    The heap may know a lane under a rank it no longer has; such items are mended when they surface.
+    fifo and lifo have one lane, priorities one per level, fair strategies one per key. A lane is
+    first come first served (lifo: last come), so no pick ever scans a whole queue. The heap may
+    hold a lane under a stale rank; such items are fixed when they reach the top.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -39,7 +39,7 @@ class Ready(Generic[E]):
             yield from lane
 
     def add(self, entry: E, first: bool = False) -> None:
-        """Let an entry join its lane, at its end or `first` among its equals."""
+        """Add an entry to its lane, at the end or `first` among its equals."""
         job = entry.job
         key = job.priority if self._by_priority else job.key if self._fair else None
         lane = self._lanes.get(key)
@@ -77,7 +77,7 @@ class Ready(Generic[E]):
         return entry
 
     def remove(self, entry: E) -> None:
-        """Let an entry leave before its turn; its lane pays nothing."""
+        """Remove an entry before its turn; its lane is not charged."""
         lane: Lane[E] = entry.place
         lane.remove(entry)
         self.size -= 1
@@ -85,13 +85,13 @@ class Ready(Generic[E]):
             self._rest(lane)
 
     def charge(self, key: str) -> None:
-        """Let the lane of a key pay for a job that starts without having been queued."""
+        """Charge the lane of a key for a job that starts without having been queued."""
         if self._fair:
             lane = self._lanes.get(key) or self._open(key)
             self._rank_anew(lane, max(self._round, lane.rank) + lane.step)
 
     def refund(self, key: str) -> None:
-        """Give the lane of a key back what it paid for a job that was not begun."""
+        """Refund the lane of a key for a job that was not started."""
         lane = self._lanes.get(key) if self._fair else None
         if lane is not None:
             self._rank_anew(lane, lane.rank - lane.step)
@@ -105,7 +105,7 @@ class Ready(Generic[E]):
             self._rest(lane)
 
     def ahead_of(self, entry: E) -> int:
-        """Count the entries that would be served before this one if nobody else came."""
+        """Count the entries that would be served before this one if no others arrived."""
         lane: Lane[E] = entry.place
         place = _place(entry, self._newest_first)
         others = (other for other in self._lanes.values() if other is not lane and other.size)
@@ -118,7 +118,7 @@ class Ready(Generic[E]):
         return place + sum(other.size for other in others if other.rank < lane.rank)
 
     def _insert(self, lane: Lane[E], entry: E, first: bool) -> None:
-        """Put an entry where it belongs: who passed a gate late is still as old as it is."""
+        """Insert an entry by its age: passing a gate late does not make it younger."""
         older = lane.last
         if self._newest_first:
             while older is not None and older.seq > entry.seq:
@@ -141,14 +141,14 @@ class Ready(Generic[E]):
         self._orders += 1
         order = self._orders
         if self._aging is not None and isinstance(key, int):
-            # Where age has made two levels equal, the one of the lower level came first.
+            # When aging makes two levels equal, the entry of the lower level is older.
             order += key << 48
         lane: Lane[E] = Lane(key, order, rank, step)
         self._lanes[key] = lane
         return lane
 
     def _join(self, lane: Lane[E]) -> None:
-        """Put a lane with a new first entry under the heap."""
+        """Put a lane with a new first entry on the heap."""
         if self._fair and lane.size == 1:
             lane.rank = max(self._round, lane.rank)
         elif self._aging is not None and lane.first is not None:
@@ -172,14 +172,14 @@ class Ready(Generic[E]):
         return None
 
     def _grown(self, lane: Lane[E], rank: float) -> bool:
-        """Tell whether the oldest of an aging lane has left since the lane was ranked."""
+        """Return whether the oldest entry of an aging lane has left since the lane was ranked."""
         assert lane.first is not None and self._aging is not None
         lane.rank = aged_rank(lane.first, self._aging)
         lane.heaped = lane.rank
         return lane.rank > rank
 
     def _charge(self, lane: Lane[E]) -> None:
-        """Let the lane that was served pay for its turn."""
+        """Charge the lane that was served for its turn."""
         self._round = lane.rank
         lane.rank += lane.step
         if lane.size:
@@ -192,24 +192,24 @@ class Ready(Generic[E]):
         self._forget()
 
     def _rest(self, lane: Lane[E]) -> None:
-        """Keep an empty fair lane until the round has passed it, or it would gain a turn."""
+        """Remember an empty fair lane until the round has passed it; otherwise it gains a turn."""
         if not self._fair or lane.rank <= self._round:
             self._close(lane)
         elif not lane.resting:
             lane.resting = True
             heappush(self._resting, (lane.rank, lane.order, lane))
             if len(self._resting) > MOST_RESTING:
-                # Keys that come once and never again must not fill the memory.
+                # Keys that occur only once must not fill the memory.
                 self._awake(heappop(self._resting)[2])
 
     def _awake(self, lane: Lane[E]) -> None:
-        """Forget a lane that rests; one that has work again only leaves the resting."""
+        """Close a resting lane, or only end its rest if it has entries again."""
         lane.resting = False
         if not lane.size:
             self._close(lane)
 
     def _forget(self) -> None:
-        """Let go of the resting lanes that the round has passed."""
+        """Close the resting lanes that the round has passed."""
         resting = self._resting
         while resting and resting[0][0] <= self._round:
             lane = heappop(resting)[2]
@@ -218,7 +218,7 @@ class Ready(Generic[E]):
                 self._rest(lane)
 
     def _close(self, lane: Lane[E]) -> None:
-        """Forget an empty lane; what the heap still holds of it is skipped or dropped."""
+        """Remove an empty lane; its stale heap items are skipped or dropped."""
         if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
         if self._heap and self._heap[0][2] is lane:
@@ -230,7 +230,7 @@ class Ready(Generic[E]):
 
 
 def _place(entry: E, newest_first: bool) -> int:
-    """Count those of its own lane that go before an entry."""
+    """Count the entries of its own lane that are served before an entry."""
     count = 0
     one = entry.after if newest_first else entry.before
     while one is not None:
@@ -248,5 +248,5 @@ def _turns_before(lane: Lane[E], turn: tuple[float, int]) -> int:
 
 
 def _older(lane: Lane[E], rank: tuple[float, int], aging: float) -> int:
-    """Count those of another priority whose age puts them before the given rank."""
+    """Count the entries of another priority whose age ranks them before the given rank."""
     return sum(1 for one in lane if (aged_rank(one, aging), lane.order) < rank)

@@ -1,4 +1,4 @@
-"""Turns: how the free slots of one claim are dealt over several pools."""
+"""Round robin: how the free slots of one claim are distributed over several pools."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 def behind(pools: Sequence[P], last: P | None) -> list[P]:
-    """Return all pools in their order, from the one behind `last` on, round to that one itself."""
+    """Return all pools in order, starting after `last` and ending with it."""
     start = 0 if last is None else pools.index(last) + 1
     return [*pools[start:], *pools[:start]]
 
 
 def deal(pools: Sequence[P], take: Callable[[P], T | None]) -> Iterator[tuple[P, T]]:
-    """Yield what pools give, one of each in turn; who gives nothing is not asked again."""
+    """Yield one item of each pool in turn; a pool that returned None is not polled again."""
     line = deque(pools)
     while line:
         pool = line.popleft()

@@ -1,4 +1,4 @@
-"""The desk of a pool that is kept: it can be asked before, and its rules can change under way."""
+"""The desk of a stored pool: it can be queried first, and its rules can change while in use."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NEVER = float("inf")
 
 
 class StoredDesk(Desk[E]):
-    """A desk as a store drives it: the store, not the desk, knows what is due at which moment.
+    """A desk driven by a store: the store, not the desk, knows when each job is due.
 
-    `news` gets the word "ready" whenever something is led through the gates into the queue.
+    `news` gets the word "ready" whenever an entry passes the gates into the queue.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class StoredDesk(Desk[E]):
         self._place(entry, now)
 
     def set_aside(self, entry: E, now: float) -> None:
-        """Let a job that was not begun wait for its cause, at no time; its lane gets its turn back.
+        """Park a job that was not started under its cause, without a time, and refund its lane.
 
-        It keeps its session; the driver vacates its slot, and with that the permit of its key.
+        It keeps its session; the driver vacates its slot, and thereby the permit of its key.
         """
         self._start_waiting(entry)
         self._due.add(NEVER, entry)
         self._ready.refund(entry.job.key)
 
     def take_aside(self, entry: E, now: float) -> bool:
-        """Start an entry that was set aside, if there is a slot and a permit of its key."""
+        """Start an entry that was set aside, if a slot and a permit of its key are free."""
         if self.paused or not self.has_slot:
             return False
         if self.gates is not None and not self.gates.is_open(entry.job.key):
@@ -73,39 +73,39 @@ class StoredDesk(Desk[E]):
         return True
 
     def accept(self, entry: E, now: float) -> None:
-        """Give a newcomer a place, whatever the policy says."""
+        """Accept a new job, whatever the policy decides."""
         self._accept(entry, now)
 
     def welcome(self, now: float) -> list[E]:
-        """Give free places to the parked; return all who have got in since the last look."""
+        """Admit blocked submitters where there is room; return all admitted since the last call."""
         if self.parked.size:
             self._admit_parked(now)
         admitted, self.admitted = self.admitted, []
         return admitted
 
     def dismiss(self, entry: E) -> None:
-        """Let a parked newcomer go; `welcome` sees to those behind it."""
+        """Remove the entry of a blocked submitter; `welcome` admits those behind it."""
         self._leave_parking(entry)
 
     def joined(self, job: Job, rerun: bool, now: float) -> E | None:
-        """Return the entry that the key of a newcomer already stands for."""
+        """Return the entry that already owns the key of a new job."""
         owner = self._keys.find(job, now)
         return None if owner is None or (rerun and owner.job.status in RERUN) else owner
 
     def meet(self, job: Job, on_busy: OnBusy) -> BusyResult[E]:
-        """Say what it means for a newcomer that its session may be busy."""
+        """Decide about a new job whose session may be busy."""
         return meet(job, on_busy, self.sessions.holder(job), lambda: self.sessions.last(job))
 
     def facts(self, entry: E, now: float) -> QueueFacts:
-        """Return what the ruling on a newcomer depends on."""
+        """Return the facts that the ruling on a new job depends on."""
         return self._facts(entry, now)
 
     def succeed(self, old: StoredDesk[E], entries: Sequence[E], occupied: Iterable[str]) -> None:
-        """Take over everything that stands at another desk of the same pool.
+        """Take over all entries of another desk of the same pool.
 
-        `entries` are those that wait, run or are parked, in the order they came; `occupied` are the
-        keys of all jobs in slots. Under another strategy or key cap those that are queued, or wait
-        for their key, are placed again, in the order they came.
+        `entries` are the waiting, running and blocked-submitter entries in order of arrival;
+        `occupied` are the keys of all jobs in slots. If the strategy or the key cap changed,
+        entries that are queued or wait for their key are placed again, in order of arrival.
         """
         self.paused, self.running, self.waiting = old.paused, old.running, old.waiting
         self.parked, self.admitted, self.sessions = old.parked, old.admitted, old.sessions
@@ -140,7 +140,7 @@ class StoredDesk(Desk[E]):
 
 
 def may_refuse(policy: Policy, may_park: bool) -> bool:
-    """Tell whether a policy ever refuses a newcomer, whose submitter may be able to wait."""
+    """Return whether a policy ever refuses a new job; `may_park`: its submitter can wait."""
     match policy:
         case FailFast() | Bounded(on_full=OnFull.FAIL_SUBMITTER):
             return True
@@ -151,10 +151,10 @@ def may_refuse(policy: Policy, may_park: bool) -> bool:
 
 
 class Trial(Generic[E]):
-    """Newcomers shown to a desk one after the other: would it refuse them? It keeps no trace.
+    """Checks for new jobs, one after the other, whether a desk would refuse them; changes nothing.
 
-    Only for a pool that may refuse: there nobody is pushed out, so that each newcomer taken only
-    adds to those that wait. Once one could start at once, no later one can: it stands before them.
+    Only for pools that may refuse: they evict nothing, so each accepted job only adds to the
+    waiting ones. Once one job could start at once, no later one can: that job is before them.
     """
 
     def __init__(self, desk: StoredDesk[E], now: float) -> None:
@@ -166,7 +166,7 @@ class Trial(Generic[E]):
         self._keys: set[tuple[str | None, str]] = set()
 
     def refuses(self, entry: E, rerun: bool) -> bool:
-        """Tell whether a newcomer would be refused, given that those before it were taken."""
+        """Return whether a new job would be refused, given that those before it were accepted."""
         job = entry.job
         key = None if job.idempotency_key is None else (job.tenant, job.idempotency_key)
         if key in self._keys or self._desk.joined(job, rerun, self._now) is not None:

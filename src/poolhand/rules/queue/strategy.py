@@ -1,4 +1,4 @@
-"""Queue strategies: who is next."""
+"""Queue strategies: the order in which queued jobs run."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _is_weight(value: float) -> bool:
 
 
 def job_rank(strategy: Strategy, entry: Entry) -> tuple[float, int]:
-    """Return the rank of a ready job; of two jobs of one key the lower goes first."""
+    """Return the rank of a ready job; of two jobs of one key the lower rank runs first."""
     match strategy:
         case Lifo():
             return (-entry.seq, 0)
@@ -142,5 +142,5 @@ def job_rank(strategy: Strategy, entry: Entry) -> tuple[float, int]:
 
 
 def aged_rank(entry: Entry, aging: float) -> float:
-    """Return when this job would have arrived, had it the priority 0 and the same claim."""
+    """Return the time at which a job of priority 0 with the same rank would have become ready."""
     return entry.ready_at - entry.job.priority * aging

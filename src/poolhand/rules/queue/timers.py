@@ -1,4 +1,4 @@
-"""An agenda: things that are due at a moment."""
+"""Timers: items that are due at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Timers(Generic[T]):
-    """Holds each thing at most once, gives up the due ones in order.
+    """Holds each item at most once and yields the due ones in order.
 
-    Removed things leave their heap item behind; the heap is swept when such items outnumber the
-    living, so arming and disarming a deadline for every job stays cheap and bounded.
+    A removed item leaves its heap entry behind; the heap is swept when such entries outnumber the
+    live ones, so setting and clearing a deadline for every job stays cheap and bounded.
     """
 
     __slots__ = ("_count", "_heap", "_number")
@@ -30,7 +30,7 @@ class Timers(Generic[T]):
         return iter(self._number)
 
     def add(self, at: float, thing: T) -> None:
-        """Put a thing on the agenda, or move it to another moment."""
+        """Add an item, or move it to another time."""
         self._count += 1
         self._number[thing] = self._count
         heappush(self._heap, (at, self._count, thing))
@@ -38,19 +38,19 @@ class Timers(Generic[T]):
             self._sweep()
 
     def remove(self, thing: T) -> bool:
-        """Take a thing off the agenda, if it is there."""
+        """Remove an item; return whether it was there."""
         found = self._number.pop(thing, None) is not None
         if len(self._heap) > 2 * len(self._number) + 64:
             self._sweep()
         return found
 
     def at(self, thing: T) -> float | None:
-        """Return the moment at which a thing is due; a look through the whole agenda."""
+        """Return the time at which an item is due; this scans the whole heap."""
         number = self._number.get(thing)
         return next((at for at, count, _ in self._heap if count == number), None)
 
     def first(self) -> float | None:
-        """Return the next moment at which something is due."""
+        """Return the next time at which an item is due."""
         heap = self._heap
         while heap:
             at, number, thing = heap[0]
@@ -60,14 +60,14 @@ class Timers(Generic[T]):
         return None
 
     def due(self, now: float) -> Iterator[T]:
-        """Take off and yield what is due."""
+        """Remove and yield the items that are due."""
         while (at := self.first()) is not None and at <= now:
             thing = heappop(self._heap)[2]
             del self._number[thing]
             yield thing
 
     def drop_due(self, now: float) -> None:
-        """Take off what is due: the moment alone mattered."""
+        """Remove the items that are due: only their time mattered."""
         for _ in self.due(now):
             pass
 

@@ -1,4 +1,4 @@
-"""Terms in time: when a job that is kept may run, by the clock of its store and the calendar."""
+"""Timing: when a stored job may run, by the store's clock and by calendar time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds(moment: datetime) -> float:
-    """Return a moment of the calendar as a number."""
+    """Return a calendar time as seconds since 1970."""
     return (moment - EPOCH).total_seconds()
 
 
 def arrival(
     job: Job, delay: float | None, expires: float | None, now: float, at: datetime
 ) -> tuple[Job, Window | None, bool]:
-    """Return a job as it comes in, when it may start, and whether the calendar says so.
+    """Return a job as it is submitted, when it may start, and whether calendar time decides that.
 
-    A delay keeps its length whatever is done to the calendar; `run_at` follows it.
+    A delay keeps its length even if the wall clock is changed; `run_at` follows the wall clock.
     """
     by_wall = delay is None and job.run_at is not None
     run_at, opens_at, closes_at = job.run_at, None, None
@@ -40,9 +40,9 @@ def arrival(
 
 
 def comeback(job: Job, wait: float | None, at: datetime) -> tuple[Job, float, bool]:
-    """Return a job that waits again, for how long, and whether the calendar says so.
+    """Return a job that waits again, for how many seconds, and whether calendar time decides that.
 
-    Without a `wait` it is `run_at` that counts.
+    Without a `wait` the job waits until `run_at`.
     """
     by_wall = wait is None and job.status is Status.SCHEDULED
     pause = wait or 0.0

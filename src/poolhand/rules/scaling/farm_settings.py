@@ -1,4 +1,4 @@
-"""The settings of a farm: how many workers, how they are watched, and when they go."""
+"""Farm settings: how many workers, how they are monitored, and when they are replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poolhand.rules.validation import Seconds, convert_seconds
 
 
 class FarmOptions(TypedDict, total=False):
-    """What `FarmSettings(…)` takes."""
+    """The options of `FarmSettings(…)`."""
 
     min_workers: int
     max_workers: int
@@ -37,11 +37,11 @@ class FarmOptions(TypedDict, total=False):
 
 
 class FarmSettings(OptionsStruct, frozen=True):
-    """What a supervisor and its workers go by; 0 jobs or MB: no limit.
+    """The settings of a supervisor and its workers; 0 jobs or MB: no limit.
 
-    Durations are seconds or a timedelta, which becomes seconds.
-    `soft_timeout` and `hard_timeout` hold for jobs that were submitted without any. `surge` is how
-    many processes there may be beyond `max_workers` while workers are replaced.
+    Durations are seconds or a timedelta, which is converted to seconds. `soft_timeout_s` and
+    `hard_timeout_s` apply to jobs submitted without timeouts. `surge` is how many processes may
+    exist beyond `max_workers` while workers are replaced.
     """
 
     min_workers: int = 1
@@ -74,9 +74,9 @@ class FarmSettings(OptionsStruct, frozen=True):
 
 
 class Verbosity(Struct, frozen=True):
-    """What is told while a farm runs: the least that is logged, whether of every job as well.
+    """What a running farm logs: the lowest level, and whether every job is logged.
 
-    Where it is `quiet`, nothing that workers write comes to the terminal.
+    With `quiet`, no output of the workers reaches the terminal.
     """
 
     loglevel: str = "info"
@@ -89,9 +89,9 @@ USUAL_SPEECH = Verbosity()
 
 
 def drain_within(grace: float, soft_timeouts: Sequence[float | None]) -> float:
-    """Return how long to wait for running jobs: none of them needs longer than its soft timeout.
+    """Return how long to wait for running jobs: no job needs longer than its soft timeout.
 
-    One without a soft timeout may need all of the grace.
+    A job without a soft timeout may need all of the grace.
     """
     known = [soft for soft in soft_timeouts if soft is not None]
     if not known or len(known) < len(soft_timeouts):

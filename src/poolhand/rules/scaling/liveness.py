@@ -1,4 +1,4 @@
-"""The vigil: which worker processes are hung, and how soon a dead one is followed by another."""
+"""Liveness: when a worker counts as hung, and how long to back off before restarting a dead one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from poolhand.rules.scaling.farm_settings import FarmSettings
 
 SILENT_INTERVALS = 7
 KILL_INTERVALS = 2
-REPORT_WITHIN = 15.0  # seconds from the start of a process to its first word
+REPORT_WITHIN = 15.0  # seconds from the start of a process to its first message
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-MANY_DEATHS = 20  # of workers that had been ready, within DEATHS_SECONDS: from then on with a pause
+MANY_DEATHS = 20  # deaths of ready workers within DEATHS_SECONDS; more restarts wait MANY_PAUSE
 DEATHS_SECONDS = 60.0
 MANY_PAUSE = 5.0
 
 
 class Verdict(StrEnum):
-    """What is to be done about a worker."""
+    """What the supervisor does about a worker."""
 
     FINE = "fine"
     TERMINATE = "terminate"
@@ -26,9 +26,10 @@ class Verdict(StrEnum):
 
 
 class LivenessFacts(Struct, frozen=True):
-    """A worker as it is seen: when it began, showed life, and was told that it is hung.
+    """The times of a worker: its start, its last message, and when it was asked to end as hung.
 
-    `blocked` is how long its event loop, or its keeper, has not turned by its own account.
+    `blocked` is for how long its event loop, or its store thread's loop, has been blocked,
+    according to the worker itself.
     """
 
     started_at: float
@@ -38,7 +39,7 @@ class LivenessFacts(Struct, frozen=True):
 
 
 def judge(sight: LivenessFacts, settings: FarmSettings, now: float) -> tuple[Verdict, str]:
-    """Say whether a worker is hung, and why."""
+    """Return whether a worker is hung, and why."""
     interval = settings.heartbeat_interval_s
     if sight.told_at is not None:
         late = now - sight.told_at >= KILL_INTERVALS * interval
@@ -54,12 +55,12 @@ def judge(sight: LivenessFacts, settings: FarmSettings, now: float) -> tuple[Ver
 
 
 def is_silent(heard_at: float, settings: FarmSettings, now: float) -> bool:
-    """Tell whether a supervisor has shown no life for so long that its workers leave."""
+    """Return whether a supervisor has been silent for so long that its workers exit."""
     return now - heard_at >= SILENT_INTERVALS * settings.heartbeat_interval_s
 
 
 class Deaths(Struct, frozen=True):
-    """How workers have died without being told to: in a row before they were ready, and when."""
+    """Unexpected deaths of workers: consecutive ones before they were ready, and their times."""
 
     unready: int = 0
     moments: tuple[float, ...] = ()
@@ -67,25 +68,25 @@ class Deaths(Struct, frozen=True):
 
 
 def died(deaths: Deaths, was_ready: bool, now: float) -> Deaths:
-    """Note a death."""
+    """Return the deaths with one more."""
     recent = tuple(at for at in deaths.moments if now - at < DEATHS_SECONDS)
     if was_ready:
         return Deaths(deaths.unready, (*recent, now)[-MANY_DEATHS:], now)
     if deaths.unready and now < may_start_at(deaths):
-        # Started together with the one before it, and dead of the same.
+        # It started together with the previous one and died of the same cause.
         return deaths
     return Deaths(deaths.unready + 1, recent, now)
 
 
 def came_up(deaths: Deaths) -> Deaths:
-    """Note that a worker is ready: workers can be."""
+    """Return the deaths after a worker became ready, which resets the backoff."""
     return Deaths(0, deaths.moments, deaths.last_at)
 
 
 def may_start_at(deaths: Deaths) -> float:
-    """Return from when on the next worker may be started."""
+    """Return the earliest time at which the next worker may be started."""
     if deaths.unready:
-        # As an exponent it would grow beyond all numbers.
+        # The exponent is capped, because an unbounded one would overflow.
         doubled = FIRST_PAUSE * 2.0 ** min(deaths.unready - 1, 20)
         return deaths.last_at + min(LONGEST_PAUSE, doubled)
     if len(deaths.moments) >= MANY_DEATHS:

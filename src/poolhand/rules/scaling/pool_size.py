@@ -1,4 +1,4 @@
-"""Sizing: how many workers a load wants, sample by sample."""
+"""Pool size: how many workers a pool needs, decided from samples of its load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_SLOTS = 100_000
 SLOTS_ALLOWED = "an int of at least 1 and at most 100,000"
 SHARE_ALLOWED = "a number above 0 and at most 1"
 
-# With so many jobs waiting for each worker, a queue without bound counts as filling up.
+# With this many jobs waiting per worker, an unbounded queue counts as filling up.
 BACKLOG_PER_WORKER = 2
 HIGH_SAMPLES = 2
 
@@ -56,7 +56,7 @@ CHECKS: dict[str, tuple[Predicate, str]] = {
 
 
 class AutoscaleOptions(TypedDict, total=False):
-    """What `Autoscale(min, max, …)` takes beside the bounds."""
+    """The options of `Autoscale(min, max, …)` besides the bounds."""
 
     up_at: float
     down_at: float
@@ -70,7 +70,7 @@ class AutoscaleOptions(TypedDict, total=False):
 class Autoscale(OptionsStruct, frozen=True):
     """When a pool grows and shrinks by itself, and how far.
 
-    Every `interval` seconds a sample is taken. Two samples in a row above `up_at` (utilisation) or
+    A sample is taken every `interval` seconds. Two samples in a row above `up_at` (utilisation) or
     `queue_up_at` (queue fill) grow the pool by `step` of its size, `idle_after` samples in a row
     below `down_at` shrink it by as much. `cooldown` seconds pass before a change of direction and
     before every shrink.
@@ -114,8 +114,9 @@ class Autoscale(OptionsStruct, frozen=True):
 class PoolLoad(Struct, frozen=True):
     """One sample of a pool.
 
-    `busy` slots include stuck ones. `backlog` counts who only needs a slot, parked submitters
-    included. `capacity` is the bound of the queue: None without one, 0 where no queue is kept.
+    `busy` slots include stuck ones. `backlog` counts jobs that only need a slot, those of blocked
+    submitters included. `capacity` is the bound of the queue: None without one, 0 where the pool
+    has no queue.
     """
 
     size: int
@@ -129,9 +130,9 @@ class PoolLoad(Struct, frozen=True):
 
 
 class PoolTrend(Struct, frozen=True):
-    """What was seen in a row up to now, and when the size changed last in which direction.
+    """The high and low samples in a row so far, and when and how the size last changed.
 
-    A change starts the count of low samples anew: a shrink is judged at the size that is there.
+    A change resets the count of low samples: a shrink is judged at the current size.
     """
 
     high: int = 0
@@ -141,7 +142,7 @@ class PoolTrend(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """The size a pool shall have now; `why` is empty when that is the size it has."""
+    """The size a pool should have now; `why` is empty if it already has that size."""
 
     target: int
     trend: PoolTrend
@@ -149,7 +150,7 @@ class Decision(Struct, frozen=True):
 
 
 def decide(settings: Autoscale, load: PoolLoad, trend: PoolTrend, now: float) -> Decision:
-    """Judge one sample: keep the size, or change it by a step."""
+    """Evaluate one sample: keep the size, or change it by a step."""
     pressure = _pressure(settings, load)
     idle = not pressure and load.utilisation < settings.down_at
     seen = replace(trend, high=trend.high + 1 if pressure else 0, low=trend.low + 1 if idle else 0)
@@ -166,10 +167,10 @@ def decide(settings: Autoscale, load: PoolLoad, trend: PoolTrend, now: float) ->
 
 @explain_misuse
 def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()) -> int:
-    """Return how many workers keep up with `rate` jobs a second that take `seconds` each.
+    """Return how many workers handle `rate` jobs a second that take `seconds` each.
 
-    `limits` are what the work leans on, such as the connections of a database: more workers than
-    the narrowest allows would only wait for it.
+    `limits` are the limits of what the jobs depend on, such as the connections of a database: more
+    workers than the lowest limit would only wait for it.
     """
     each: float = to_seconds(seconds)
     faults = [
@@ -183,13 +184,13 @@ def suggest_workers(*, rate: float, seconds: Seconds, limits: Iterable[int] = ()
         raise UsageError("suggest_workers: " + "; ".join(faults))
     wanted = rate * each
     whole = round(wanted)
-    # 0.1 × 30 is a little more than 3 in floating point, and 3 workers are enough for it.
+    # In floating point 0.1 × 30 is slightly more than 3, but 3 workers are enough.
     needed = whole if isclose(wanted, whole, rel_tol=1e-12) else ceil(wanted)
     return min([max(1, needed), *bounds])
 
 
 def _bounds(limits: Any) -> tuple[list[int], list[str]]:
-    """Return the limits, which may be readable only once, and what is wrong with them."""
+    """Return the limits, which may be a one-shot iterator, and the faults in them."""
     given = list(limits) if isinstance(limits, Iterable) else limits
     if isinstance(given, list) and all(map(is_count, given)):
         return given, []
@@ -201,7 +202,7 @@ def _utilisation(busy: int, size: int) -> float:
 
 
 def _pressure(settings: Autoscale, load: PoolLoad) -> str:
-    """Say what makes this a high sample; nothing when it is none."""
+    """Return what makes this a high sample, an empty text when it is none."""
     backlog, capacity, size = load.backlog, load.capacity, load.size
     if capacity is None:
         if backlog > BACKLOG_PER_WORKER * size:
@@ -229,10 +230,10 @@ def _target(settings: Autoscale, load: PoolLoad, seen: PoolTrend, now: float) ->
 def _fewest(settings: Autoscale, load: PoolLoad) -> int:
     """Return the smallest size at which this low sample would not be a high one.
 
-    Shrinking no further is what keeps a steady load from being grown for again.
+    Shrinking no further prevents a steady load from making the pool grow again.
     """
     fewest = ceil(load.busy / settings.up_at)
-    # The quotient is rounded: the size it gives may still be high by its last digit.
+    # The quotient is rounded, so the resulting size may still be high by its last digit.
     fewest += _utilisation(load.busy, fewest) > settings.up_at
     if load.capacity is None:
         fewest = max(fewest, ceil(load.backlog / BACKLOG_PER_WORKER))

@@ -1,8 +1,8 @@
-"""Scaling: from a look at the load to the number of worker processes to have.
+"""Worker count: how many worker processes a farm should have, decided from its load.
 
-Pure: the supervisor only looks and starts or dismisses. A sight of a load that could be served by
-fewer must last for a cooldown before one goes; more are had at once. `plan` turns the wanted number
-into starts and stops, within the limit on processes.
+Pure: the supervisor only measures, starts and retires workers. A load that fewer workers could
+handle must last for a cooldown before one is retired; more are started at once. `plan` turns the
+wanted number into starts and stops, within the limit on processes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from msgspec import Struct
 
 from poolhand.rules.scaling.farm_settings import FarmSettings
 
-CAPPED_LOOKS = 2  # looks in a row that make an incident
-CALM_LOOKS = 12  # looks without it that end one
-LIGHT = 0.7  # of what is left could do what there is to do: fewer are enough
+CAPPED_LOOKS = 2  # samples in a row that begin an incident
+CALM_LOOKS = 12  # samples without it that end one
+LIGHT = 0.7  # the load is light if this share of the remaining capacity covers the demand
 
 
 class Load(Struct, frozen=True):
-    """What is seen at a look: the workers wanted so far, the jobs that could run, those queued.
+    """One sample: the workers wanted so far, the jobs that could run, and the queued jobs.
 
-    `demand` counts jobs that run too. `all_busy`: no slot of a worker that is ready is free.
+    `demand` includes running jobs. `all_busy`: no ready worker has a free slot.
     """
 
     wanted: int
@@ -32,14 +32,14 @@ class Load(Struct, frozen=True):
 
 
 class Trend(Struct, frozen=True):
-    """Since when the load has been light, and since when jobs wait though all are busy."""
+    """Since when the load has been light, and since when jobs wait with all workers busy."""
 
     light_since: float | None = None
     waiting_since: float | None = None
 
 
 class ScalingStep(Struct, frozen=True):
-    """How many workers to have from now on, and why; an empty text: as before."""
+    """The number of workers to have from now on, and why; an empty text: no change."""
 
     wanted: int
     why: str
@@ -47,10 +47,10 @@ class ScalingStep(Struct, frozen=True):
 
 
 class Processes(Struct, frozen=True):
-    """The worker processes there are.
+    """The existing worker processes.
 
-    `staying` ones work or start, `outgoing` ones work until they are replaced, `leaving` ones
-    finish their jobs and end, or are being killed.
+    `staying` ones run or start, `outgoing` ones run until they are replaced, `leaving` ones finish
+    their jobs and exit, or are being killed.
     """
 
     staying: int
@@ -63,9 +63,9 @@ class Processes(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """How many workers to start and to stop now, and how many missing ones have to wait.
+    """How many workers to start and to stop now, and how many missing ones must wait.
 
-    `retire_first`: there is no room for a replacement until the worker it replaces has ended.
+    `retire_first`: a replacement can start only after the worker it replaces has exited.
     """
 
     start: int = 0
@@ -75,9 +75,9 @@ class Plan(Struct, frozen=True):
 
 
 def plan(settings: FarmSettings, wanted: int, now: Processes) -> Plan:
-    """Say which processes to start and stop: never more of them than the maximum and the surge.
+    """Return which processes to start and stop, never exceeding the maximum plus the surge.
 
-    Leaving workers count until they have ended. If they take long, missing workers wait for them.
+    Leaving workers count until they have exited. If they take long, missing workers wait for them.
     """
     missing = wanted - now.staying
     if missing <= 0:
@@ -88,12 +88,12 @@ def plan(settings: FarmSettings, wanted: int, now: Processes) -> Plan:
 
 
 def most_processes(settings: FarmSettings) -> int:
-    """Return how many worker processes there may be at any moment."""
+    """Return the maximum number of worker processes at any time."""
     return settings.max_workers + settings.surge
 
 
 def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
-    """Say why missing workers are not started yet."""
+    """Explain why missing workers are not started yet."""
     wait = "1 worker waits" if held == 1 else f"{held} workers wait"
     most = "1 process" if maximum + surge == 1 else f"{maximum + surge} processes"
     are = "1 of them is" if leaving == 1 else f"{leaving} of them are"
@@ -102,9 +102,9 @@ def held_text(maximum: int, surge: int, held: int, leaving: int) -> str:
 
 
 class CapWatch:
-    """Sees pools whose jobs wait behind their own cap while workers are free; reports each once.
+    """Detects pools whose jobs wait behind their own cap while workers are free; reports each once.
 
-    An incident begins with the second look in a row, and ends when a pool has been well for long.
+    An incident begins with the second sample in a row, and ends after enough samples without it.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class CapWatch:
         self._calm: dict[str, int] = {}
 
     def look(self, behind: Iterable[str], are_free: bool = True) -> list[str]:
-        """Return the pools of which an incident begins; a look at busy workers counts as well."""
+        """Return the pools whose incident begins now; samples with busy workers count as calm."""
         found = set(behind) if are_free else set()
         self._seen = {pool: self._seen.get(pool, 0) + 1 for pool in found}
         for pool in list(self._calm):
@@ -129,7 +129,7 @@ class CapWatch:
 
 
 def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> ScalingStep:
-    """Say how many workers to have."""
+    """Return how many workers to have, and why."""
     wanted = _within(settings, load.wanted)
     if wanted != load.wanted:
         return ScalingStep(wanted, f"the bounds are {_bounds(settings)}", Trend())
@@ -150,19 +150,19 @@ def decide(settings: FarmSettings, load: Load, trend: Trend, now: float) -> Scal
 
 
 def wanted_for(settings: FarmSettings, demand: int) -> int:
-    """Return how many workers a demand asks for, whoever provides them."""
+    """Return how many workers a demand requires, whether or not this farm starts them itself."""
     return _within(settings, ceil(demand / settings.prefetch_per_worker))
 
 
 def runnable(running: int, queued: int, slots: int | None, paused: bool) -> int:
-    """Return how many jobs of a pool could run at once, if there were workers for all."""
+    """Return how many jobs of a pool could run at once with enough workers."""
     if paused:
         return running
     return running + queued if slots is None else max(running, min(running + queued, slots))
 
 
 def to_dismiss(active: Iterable[tuple[str, int]], count: int) -> list[str]:
-    """Say which workers go, given with their running jobs, oldest first: who misses least."""
+    """Return the workers to retire: those with the fewest running jobs, the youngest first."""
     ranked = sorted((jobs, -age, id) for age, (id, jobs) in enumerate(active))
     return [id for _, _, id in ranked[:count]]
 
@@ -171,7 +171,7 @@ def _up(settings: FarmSettings, seen: Trend, wanted: int, why: str, now: float) 
     more = _within(settings, wanted + settings.scale_up_batch_size)
     if more == wanted:
         return ScalingStep(wanted, "", seen)
-    # Those who come now get their time before still more are called.
+    # Give new workers time to take load before scaling up again.
     return ScalingStep(more, why, Trend(None, None if seen.waiting_since is None else now))
 
 

@@ -1,7 +1,7 @@
-"""The canonical form of a value: the same bytes in every process, whatever writes or signs it.
+"""The canonical form of a value: the same bytes in every process, whatever codec or key is used.
 
-Payloads are for reading back: their bytes follow the codec, the key ring and the order in which a
-set happens to be walked. A call of a tool needs bytes that depend on nothing but what was given.
+The bytes of a payload depend on the codec, the key ring and the iteration order of sets. A tool
+call needs bytes that depend only on its arguments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-REDUCED_BY = 4  # the protocol by which an object says what it consists of
+REDUCED_BY = 4  # the pickle protocol by which an object lists its parts
 
 
 class Canonical:
-    """Writes values; `unordered` says whether one of them held a set of several."""
+    """Writes values; `unordered` is set if one of them held a set with several items."""
 
     def __init__(self) -> None:
         self.unordered = False
@@ -30,8 +30,8 @@ class Canonical:
     def write(self, value: Any) -> bytes:
         """Return the canonical form of a value.
 
-        Lists and tuples are the same, and so are a dict and an object with these fields: calls are
-        compared as data.
+        A list equals a tuple, and a dict equals an object with these fields: calls are compared as
+        data.
         """
         match value:
             case None:
@@ -53,7 +53,7 @@ class Canonical:
                 return self._holding(value) if plain is None else plain
 
     def _holding(self, value: Any) -> bytes:
-        """Write a value that holds others, perhaps itself."""
+        """Write a value that contains others, perhaps itself."""
         place = self._around.get(id(value))
         if place is not None:
             return b"^%d;" % place
@@ -82,7 +82,7 @@ class Canonical:
     def _object(self, value: Any) -> bytes:
         kind = type(value)
         if hasattr(kind, "model_dump"):
-            # As Python values: as JSON its sets would be lists already, in any order.
+            # As Python values: in JSON mode the sets would already be lists in arbitrary order.
             return self.write(value.model_dump(mode="python", round_trip=True, by_alias=False))
         names = getattr(kind, "__dataclass_fields__", None)
         if names is None:
@@ -94,7 +94,7 @@ class Canonical:
         return self._reduced(value)
 
     def _reduced(self, value: Any) -> bytes:
-        """Write an object of any kind, as pickle takes it apart."""
+        """Write an object of any other type by the parts that pickle would store."""
         if isinstance(value, type) or callable(value):
             where = (getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
             if where[1]:
@@ -114,7 +114,7 @@ class Canonical:
 
 
 def digest(value: Any) -> bytes:
-    """Return 32 bytes that stand for a value."""
+    """Return the SHA-256 digest of a value's canonical form."""
     return hashlib.sha256(Canonical().write(value)).digest()
 
 
@@ -138,7 +138,7 @@ def _instant(moment: datetime) -> datetime:
     try:
         return moment if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
-        # At the ends of the calendar.
+        # Near the first and last dates that Python supports.
         return moment
 
 

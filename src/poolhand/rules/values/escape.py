@@ -1,4 +1,4 @@
-"""Text that others wrote, as it may be shown: every face stands on these functions."""
+"""Escaping: make untrusted text safe to show; the CLI, the TUI and log lines all use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ LONGEST_LINE = 16 * 1024
 
 
 def safe(text: str) -> str:
-    """Return a text in which every character can be seen and none does anything."""
+    """Return a text in which every control character is escaped."""
     return text if text.isprintable() else "".join(map(_spelled, text))
 
 
@@ -17,14 +17,14 @@ def _spelled(character: str) -> str:
 
 
 def indented(text: str, indent: str) -> str:
-    """Return lines of text as they may follow a line of a log: escaped, each behind an indent."""
+    """Return lines of text to follow a log line: escaped, each with an indent."""
     return "".join(f"\n{indent}{safe(line)}" for line in text.split("\n"))
 
 
 def complete_lines(held: str, text: str, longest: int = LONGEST_LINE) -> tuple[list[str], str]:
-    """Return the lines that a text completes, behind what was held back, and what is held now.
+    """Return the lines that a text completes after the held text, and the rest to hold.
 
-    Neither is ever longer than `longest` characters: a longer line counts as several.
+    None of them is longer than `longest` characters: a longer line is split into several.
     """
     *ended, rest = (held + text).split("\n")
     lines = [piece for line in ended for piece in _pieces(line.removesuffix("\r"), longest)]

@@ -1,8 +1,8 @@
 """Checks of values against the JSON Schema that a worker has published.
 
-Only what certainly does not fit is refused: the worker that runs the job checks everything again.
-So unknown names inside of objects are not checked, nor formats. Required fields of objects are
-checked, except those that a schema leaves out of `NEEDED`: they may be given by an alias.
+Only values that certainly do not fit are refused: the worker that runs the job validates again. So
+formats and unknown names inside objects are not checked. Required fields of objects are checked,
+except those that a schema omits from `NEEDED`: they may be given by an alias.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from poolhand.rules.validation import shown
 
-NEEDED = "x-needed"  # on an object: those of its `required` fields that have no other name
-DEEPEST = 32  # levels of a value that are looked at
+NEEDED = "x-needed"  # on an object: those of its `required` fields that have no alias
+DEEPEST = 32  # levels of a value that are checked
 
 TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -39,7 +39,7 @@ BOUNDS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any, Any], bool], str
 
 
 def schema_fault(value: Any, schema: Any, root: Mapping[str, Any], where: str) -> str | None:
-    """Say what is wrong with a value, as JSON has it; `root` holds the `$defs` of the schema."""
+    """Return the fault of a value, as JSON has it; `root` holds the `$defs` of the schema."""
     return _fault(value, schema, root, where, DEEPEST)
 
 
@@ -68,7 +68,7 @@ def _fault(value: Any, schema: Any, root: Mapping[str, Any], where: str, levels:
 
 
 def _is_meant(value: Any, schema: Any, root: Mapping[str, Any]) -> bool:
-    """Tell whether a choice takes objects, or lists, as the value is one."""
+    """Return whether a choice has the type of the value, object or array."""
     if isinstance(schema, Mapping) and isinstance(name := schema.get("$ref"), str):
         schema = root.get("$defs", {}).get(name.removeprefix("#/$defs/"))
     names = schema.get("type") if isinstance(schema, Mapping) else None
@@ -85,7 +85,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     if not types:
         return True
     if "format" in schema and isinstance(value, int | float) and not isinstance(value, bool):
-        # A decimal, for one, is written as text and may be given as a number.
+        # A decimal, for example, is written as text but may be given as a number.
         return True
     if isinstance(value, bool):
         return (bool,) in types
@@ -125,7 +125,7 @@ def _part_fault(
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
-    """Name what a schema allows."""
+    """Describe the values that a schema allows."""
     if "enum" in schema:
         return "one of " + ", ".join(map(repr, schema["enum"]))
     if choices := schema.get("anyOf") or schema.get("oneOf"):

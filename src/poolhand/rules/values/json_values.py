@@ -1,4 +1,4 @@
-"""JSON values: which values JSON gives back as they were, and what becomes of the others."""
+"""JSON values: which values survive a round trip through JSON, and what JSON makes of others."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 SCALARS: frozenset[type] = frozenset({str, int, float, bool, NoneType})
-DEEPEST = 200  # levels: what nests deeper is refused when it is written
+DEEPEST = 200  # levels: deeper nesting is refused when the value is written
 LONGEST_KEY = 40
 MOST_SHOWN = 4  # types of a tuple in a suggested annotation
 
 
 class Keeps(NamedTuple):
-    """What a format keeps as it is, besides dicts and lists; `moments`: also aware datetimes."""
+    """What a format preserves besides dicts and lists; `moments`: also aware datetimes."""
 
     scalars: frozenset[type]
     keys: frozenset[type]
@@ -32,7 +32,7 @@ MSGPACK = Keeps(SCALARS | {bytes}, SCALARS | {bytes}, moments=True)
 
 
 class Changed(NamedTuple):
-    """A part that would not come back as it is; `place` is the path to it, "" for the whole."""
+    """A part that a format would change; `place` is the path to it, "" for the whole value."""
 
     place: str
     value: Any
@@ -40,16 +40,16 @@ class Changed(NamedTuple):
 
 
 def find_change(value: Any, keeps: Keeps = JSON, place: str = "") -> Changed | None:
-    """Return the first part of an untyped value that a format would change, None if it keeps all.
+    """Return the first part of an untyped value that a format would change, None if there is none.
 
-    NaN and infinity are not looked for: they are refused when the value is written.
+    NaN and infinity are not checked here: they are refused when the value is written.
     """
-    # Nearly all are kept, and are not worth the paths to their parts.
+    # Nearly all values are preserved, so paths are built only for those that are not.
     return None if _is_kept(value, keeps, 0) else _find(value, keeps, place)
 
 
 def find_not_finite(value: Any, place: str = "") -> Changed | None:
-    """Return the first NaN or infinity in plain data: JSON has no such numbers."""
+    """Return the first NaN or infinity in plain data, None if there is none: JSON has neither."""
     if isinstance(value, float):
         return None if isfinite(value) else Changed(place, value)
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def find_not_finite(value: Any, place: str = "") -> Changed | None:
 
 
 def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
-    # Every submit of untyped values comes here: loops, as calls cost more than what they do.
+    # Every submit of untyped values runs this: inline loops, because calls would cost more.
     scalars = keeps[0]
     kind = type(value)
     if depth > DEEPEST:
@@ -109,7 +109,7 @@ def short(key: object) -> str:
 
 
 def returned_as(value: Any) -> str | None:
-    """Return the name of the type that JSON makes of a value; None: it cannot be written."""
+    """Return the name of the type that JSON makes of a value, None if it cannot be written."""
     match value:
         case tuple() | set() | frozenset():
             return "list"
@@ -128,7 +128,7 @@ def returned_as(value: Any) -> str | None:
 
 
 def as_json(value: Any, text: str) -> str:
-    """Return the code that makes JSON of a value which the code `text` stands for."""
+    """Return the code that converts a value to JSON; `text` is the code of the value."""
     match value:
         case tuple():
             return f"list({text})"
@@ -153,7 +153,7 @@ def as_json(value: Any, text: str) -> str:
 
 
 def annotation_for(value: Any) -> str | None:
-    """Return the annotation under which a value comes back as it is; None: none that is simple."""
+    """Return an annotation that restores a value as it is, None if there is no simple one."""
     match value:
         case None:
             return "None"
@@ -175,7 +175,7 @@ def annotation_for(value: Any) -> str | None:
 
 
 def _may_be_key(key: Any) -> bool:
-    """Return whether JSON can have a key as text that is read back as what it was."""
+    """Return whether a key written as JSON text can be read back as it was."""
     return not isinstance(key, bool | NoneType | tuple | frozenset | PurePath)
 
 
@@ -208,7 +208,7 @@ def article(name: str) -> str:
 
 
 def told(changed: Changed, root: str) -> str:
-    """Return what is wrong with a part of the value that `root` names, as a clause."""
+    """Return a clause that says what is wrong with a part of the value that `root` names."""
     name = type(changed.value).__name__
     if changed.is_key:
         where = f"{root}{changed.place}"

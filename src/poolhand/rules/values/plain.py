@@ -1,4 +1,4 @@
-"""Views: records that show something to people, and how they look as plain data."""
+"""Views: records shown to users, and their form as plain data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONGEST_TEXT = 2000
 
 
 class PlainView(Struct, frozen=True):
-    """A frozen record that can be shown."""
+    """A frozen record that can be shown to users."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as dicts, lists, texts, numbers, bools and None, for any JSON encoder.
 
-        Moments are ISO-8601 text, durations seconds, enums their values, bytes base64. Objects of
-        yours, such as the result of a job in memory, are what their own `model_dump` or fields say,
-        else a text.
+        Datetimes are ISO-8601 text, durations seconds, enums their values, bytes base64. Objects of
+        your own, such as the result of a job in memory, use their `model_dump` or fields, else
+        become text.
         """
         return {name: plain(getattr(self, name)) for name in self.__struct_fields__}
 
@@ -65,7 +65,7 @@ def _of_object(value: Any, depth: int) -> Any:
             return {**_tag(value), **_fields(value, value.__struct_fields__, depth)}
         return _fields(value, kind.__dataclass_fields__, depth)
     except Exception:
-        # Whatever the types of the user do when they are looked at.
+        # Attributes and methods of the user's types may raise anything.
         return _text(value)
 
 

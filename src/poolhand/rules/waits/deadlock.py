@@ -1,4 +1,4 @@
-"""Deadlock: which jobs that others wait for can never end."""
+"""Deadlock detection in one pool: which awaited jobs can never finish."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from poolhand.rules.queue.desk import Desk
 from poolhand.rules.queue.entry import E, Entry
 
 T = TypeVar("T", bound=Hashable)
-Needs = Sequence[Iterable[Hashable]]  # of each of these groups one must go on
+Needs = Sequence[Iterable[Hashable]]  # one member of each of these groups must progress
 
-SLOT = "slot"  # stands for: some slot comes free
+SLOT = "slot"  # stands for: some slot becomes free
 
 
 class PoolFloor(Struct, Generic[E], frozen=True):
-    """Who runs, who of them waits for whom, and the keys of those whose code does not stop.
+    """The running jobs, which of them await which, and the keys of jobs whose code does not stop.
 
-    Code that does not stop may do so yet: its slot and its key count as coming free.
+    Code that does not stop may stop later: its slot and its key count as becoming free.
     """
 
     desk: Desk[E]
@@ -30,10 +30,11 @@ class PoolFloor(Struct, Generic[E], frozen=True):
 
 
 def hopeless(targets: Iterable[E], floor: PoolFloor[E]) -> set[E]:
-    """Return those of the targets that can never go on, as things stand.
+    """Return the targets that can never progress in the current state.
 
-    A running job goes on by itself unless it waits for jobs of its own pool. A waiting one goes on
-    when its session, its key or a slot can come free, which takes a job that goes on.
+    A running job progresses by itself unless it awaits jobs of its own pool. A waiting job
+    progresses when its session, its key or a slot can become free, which takes a job that
+    progresses.
     """
 
     def needs(one: Hashable) -> Needs | None:
@@ -44,10 +45,10 @@ def hopeless(targets: Iterable[E], floor: PoolFloor[E]) -> set[E]:
 
 
 def unable(targets: Iterable[T], needs: Callable[[Hashable], Needs | None]) -> set[T]:
-    """Return those of the targets that can never go on: the least fixpoint of who can.
+    """Return the targets that can never progress.
 
-    Of each group that `needs` gives for one, some member must go on before it can; None: it needs
-    nothing.
+    The items that can progress are the least fixpoint: for each group that `needs` returns for an
+    item, some member must progress before the item can. None: the item needs nothing.
     """
     targets = list(targets)
     helped: dict[Hashable, list[tuple[Hashable, int]]] = {}
@@ -79,12 +80,12 @@ def unable(targets: Iterable[T], needs: Callable[[Hashable], Needs | None]) -> s
 
 
 def _needs(one: Hashable, floor: PoolFloor[Any]) -> Iterable[Hashable] | None:
-    """Return those of which one must go on before this one can; None when it needs nobody."""
+    """Return the items of which one must progress before this one can; None: it needs none."""
     desk, running = floor.desk, floor.running
     if not isinstance(one, Entry):
         return None if desk.has_slot or desk.paused or floor.stuck_keys else running
     if one.place is desk.parked:
-        # A place comes free when one that waits starts, or one that runs ends.
+        # The queue gets room when a waiting job starts, or a running job ends.
         return None if desk.paused or floor.stuck_keys else (*desk, *running)
     match one.job.status:
         case Status.RUNNING:

@@ -1,4 +1,4 @@
-"""Nested waits of stored jobs: which awaited jobs can never start, over all processes."""
+"""Nested waits of stored jobs: which awaited jobs can never start, across all processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from poolhand.rules.waits.deadlock import Needs, unable
 
 
 class WorkerSlots(Struct, frozen=True):
-    """The slots of one worker, the pools it serves (None: any), and what runs in it.
+    """The slots of one worker, the pools it serves (None: any), and its running jobs.
 
-    `running` has the ids that each running job awaits. `stuck` slots run code whose job is over.
+    `running` maps each running job to the ids it awaits. `stuck` counts slots whose job is final
+    but whose code still runs.
     """
 
     slots: int
@@ -26,7 +27,7 @@ class WorkerSlots(Struct, frozen=True):
         return not self.stuck and len(self.running) >= self.slots
 
     def waits(self) -> list[tuple[str, str]]:
-        """Return which running job awaits which."""
+        """Return the pairs of running job and awaited job."""
         return [(waiter, awaited) for waiter, ids in self.running.items() for awaited in ids]
 
     def serves(self, pool: str) -> bool:
@@ -34,27 +35,27 @@ class WorkerSlots(Struct, frozen=True):
 
 
 class ProcessWaits(Struct, frozen=True):
-    """What a process writes down while jobs of its workers await stored jobs.
+    """The record that a process stores while jobs of its workers await stored jobs.
 
-    A child, in which a job of another process's worker runs, has no workers: it writes `waits`,
-    which job awaits which.
+    A child process, which runs a job for the worker of another process, has no workers: it stores
+    `waits`, the pairs of waiting and awaited job.
     """
 
     workers: tuple[WorkerSlots, ...]
     waits: tuple[tuple[str, str], ...] = ()
 
     def running(self) -> set[str]:
-        """Return the ids of what runs in the workers."""
+        """Return the ids of the jobs that run in the workers."""
         return {id for worker in self.workers for id in worker.running}
 
 
 class Scene(Struct, frozen=True):
-    """All that decides whether awaited jobs can go on.
+    """The facts that decide whether awaited jobs can progress.
 
-    `workers` are those of processes that have written down their waits. `open_pools` are those that
-    another worker serves, or soon will. `capped` has the running jobs of the pools whose cap is
-    used up; `holders` has, for a blocked job, those that hold the session or the key it waits for.
-    `apart` has the waits of jobs that run in a child of their worker's process.
+    `workers` are the workers of processes that stored their waits. `open_pools` are pools that
+    another worker serves, or soon will. `capped` maps pools whose cap is used up to their running
+    jobs; `holders` maps a blocked job to those that hold the session or the key it waits for.
+    `apart` holds the waits of jobs that run in a child of their worker's process.
     """
 
     jobs: Mapping[str, Job]
@@ -65,27 +66,27 @@ class Scene(Struct, frozen=True):
     apart: tuple[tuple[str, str], ...] = ()
 
     def waits(self) -> list[tuple[str, str]]:
-        """Return which running job awaits which."""
+        """Return the pairs of running job and awaited job."""
         return [*(pair for worker in self.workers for pair in worker.waits()), *self.apart]
 
 
 class _Cap(Struct, frozen=True):
-    """Stands for: a place under the cap of a pool comes free."""
+    """Stands for: a place under the cap of a pool becomes free."""
 
     pool: str
 
 
 class _Slot(Struct, frozen=True):
-    """Stands for: a slot of a worker that serves a pool comes free."""
+    """Stands for: a slot of a worker that serves a pool becomes free."""
 
     pool: str
 
 
 def never_going_on(scene: Scene, ids: Iterable[str]) -> set[str]:
-    """Return those of these jobs that can never go on, as things stand.
+    """Return the jobs among `ids` that can never progress in the current state.
 
-    What is not known counts as going on, and so does a job that waits for a worker that has its
-    task: that is no deadlock.
+    An unknown job counts as progressing, and so does a job that waits for a worker with its task:
+    that is no deadlock.
     """
     awaited: dict[str, list[str]] = {}
     for waiter, one in scene.waits():
@@ -115,7 +116,7 @@ def _slot_needs(scene: Scene, pool: str) -> Needs | None:
 
 def _job_needs(scene: Scene, id: str, awaited: Mapping[str, list[str]]) -> Needs | None:
     if id in awaited:
-        # It runs, whatever an older record says.
+        # It awaits others, so it runs, even if an older record says otherwise.
         return (awaited[id],)
     job = scene.jobs.get(id)
     if job is None:

@@ -1,7 +1,7 @@
-"""How rules that await nothing ask a server: they stand still while somebody else waits for it.
+"""Lets synchronous rules query a server: they pause in a greenlet while the loop awaits.
 
-The desk and its parts ask a question in the middle of a decision. They run in a greenlet; whoever
-runs it awaits the answer on the event loop, where meanwhile others go on.
+The desk and its parts query in the middle of a decision. They run in a greenlet; the coroutine that
+runs it awaits the answer on the event loop, where other tasks go on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def wait(awaitable: Awaitable[T]) -> T:
-    """Return what an awaitable gives; only below `run`."""
+    """Return the result of an awaitable; only inside `run`."""
     return cast(T, getcurrent().parent.switch(awaitable))
 
 
 async def run(call: Callable[[], T]) -> T:
-    """Call what may `wait`."""
+    """Run a function that may call `wait`."""
     side = greenlet(call)
     side.gr_context = getcurrent().gr_context
     asked: Any = side.switch()

@@ -1,4 +1,4 @@
-"""How many jobs of a PostgreSQL store are where: counted when asked, as free pools count none."""
+"""Counts of jobs in a PostgreSQL store, computed on demand: free pools keep no counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT JOIN (SELECT pool, count(*) FILTER (WHERE place = 4) AS queued,
     FROM poolhand_waits GROUP BY pool) w ON w.pool = p.no
 ORDER BY p.no
 """
-# Of a few pools each by itself, so that what waits in all others is not looked at.
+# A few pools are counted one by one, so that the jobs of all others are not read.
 SOME_POOLS = """
 SELECT spec, paused, resized,
     (SELECT count(*) FROM poolhand_claims WHERE pool = p.no),
@@ -51,7 +51,7 @@ WHERE ?::text IS NULL OR p.name = ?
 
 
 def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
-    """Return pools as everybody may see them."""
+    """Return pools as callers see them."""
     if names is None:
         rows = tables.execute(POOLS)
     else:

@@ -1,7 +1,8 @@
-"""How jobs are written by a transaction of the user's, on a connection that is not ours.
+"""Jobs written by a user's transaction, on the user's own connection.
 
-They are put where scheduled jobs wait, due at once, and hold nothing: neither the user's work nor
-anybody else's waits for the other. They come in when they are promoted, after the commit.
+They are written as scheduled jobs, due at once, and take no lock: neither the user's work nor that
+of other transactions waits for the other. They are admitted when they are promoted, after the
+commit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SELECT count(*) FROM given, told
 
 
 class Insertion:
-    """Orders made ready to be written on whatever connection of this database."""
+    """Job requests prepared for writing on any connection to this database."""
 
     def __init__(self, statement: str, head: tuple[str, str], where: str) -> None:
         self._statement = statement
@@ -62,7 +63,7 @@ class Insertion:
         self._rows: list[tuple[Any, ...]] = []
 
     def add(self, order: JobRequest, pool: tuple[int, PoolSpec], now: float, at: datetime) -> None:
-        """Make one order ready."""
+        """Prepare one job request."""
         no, spec = pool
         _check_policy(spec.name, spec.backpressure)
         if order.revives is not None:
@@ -77,7 +78,7 @@ class Insertion:
         self._rows.append((*terms, encode_terms(job), order.brief, *how, *by))
 
     async def write(self, connection: Any) -> None:
-        """Write the jobs in the transaction that is open on a connection; from its loop."""
+        """Write the jobs in a connection's open transaction; call it from the connection's loop."""
         if not connection.is_in_transaction():
             raise UsageError(
                 "submit_in: no transaction is open on this connection; submit within `async with "
@@ -104,12 +105,12 @@ class Insertion:
 
 
 def insertion(dialect: Dialect, store: str, channel: str, where: str) -> Insertion:
-    """Return an insertion with nothing in it."""
+    """Return an empty insertion."""
     return Insertion(dialect.text(INSERT), (store, channel), where)
 
 
 def names_of(orders: Sequence[JobRequest]) -> list[str]:
-    """Return the pools of orders, each once."""
+    """Return the pools of job requests, each once."""
     return list(dict.fromkeys(order.job.pool for order in orders))
 
 

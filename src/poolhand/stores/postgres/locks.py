@@ -1,6 +1,6 @@
-"""What transactions on PostgreSQL keep each other from, by locks that end with them.
+"""The locks between transactions on PostgreSQL; they end with the transaction.
 
-They are advisory: a lock of a row would be a write to it, and there may be no row yet.
+They are advisory: locking a row would write to it, and there may be no row yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from poolhand.stores.sql.tables import Tables
 
 POOLS, STREAMS, DOCUMENTS, SCHEMA = "pools", "streams", "documents", "schema"
 ALONE = "SELECT pg_advisory_xact_lock(?::int, no) FROM unnest(?::int[]) AS wanted(no)"
-# All of them in their order; when the last was got, what time it is, and new numbers.
+# Takes all locks in order; returns the time when the last was taken, and new numbers.
 HOLD = """
 SELECT count(held), extract(epoch FROM clock_timestamp())::double precision,
     (SELECT skew FROM poolhand_counters),
@@ -26,9 +26,9 @@ FROM (
 
 
 class HeldLocks(NamedTuple):
-    """What comes with pools that are held: numbers for jobs and their turns, and the time.
+    """Returned with locked pools: the time, and numbers for jobs and their turns.
 
-    That is what the server's clock says, and the `skew` by which it was set before.
+    `wall` is the server's clock, `skew` the seconds by which it was set before.
     """
 
     wall: float
@@ -37,7 +37,7 @@ class HeldLocks(NamedTuple):
 
 
 class Locks:
-    """The locks of one schema, which mean nothing to those of another in the same database."""
+    """The locks of one schema; other schemas of the database have their own."""
 
     def __init__(self, schema: str) -> None:
         kinds = (POOLS, STREAMS, DOCUMENTS, SCHEMA)
@@ -48,12 +48,12 @@ class Locks:
         return self._kinds[name]
 
     def take(self, tables: Tables, kind: str, names: Iterable[str]) -> None:
-        """Take what has these names, alone, until the transaction ends."""
+        """Lock names exclusively until the transaction ends."""
         numbers = sorted({_number(name) for name in names})
         tables.execute(ALONE, (self.kind(kind), numbers))
 
     def hold(self, tables: Tables, pools: Mapping[int, bool], jobs: int = 0) -> HeldLocks:
-        """Take pools, each alone or with others, and numbers for so many jobs."""
+        """Lock pools, each exclusively or shared, and draw numbers for so many jobs."""
         numbers = sorted(pools)
         asked = (self.kind(POOLS), numbers, [pools[no] for no in numbers], jobs)
         return HeldLocks(*tables.execute(HOLD, asked).fetchone()[1:])

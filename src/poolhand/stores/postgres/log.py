@@ -1,4 +1,4 @@
-"""The log of a PostgreSQL store, to which many may write at once."""
+"""The log of a PostgreSQL store, to which many transactions can write at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from poolhand.stores.sql.log import StreamLines, StreamLog
 from poolhand.stores.sql.tables import Insert, Tables, TableWrite
 
 AUDIT = Insert("poolhand_audit", {"at": "double precision", "count": "bigint", "lines": "bytea"})
-# What is not yet committed, and what was begun before it, has a number from xmin on. What we see
-# and have not written has one below xmax, unless it was restored here and another server gave it.
+# Transactions not yet committed, and those begun after the oldest of them, have an xid from xmin
+# on: their records are numbered later. Records of other transactions that are visible have an xid
+# below xmax, unless they were restored here and another server assigned it.
 UNNUMBERED = """
 DELETE FROM poolhand_audit WHERE no IN (
     SELECT no FROM poolhand_audit WHERE xid < pg_snapshot_xmin(pg_current_snapshot())
@@ -25,7 +26,7 @@ NUMBER = """
 INSERT INTO poolhand_log (stream, first, last, at, lines)
 SELECT ?, given.* FROM unnest(?::bigint[], ?::bigint[], ?::double precision[], ?::bytea[]) AS given
 """
-# Numbered or not. Whatever is asked for was written not long ago.
+# Numbered or not. The records asked for were written not long ago.
 MARKED = """
 SELECT EXISTS (SELECT 1 FROM (
         SELECT at, lines FROM poolhand_audit ORDER BY no DESC LIMIT 200000) unnumbered
@@ -38,14 +39,14 @@ AT_ONCE = 1000
 
 
 class Mark(NamedTuple):
-    """The first records that a transaction wrote to the audit: no other wrote the same."""
+    """The first audit records that a transaction wrote: no other wrote the same ones."""
 
     at: float
     lines: bytes
 
 
 class PostgresLog(StreamLog):
-    """Streams whose numbers have no gaps; `mark` is what tells that the audit was written to."""
+    """Streams numbered without gaps; `mark` proves that this transaction wrote to the audit."""
 
     def __init__(self, tables: Tables, locks: Locks) -> None:
         super().__init__(tables)
@@ -69,7 +70,7 @@ class PostgresLog(StreamLog):
         return super().trim(stream, before)
 
     def number(self) -> None:
-        """Give numbers to what has come into the audit."""
+        """Number the new audit records."""
         self._locks.take(self._tables, STREAMS, [STREAM])
         while found := self._tables.execute(UNNUMBERED, (AT_ONCE,)).fetchall():
             last = self.last(STREAM)
@@ -83,5 +84,5 @@ class PostgresLog(StreamLog):
 
 
 def is_marked(tables: Tables, mark: Mark) -> bool:
-    """Tell whether records are there."""
+    """Return whether the records of a mark exist."""
     return bool(tables.execute(MARKED, (mark.at, mark.lines, STREAM)).fetchone()[0])

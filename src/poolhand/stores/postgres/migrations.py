@@ -1,4 +1,4 @@
-"""How the tables of a PostgreSQL store come into being and are brought up to date."""
+"""Creates and migrates the tables of a PostgreSQL store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql import migrations
 from poolhand.stores.sql.migrations import Migration, Taken, check, check_free
 
-ANEW = 5  # times that it is begun, as others are in its way or the connection breaks
+ANEW = 5  # attempts, if others conflict or the connection breaks
 THERE = "SELECT to_regclass($1) IS NOT NULL"
 APPLIED = "SELECT number, name, checksum, compatible FROM poolhand_schema ORDER BY number"
 TABLE = """
@@ -25,12 +25,12 @@ CREATE TABLE IF NOT EXISTS poolhand_schema (
 PRESENT = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace($1)"
 IN_SCHEMA = "give the store a schema of its own (?schema=jobs in its URL), or rename that table"
 TAKEN = "INSERT INTO poolhand_schema VALUES (?, ?, ?, ?, ?)"
-# Whoever waits for a table holds up all who come after it: rather once more, later.
+# A statement that waits for a table lock blocks all later ones: give up early and retry.
 PATIENT = "SET LOCAL lock_timeout = '2s'"
 
 
 async def applied(connection: RawConnection, dialect: Dialect) -> dict[int, Taken]:
-    """Return the steps that a schema has behind it, by number."""
+    """Return the steps that were applied to a schema, by number."""
     there = await connection.fetch(THERE, f"{dialect.schema}.poolhand_schema")
     if not there[0][0]:
         return {}
@@ -41,7 +41,7 @@ async def applied(connection: RawConnection, dialect: Dialect) -> dict[int, Take
 async def migrate(
     link: ServerConnection, address: Address, at: datetime, known: Sequence[Migration] | None = None
 ) -> int:
-    """Take the steps that are missing, all or none; return how many.
+    """Apply the missing steps, all or none; return how many.
 
     One process does it while the others wait. Raises SchemaTooNew and Corrupt before anything is
     changed.
@@ -85,7 +85,7 @@ async def _take(
     address: Address,
     at: datetime,
 ) -> int:
-    # Asked for only where it is missing: not everybody who may make tables may make a schema.
+    # Only if it is missing: a user that may create tables may not be allowed to create a schema.
     if not (await connection.fetch("SELECT to_regnamespace($1) IS NOT NULL", dialect.schema))[0][0]:
         await connection.execute(f"CREATE SCHEMA {dialect.schema}")
     await connection.execute(f"{PATIENT}; SET LOCAL search_path TO {dialect.schema}")

@@ -1,7 +1,7 @@
-"""What a transaction on PostgreSQL is going to need, looked up before anything is held.
+"""Estimates which locks and numbers a transaction on PostgreSQL needs, before it takes any.
 
-It may be wrong by the time the locks are there: then the transaction begins anew, and asks for what
-it was missing. So nothing here has to be more than a good guess.
+The estimate may be wrong once the locks are taken: then the transaction starts again with the locks
+that it lacked. So a good guess is enough.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ UNION SELECT no FROM poolhand_pools WHERE parked > 0
 
 
 def named(tables: Tables, names: Sequence[str]) -> dict[str, tuple[int, PoolSpec]]:
-    """Return the numbers and the rules of pools by their names."""
+    """Return the numbers and specs of pools by name."""
     found = tables.execute(NAMED, (list(map(sought, names)),))
     return {name: (no, spec_of(spec)) for no, name, spec, _ in found}
 
 
 def alone(names: Sequence[str]) -> Look:
-    """Need pools for oneself."""
+    """Need pools exclusively."""
     return lambda tables: Needs(
         {no: True for no, *_ in tables.execute(NAMED, (list(map(sought, names)),))}
     )
 
 
 def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> Look:
-    """Need the pools of orders; alone where an order has to do with other jobs.
+    """Need the pools of job requests; exclusively if a request depends on other jobs.
 
-    `known` are the numbers of pools, and whether they were free when they were last looked at.
+    `known` maps names to numbers of pools, and whether they were free when last loaded.
     """
     orders = [order for batch in batches for order in batch.orders]
     names = {order.job.pool for order in orders}
@@ -79,18 +79,18 @@ def adding(batches: Sequence[JobBatch], known: dict[str, tuple[int, bool]]) -> L
 
 
 def jobs(ids: Sequence[str]) -> Look:
-    """Need the pools of jobs for oneself."""
+    """Need the pools of jobs exclusively."""
     asked = [sought(id) for id in ids]
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_JOBS, asked), True))
 
 
 def claims(tokens: Sequence[int]) -> Look:
-    """Need the pools of claims for oneself."""
+    """Need the pools of claims exclusively."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_CLAIMS, list(tokens)), True))
 
 
 def burying(owner: str) -> Look:
-    """Need the pools of everything that an owner holds for oneself."""
+    """Need exclusively the pools of everything that an owner holds."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, OF_OWNER, sought(owner)), True))
 
 
@@ -100,7 +100,7 @@ def changing(
     known: Mapping[str, tuple[int, bool]],
     busy: Mapping[int, bool],
 ) -> Look:
-    """Need the pools of claims that end, as far as they are known, and those that were `busy`."""
+    """Need the pools of claims that end, if known, and the pools that were `busy`."""
     pools = dict(busy)
     for change in changes:
         no, free = known.get(change.job.pool, (None, False))
@@ -110,12 +110,12 @@ def changing(
 
 
 def waking(cause: str) -> Look:
-    """Need the pools whose jobs wait for a cause for oneself."""
+    """Need exclusively the pools with jobs that wait for a cause."""
     return lambda tables: Needs(dict.fromkeys(_numbers(tables, WAITING_FOR, sought(cause)), True))
 
 
 def promoting(limit: int, clock: Clock | None) -> Look:
-    """Need the pools where something is due, has waited too long, or is parked."""
+    """Need the pools with jobs that are due or overdue, or with blocked submitters."""
 
     def look(tables: Tables) -> Needs:
         if clock is None:

@@ -1,7 +1,7 @@
-"""The pools of a PostgreSQL store, and who may use one at the same time.
+"""The pools of a PostgreSQL store, and which transactions can use one at the same time.
 
-A pool that has nothing to decide but the order of its queue is free: its jobs are added, claimed
-and ended by many at once. Every other one belongs to one transaction at a time.
+A pool that decides nothing but the order of its queue is free: many transactions add, claim and end
+its jobs at once. Any other pool is locked by one transaction at a time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ UPDATE poolhand_pools SET spec = ?, paused = ?, resized = ?, running = ?, waitin
     scheduled = ?, parked = ?, round = ?, lanes = ?, keys = ?
 WHERE no = ?
 """
-# The time and new numbers; whether somebody is overdue, or buried; who would claim, held so that
-# nobody is buried in between; then the pools that are held and those with work, how much as far as
-# that is asked, and in which version. One row at least. What is held with others is taken by the
-# same statement: where it had to wait, it has seen what was before, and the versions tell. It asks
-# for the first of those that close or are queued: whether any EXISTS may be found out by all.
+# Returns the time and new numbers; whether a job is overdue, or an owner expired; the owner that
+# claims, locked so that it is not expired in between; then the locked pools and those with work,
+# each with its number of queued jobs (up to the number asked for) and its version. At least one
+# row. Shared locks are taken by the same statement: if it had to wait for one, it has read the
+# state from before, and the versions show that. It selects the first job that closes or is queued:
+# the planner may answer EXISTS by reading all of them.
 LOAD = """
 WITH {held}me AS MATERIALIZED (
     SELECT no FROM poolhand_owners WHERE id = ?1 AND buried = 0 FOR SHARE
@@ -91,7 +92,7 @@ TALLIES = Insert("poolhand_tallies", {"pool": "bigint", **{end.value: "bigint" f
 
 
 class Unlocked(Exception):
-    """A pool is needed that is not held, or not alone: the transaction has to begin anew."""
+    """The transaction lacks a lock on a pool, or an exclusive one: it has to start again."""
 
     def __init__(self, pools: Mapping[int, bool]) -> None:
         super().__init__(pools)
@@ -99,10 +100,10 @@ class Unlocked(Exception):
 
 
 class PostgresPool(StoredPool):
-    """A pool that is held by this transaction, alone or with others (`shared`).
+    """A pool that this transaction has locked, exclusively (`alone`) or shared.
 
-    Of a free one nothing is counted, so that nobody has to wait to count; `heads` are as many of
-    its queue as could be claimed.
+    The jobs of a free pool are not counted, so that no transaction waits for the counters; `heads`
+    is the number of its queued jobs, up to as many as could be claimed.
     """
 
     SAVE = SAVE
@@ -120,7 +121,7 @@ class PostgresPool(StoredPool):
         return is_free(self.spec, self.resized)
 
     def own(self) -> None:
-        """Make sure that nobody else uses the pool."""
+        """Raise Unlocked unless this transaction has locked the pool exclusively."""
         if not self.alone:
             raise Unlocked({self.no: True})
 
@@ -164,7 +165,7 @@ class PostgresPool(StoredPool):
         return super().counted()
 
     def count_if(self, was_free: bool) -> None:
-        """Count what was not counted while the pool was free, if it is not so any more."""
+        """Count the jobs of a pool that was free and is not free any more."""
         if was_free and not self.free:
             self._count()
             self._saved = ()
@@ -181,7 +182,7 @@ class PostgresPool(StoredPool):
 
 
 class PostgresPools(Pools):
-    """The pools that one transaction holds: `held` says whether alone."""
+    """The pools that one transaction has locked; `held` says whether exclusively."""
 
     BY_NAME = f"{ALL} WHERE name = ?"
     BY_NO = f"{ALL} WHERE no = ?"
@@ -198,7 +199,7 @@ class PostgresPools(Pools):
         books.writers.append(self._write_tallies)
 
     def load(self, rows: Sequence[Any], owner: str) -> None:
-        """Look at the pools that are held, and at those with something of what is wanted."""
+        """Load the locked pools, and those that have jobs for the claim request."""
         missing = {}
         for overdue, buried, number, *columns, version, served, heads in rows:
             self.may_be_overdue, self.may_be_buried = overdue, buried
@@ -221,14 +222,14 @@ class PostgresPools(Pools):
             pool.queue.size = pool.heads = heads
 
     def met(self) -> dict[str, tuple[int, bool]]:
-        """Return the numbers of all pools looked up, by their names, and whether they are free."""
+        """Return the numbers of all loaded pools by name, and whether they are free."""
         return {
             name: (pool.no, is_free(pool.spec, pool.resized))
             for name, pool in self._by_name.items()
         }
 
     def with_work(self) -> dict[int, bool]:
-        """Return the pools where there is work, and whether they are needed alone for it."""
+        """Return the pools with work, and whether it needs an exclusive lock."""
         pools = (self._by_no[no] for no in self._served)
         return {pool.no: not is_free(pool.spec, pool.resized) for pool in pools if pool.has_work}
 
@@ -237,13 +238,13 @@ class PostgresPools(Pools):
         return {pool.no: pool for pool in pools if pool.has_work}
 
     def holds(self, no: int) -> bool:
-        """Tell whether a pool is held alone."""
+        """Return whether a pool is locked exclusively."""
         return self._held.get(no, False)
 
     def open(self, spec: PoolSpec) -> StoredPool:
         made = self._books.tables.execute(OPEN, (spec.name, encode_spec(spec))).fetchone()
         if made is not None:
-            # Nobody else can see it yet.
+            # No other transaction can see it yet.
             self._held[made[0]] = True
         self._missing.discard(spec.name)
         pool = self.named(spec.name)
@@ -298,7 +299,7 @@ class PostgresPools(Pools):
 
 
 def is_free(spec: PoolSpec, resized: int | None) -> bool:
-    """Tell whether all that has to be decided about the jobs of a pool is their order."""
+    """Return whether a pool decides nothing about its jobs but their order."""
     return (
         (spec.slots if resized is None else resized) is None
         and spec.max_per_key is None
@@ -308,11 +309,11 @@ def is_free(spec: PoolSpec, resized: int | None) -> bool:
 
 
 def has_room(spec: PoolSpec, resized: int | None, running: int) -> bool:
-    """Tell whether a job of a pool could start."""
+    """Return whether a pool has a free slot."""
     slots = spec.slots if resized is None else resized
     return slots is None or running < slots
 
 
 def is_plain(job: Job) -> bool:
-    """Tell whether a job has nothing to do with any other."""
+    """Return whether a job is independent of any other."""
     return job.session is None and job.idempotency_key is None

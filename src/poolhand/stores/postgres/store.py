@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one database that all processes of all machines may share."""
+"""The PostgreSQL store: one database that processes on all machines can share."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ from poolhand.stores.sql.tables import Tables
 
 T = TypeVar("T")
 
-MOST_EXPECTED = 16  # pools
-CANCELS_AT_ONCE = 500  # jobs: a transaction holds their pools alone
+MOST_EXPECTED = 16  # pools remembered as recently busy
+CANCELS_AT_ONCE = 500  # jobs; a transaction locks their pools exclusively
 
 
 class Exchange(Struct, frozen=True):
-    """What was claimed, and the tokens of what was settled with it."""
+    """What was claimed, and the tokens of the claims settled with it."""
 
     replaced: ReplacedJob
     tokens: frozenset[int]
 
 
 class PostgresStore:
-    """A whole store in a database; its rows are placed by the desk that places those in memory."""
+    """A store in a database; the desk that decides for pools in memory decides here, too."""
 
     def __init__(self, url: str, runtime: Runtime, clock: Clock | None = None) -> None:
         self._address = address_of(url)
@@ -120,7 +120,7 @@ class PostgresStore:
     async def check(self) -> None:
         await self._change(lambda tables, now, at: postgres_survey.try_to_write(tables))
 
-    # Told without being open
+    # Usable without opening the store
 
     @property
     def place(self) -> str:
@@ -134,12 +134,12 @@ class PostgresStore:
         async with self._wall_between():
             return await postgres_survey.survey_of(self._address, self._runtime)
 
-    # How it is done
+    # Transactions
 
     async def _steps(
         self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Needs] | None = None
     ) -> T:
-        """Take steps that are written together; tell of them when they are."""
+        """Run steps in one transaction; publish their topics after the commit."""
         async with self._wall_between():
             done = await self._certain(act, look)
         self._last_pool = done.last_pool or self._last_pool
@@ -150,7 +150,7 @@ class PostgresStore:
     async def _certain(
         self, act: Callable[[PostgresSteps], T], look: Callable[[Tables], Needs] | None
     ) -> CommittedWork[T]:
-        """Do it once: where the word about the commit was lost, find out before doing it again."""
+        """Run it once: if the result of a commit was lost, find out before repeating it."""
         while True:
             try:
                 return await self._turns.write(act, look, self._last_pool)
@@ -162,9 +162,9 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _found_out(self, xid: str) -> AsyncIterator[tuple[CommittedWork[Any], bool]]:
-        """Give a transaction and whether it was committed.
+        """Yield a transaction and whether it was committed.
 
-        Nobody else looks after it meanwhile; who is interrupted leaves it to others.
+        No other task checks it meanwhile; if interrupted, it is left to others.
         """
         done = self._turns.unsure.pop(xid)
         try:
@@ -174,10 +174,10 @@ class PostgresStore:
             raise
 
     async def _look_back(self) -> None:
-        """See to what was committed after its caller had been told that nobody knows.
+        """Resolve transactions whose commit was in doubt when their caller got the error.
 
-        Jobs that were claimed by it are nobody's, and go back; what was settled is remembered, as
-        it will be asked for again.
+        Jobs that they claimed have no worker, so they are given back. Settled tokens are
+        remembered, as the caller will settle them again.
         """
         while self._turns.unsure:
             async with self._found_out(next(iter(self._turns.unsure))) as (done, was_committed):
@@ -205,7 +205,7 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _wall_between(self) -> AsyncIterator[None]:
-        """Let nothing take too long, and no error out that is not one of ours."""
+        """Limit the time of a verb, and translate errors into poolhand's own."""
         try:
             async with asyncio.timeout(PATIENCE):
                 yield
@@ -220,7 +220,7 @@ class PostgresStore:
     async def declare(self, spec: PoolSpec) -> None:
         known = await self._read(lambda tables: postgres_needs.named(tables, [spec.name]))
         if spec.name in known and known[spec.name][1] == spec:
-            # Nearly always: nobody has to be kept from using it.
+            # Nearly always the case: no lock is needed.
             return
         await self._steps(
             lambda steps: sql_verbs.declare(steps, spec), postgres_needs.alone([spec.name])
@@ -266,7 +266,7 @@ class PostgresStore:
         return await self._change(lambda tables, now, at: self._insertion(tables, orders, now, at))
 
     async def _know(self, name: str) -> None:
-        """Let a pool come into being: the transaction of a user makes none."""
+        """Create a pool beforehand: a user's transaction creates none."""
         await self._steps(lambda steps: sql_verbs.know(steps, name), postgres_needs.alone([name]))
 
     def _insertion(
@@ -303,7 +303,7 @@ class PostgresStore:
     async def _replace_anew(
         self, changes: Sequence[Change], wanted: ClaimRequest | None
     ) -> ReplacedJob:
-        """Make changes of which some may have been made before."""
+        """Settle claims of which some may have been settled before."""
         known = self._made.intersection(change.token for change in changes)
         if not known:
             return await self._exchange(changes, wanted)
@@ -334,7 +334,7 @@ class PostgresStore:
         return (await self._steps(act, look)).replaced
 
     def _expect(self, pools: Mapping[int, bool]) -> None:
-        """Remember where there was work of late: there may be more."""
+        """Remember which pools had work recently: there may be more."""
         for no in pools:
             self._busy.pop(no, None)
         self._busy.update(pools)
@@ -372,7 +372,7 @@ class PostgresStore:
             lambda steps: StoredLeases(steps).bury(owner, renewal), postgres_needs.burying(owner)
         )
 
-    # What can be seen
+    # Reads
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._read(lambda tables: sql_find.get(tables, ids))
@@ -486,7 +486,7 @@ class PostgresStore:
     ) -> list[LogEntry]:
         async with self._wall_between():
             if stream == STREAM:
-                # Where nothing can be written, all that has its number can be read.
+                # If nothing can be written, the records already numbered can still be read.
                 with suppress(ReadOnly):
                     await self._change(
                         lambda tables, now, at: PostgresLog(tables, self._turns.locks).number(),

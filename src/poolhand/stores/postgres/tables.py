@@ -12,7 +12,7 @@ from poolhand.stores.postgres.bridge import wait
 from poolhand.stores.sql.tables import Delete, Insert, TableWrite, Values
 
 _FOR_US = re.compile(r"/\*pg (.*?)\*/", re.DOTALL)
-# Which transaction it was, and in which versions it has met the pools that it has to prove.
+# Returns the xid, and the present versions of the pools that must not have changed.
 WRITTEN = """
 SELECT pg_current_xact_id()::text,
     ARRAY(SELECT xmin::text FROM poolhand_pools WHERE no = ANY(?::text::bigint[]) ORDER BY no)
@@ -21,7 +21,7 @@ SESSION_USERS = "poolhand_session_users"
 NUMBERS = frozenset({"bigint", "smallint", "double precision"})
 _NAMED = (("None", "NULL"), ("True", "1"), ("False", "0"))
 _VALUE = re.compile(r"\?(\d*)")
-# SQLite is told by these words where to begin, and which index not to take.
+# Syntax that fixes the join order, or rules out an index, in SQLite only.
 _FOR_OTHERS = (("CROSS JOIN", "JOIN"), (" +j.", " j."))
 
 
@@ -29,11 +29,11 @@ Part = tuple[Insert | Delete, tuple[bool, ...]]  # and which columns are the sam
 
 
 class Outdated(Exception):
-    """Something was looked at before a lock was got, and changed until then: begin anew."""
+    """Data read before a lock was taken has changed since: start again."""
 
 
 class TableConnection(Protocol):
-    """What statements need of a connection of asyncpg."""
+    """The methods of an asyncpg connection that statements need."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
 
@@ -50,9 +50,9 @@ class TableConnection(Protocol):
 
 
 class Dialect:
-    """Turns the texts that all databases share into those of PostgreSQL, each once.
+    """Translates shared statements into PostgreSQL's, each once.
 
-    To copy, a statement is prepared under a name, which behind a pooler may be another's.
+    COPY prepares a named statement, which behind a pooler may belong to another client.
     """
 
     def __init__(self, schema: str, copies: bool = True) -> None:
@@ -63,20 +63,20 @@ class Dialect:
         self._writes: dict[tuple[Part, ...], str] = {}
 
     def text(self, shared: str) -> str:
-        """Return a statement with numbered values, its tables named with their schema."""
+        """Return a statement with numbered values and with schema-qualified tables."""
         text = self._texts.get(shared)
         if text is None:
             text = self._texts[shared] = self._translated(shared)
         return text
 
     def about(self, shared: str, many: Values) -> str:
-        """Return a statement about many values, which are all numbers or all texts."""
+        """Return a statement for many values, which are all numbers or all texts."""
         if not isinstance(many[0], int):
             return self.text(shared)
         return self.text(shared.replace("IN (?*)", "= ANY(?::text::bigint[])"))
 
     def writing(self, parts: tuple[Part, ...]) -> str:
-        """Return one statement that takes a value for each column, and tells its transaction."""
+        """Return one statement that takes a value for each column, and returns its xid."""
         text = self._writes.get(parts)
         if text is None:
             named = ", ".join(f"w{n} AS ({_writing(*part)})" for n, part in enumerate(parts))
@@ -99,7 +99,7 @@ class Dialect:
 
 
 def numbers(values: Values) -> str:
-    """Return an array of numbers as a text: asyncpg takes long over every element of another."""
+    """Return an array of numbers as text: asyncpg is slow at encoding other arrays."""
     text = str(list(values))[1:-1]
     for name, number in _NAMED:
         text = text.replace(name, number)
@@ -107,7 +107,7 @@ def numbers(values: Values) -> str:
 
 
 def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
-    """Return how rows of a kind are written: of a column that is the same in all, one value."""
+    """Return how to write rows of a kind; a column that is the same in all is one value."""
     if isinstance(what, Delete):
         return f"{what.where} = ANY(?::text::bigint[])"
     columns = list(enumerate(zip(what.types, alike, strict=True)))
@@ -123,7 +123,7 @@ def _writing(what: Insert | Delete, alike: tuple[bool, ...]) -> str:
 
 
 def _alike(what: Insert, columns: list[tuple[Any, ...]]) -> tuple[bool, ...]:
-    """Tell of which columns all values are the same; bytes never are, unless there are none."""
+    """Return which columns have the same value in all rows; bytes only if all are NULL."""
     if len(columns[0]) == 1:
         return (True,) * len(columns)
     return tuple(
@@ -133,7 +133,7 @@ def _alike(what: Insert, columns: list[tuple[Any, ...]]) -> tuple[bool, ...]:
 
 
 class Found:
-    """The rows that a statement found."""
+    """The rows that a statement returned."""
 
     __slots__ = ("_rows",)
 
@@ -151,9 +151,10 @@ class Found:
 
 
 class PostgresTables:
-    """The tables within one transaction; each statement waits.
+    """The tables within one transaction; each statement waits for its result.
 
-    `xid` is known once it has written. What it `proves` with every write are versions of pools.
+    `xid` is known after the first write. Every write checks that the pools in `proves` still have
+    those versions.
     """
 
     def __init__(self, connection: TableConnection, dialect: Dialect) -> None:
@@ -212,7 +213,7 @@ class PostgresTables:
                 self.xid, versions = wait(self._fetch(text, *values))[0]
             except asyncpg.UniqueViolationError as error:
                 if error.table_name == SESSION_USERS:
-                    # Somebody has begun the same session since it was looked up.
+                    # Another transaction has begun the same session since it was looked up.
                     raise Outdated from error
                 raise
             if versions != [self.proves[no] for no in sorted(self.proves)]:

@@ -11,11 +11,11 @@ from poolhand.errors import Conflict, StoreError, Unavailable
 A = TypeVar("A")
 B = TypeVar("B")
 
-MOST = 5_000  # things at once, or a little more: all of one caller go together
+MOST = 5_000  # items per batch, or a few more: those of one caller stay together
 
 
 class AddBatcher(Generic[A, B]):
-    """Passes the things of many callers on at once; each caller gets the answers to its own."""
+    """Passes on the items of many callers at once; each caller gets its own answers."""
 
     def __init__(
         self, act: Callable[[Sequence[A]], Awaitable[Sequence[B]]], most: int = MOST
@@ -26,7 +26,7 @@ class AddBatcher(Generic[A, B]):
         self._task: asyncio.Task[None] | None = None
 
     async def ask(self, things: Sequence[A]) -> list[B]:
-        """Have things passed on, those of others with them; who leaves before takes them along."""
+        """Pass on items in a batch; a caller that is cancelled before withdraws its items."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[list[B]] = loop.create_future()
         self._waiting[reply] = things
@@ -58,7 +58,7 @@ class AddBatcher(Generic[A, B]):
             answers = iter(await self._act([thing for things, _ in taken for thing in things]))
         except BaseException as error:
             if len(taken) > 1 and _is_of_one(error):
-                # The fault of one of them, for which the others must not pay.
+                # One caller's items caused the error: repeat each by itself, to spare the others.
                 for asked in taken:
                     await self._pass_on([asked])
                 return
@@ -75,14 +75,14 @@ class AddBatcher(Generic[A, B]):
 
 
 def _is_of_one(error: BaseException) -> bool:
-    """Tell whether an error is about something that was asked, not about the store."""
+    """Return whether an error is about a caller's items, not about the store."""
     if isinstance(error, StoreError):
         return isinstance(error, Conflict)
     return isinstance(error, Exception)
 
 
 def _as_told(error: BaseException) -> BaseException:
-    """Return an error for those who asked: a cancellation was not theirs."""
+    """Translate an error for the callers: a cancellation of the batch becomes Unavailable."""
     if isinstance(error, Exception):
         return error
     return Unavailable("the store was closed before it could answer")

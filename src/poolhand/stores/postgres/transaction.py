@@ -1,4 +1,4 @@
-"""One transaction of a PostgreSQL store: what it holds, what it does, and whether it was done."""
+"""Transactions of a PostgreSQL store: their locks, their retries, commits in doubt."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from poolhand.stores.sql.unit_of_work import JOBS, TOKENS, TURNS, UnitOfWork
 
 T = TypeVar("T")
 
-PATIENCE = 9.0  # within which a verb is done, or refused
-ANEW = 20  # times that a transaction is begun, as others are in its way or it needs more
-CUTS = 3  # times that it is begun as the connection broke
-AT_LEAST, AT_MOST = 4, 256  # numbers drawn at once where nobody said how many
+PATIENCE = 9.0  # seconds within which a verb succeeds or raises
+ANEW = 20  # attempts at a transaction, if others conflict or it needs more locks
+CUTS = 3  # retries after the connection broke
+AT_LEAST, AT_MOST = 4, 256  # numbers drawn at once if no count was given
 MORE = tuple(
     f"SELECT nextval('poolhand_{kind}_numbers') FROM generate_series(1, ?::int)"  # noqa: S608
     for kind in ("job", "job", "token")
@@ -41,9 +41,9 @@ Clock = Callable[[], tuple[float, datetime]]
 
 
 class Needs(Struct, frozen=True):
-    """What a transaction is known to need: pools, whether alone, and numbers for so many jobs.
+    """What a transaction is expected to need: pools (True: exclusively), numbers for its jobs.
 
-    Where `loads`, the pools are looked up, with those that have something of what is `wanted`.
+    With `loads`, the pools are loaded, and those that have jobs for the claim request `wanted`.
     """
 
     pools: Mapping[int, bool] = {}
@@ -56,15 +56,15 @@ NOTHING = Needs()
 
 
 class Sequences:
-    """Numbers drawn by one transaction; those it does not use are nobody's.
+    """Numbers drawn by one transaction; those it does not use are lost.
 
-    `last_pool` is kept by the process: what takes turns are the pools as one worker sees them.
+    `last_pool` is kept by the process: pools take turns as one worker sees them.
     """
 
     def __init__(self, tables: Tables, held: HeldLocks, last_pool: int) -> None:
         self.last_pool = last_pool
         self._tables = tables
-        # The lowest last, where they are taken from.
+        # The lowest number last, because numbers are taken from the end.
         drawn = held.numbers[::-1]
         self._drawn = {JOBS: drawn, TURNS: drawn.copy(), TOKENS: []}
         self._at_once = AT_LEAST
@@ -76,7 +76,7 @@ class Sequences:
         drawn = self._drawn[kind]
         if len(drawn) < count:
             self._draw(kind, max(count - len(drawn), self._at_once))
-            # A transaction that needed more than it said may need many more.
+            # A transaction that needed more than expected may need many more.
             self._at_once = min(2 * self._at_once, AT_MOST)
         taken = drawn[-count:][::-1] if count else []
         del drawn[len(drawn) - len(taken) :]
@@ -94,7 +94,7 @@ class Sequences:
 
 
 class CommittedWork(Struct, Generic[T], frozen=True):
-    """What a transaction gave, what it has to tell, and how to ask later whether it was done."""
+    """The result of a transaction, its topics, and how to check later that it was committed."""
 
     value: T
     topics: Collection[str]
@@ -104,7 +104,7 @@ class CommittedWork(Struct, Generic[T], frozen=True):
 
 
 class PostgresSteps(Steps):
-    """The steps of one transaction; what waited too long may be of any pool."""
+    """The steps of one transaction; overdue jobs may be in any pool."""
 
     pools: PostgresPools
 
@@ -129,9 +129,9 @@ class PostgresSteps(Steps):
 
 
 class Unsure(Exception):
-    """The connection broke while a transaction was being committed; `xid` tells what became of it.
+    """The connection broke during a commit; `xid` serves to find out whether it happened.
 
-    Without one it wrote nothing that could be done twice.
+    Without an `xid` the transaction wrote nothing that could be done twice.
     """
 
     def __init__(self, xid: str | None) -> None:
@@ -140,9 +140,9 @@ class Unsure(Exception):
 
 
 class Transactions:
-    """Carries transactions out, again when others were in the way.
+    """Runs transactions, and repeats them after conflicts.
 
-    `unsure` are those, by their number, of which nobody knows whether they were committed.
+    `unsure` holds, by xid, the transactions whose commit is in doubt.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Transactions:
         look: Callable[[Tables], Needs] | None = None,
         last_pool: int = 0,
     ) -> CommittedWork[T]:
-        """Do something in one transaction; `look` says before what it will need."""
+        """Run steps in one transaction; `look` estimates before what it will need."""
         pools: dict[int, bool] = {}
 
         async def once() -> CommittedWork[T]:
@@ -174,7 +174,7 @@ class Transactions:
         return await self._anew(once)
 
     async def read(self, act: Callable[[Tables], T]) -> T:
-        """Ask something that changes nothing."""
+        """Run queries that change nothing."""
 
         async def once() -> T:
             async with self._link.lend() as connection:
@@ -184,9 +184,9 @@ class Transactions:
         return await self._anew(once)
 
     async def _anew(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Begin until nobody is in the way; over as well where a connection broke before the end.
+        """Repeat until there is no conflict; also if a connection broke before the commit.
 
-        Nothing was done then. Where no new one can be made, that is told at once.
+        Nothing was committed then. If no new connection can be made, that is raised at once.
         """
         cuts = 0
         for _ in range(ANEW):
@@ -205,9 +205,9 @@ class Transactions:
     async def change(
         self, act: Callable[[Tables, float, datetime], T], repeatable: bool = False
     ) -> T:
-        """Do something in one transaction that has to do with no job.
+        """Run a change that involves no job in one transaction.
 
-        What is `repeatable` may be done twice; of all else it is told when nobody knows.
+        A `repeatable` change may be made twice; for any other a commit in doubt is raised.
         """
 
         def do(tables: Tables) -> T:
@@ -231,7 +231,7 @@ class Transactions:
         return await self._anew(once)
 
     async def amend(self, stepped: ClockStepped) -> None:
-        """Write down that the clock of the server was set, unless somebody has."""
+        """Record that the server's clock was set, unless another process has."""
         async with self._link.lend() as connection:
             tables = PostgresTables(connection, self.dialect)
             await connection.execute(self._link.begin)
@@ -243,10 +243,10 @@ class Transactions:
             await connection.execute("COMMIT")
 
     async def became(self, done: CommittedWork[Any]) -> bool:
-        """Tell whether a transaction was committed, as soon as it is decided.
+        """Return whether a transaction was committed, as soon as that is decided.
 
-        A server that crashed may give the same number to another one. So a number that was
-        committed says nothing where there is a mark: that has to be there as well.
+        A server that crashed may give the same xid to another transaction. So if there is a mark, a
+        committed xid alone proves nothing: the mark must be there as well.
         """
         mark = done.mark
         while True:
@@ -306,7 +306,7 @@ class Transactions:
         pools: Mapping[int, bool],
         last_pool: int = 0,
     ) -> CommittedWork[T]:
-        """Take steps in a transaction that has been begun; below `run`."""
+        """Run steps in a transaction that has begun; only inside `run`."""
         need = NOTHING if look is None else look(tables)
         mine = {**need.pools, **pools}
         asked = self._server_clock.tick()
@@ -326,7 +326,7 @@ class Transactions:
     def _held(
         self, tables: PostgresTables, pools: Mapping[int, bool], need: Needs
     ) -> tuple[HeldLocks, list[Any]]:
-        """Take pools, and look them up if that is wanted."""
+        """Lock pools, and load them if that is needed."""
         if not need.loads:
             return self.locks.hold(tables, pools, need.numbers), []
         wanted = need.wanted
@@ -345,7 +345,7 @@ class Transactions:
         return HeldLocks(*rows[0][:3]), [row[3:] for row in rows]
 
     def _clocks(self, held: HeldLocks, asked: float) -> tuple[float, datetime]:
-        """Return the time of the store and that of the calendar."""
+        """Return the time of the store and the wall-clock time."""
         if self.clock is not None:
             return self.clock()
         return self._server_clock.now(held.wall, held.skew, asked), moment(held.wall)
@@ -356,12 +356,12 @@ class Transactions:
 
 
 def _status(tables: Tables, xid: str | None) -> str | None:
-    """Return what became of a transaction, None where it is too long ago to be known."""
+    """Return the status of a transaction, None if it is too old to be known."""
     try:
         found: str | None = tables.execute(BECAME, (xid,)).fetchone()[0]
     except Exception as error:
         if not faults.is_future(error):
             raise
-        # Given, and forgotten in a crash.
+        # Assigned, and forgotten in a crash.
         return "aborted"
     return found

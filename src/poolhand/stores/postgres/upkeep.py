@@ -1,4 +1,4 @@
-"""What is tidied up in a PostgreSQL store beside what all SQL stores forget."""
+"""Upkeep of a PostgreSQL store, in addition to that of all SQL stores."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ WHERE poolhand_jobs.seq = given.seq
 
 
 def with_remains(tables: Tables) -> list[int]:
-    """Return the pools where keys or lanes may have outlived their time."""
+    """Return the pools that may have expired keys or lanes."""
     return [no for (no,) in tables.execute(WITH_REMAINS)]
 
 
 def fold_tallies(tables: Tables, now: float, at: datetime) -> None:
-    """Add up what was counted."""
+    """Merge the tallies of each pool into one row."""
     tables.execute(FOLD)
 
 
 def date_jobs(tables: Tables, now: float, at: datetime) -> None:
-    """Write when and for whom jobs were submitted into rows of older code, a few at a time."""
+    """Fill in submission time and user in rows of older versions, a few at a time."""
     undated = tables.execute(UNDATED, (DATED_AT_ONCE,)).fetchall()
     if undated:
         times, users = zip(*(submit_of(ordered) for _, ordered in undated), strict=True)

@@ -1,4 +1,4 @@
-"""A transaction of the user's own in the database of a PostgreSQL store, with jobs in it."""
+"""A user's own transaction in the database of a PostgreSQL store, with jobs in it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from poolhand.stores.sql.steps import Steps
 
 T = TypeVar("T")
 
-LONGEST = 5.0  # nobody else can use the pools of its jobs meanwhile
+LONGEST = 5.0  # seconds; no other transaction can use the pools of its jobs meanwhile
 
 
 class PostgresTransaction:
     """Statements and batches on one connection; each step is all or nothing.
 
-    One that takes too long is rolled back, and says so at the next step.
+    If it takes too long, it is rolled back, and its next step raises.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class PostgresTransaction:
         self._timer = asyncio.get_running_loop().call_later(LONGEST, self._run_late)
 
     async def execute(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run one statement, its values named $1, $2 …, and return its rows."""
+        """Run one statement, with values $1, $2 …, and return its rows."""
         async with self._step(lambda error: _users_fault(error, sql)) as connection:
             return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
     async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
-        """Take a batch in, if the transaction commits; its verdict holds then."""
+        """Add a batch; its verdict takes effect when the transaction commits."""
         for _ in range(ANEW):
             try:
                 done = await self._add(batch)
@@ -88,7 +88,7 @@ class PostgresTransaction:
             return await run(lambda: self._turns.do(tables, act, look, self._pools))
 
     async def commit(self) -> None:
-        """Make everything true at once, or, where that fails, nothing."""
+        """Commit everything, or, if that fails, nothing."""
         connection = self._usable()
         try:
             await self._bounded(connection.execute("COMMIT"))
@@ -100,14 +100,14 @@ class PostgresTransaction:
             self._signals.publish(topic)
 
     async def roll_back(self) -> None:
-        """Take everything back; again does nothing."""
+        """Roll everything back; a second call does nothing."""
         await self._end()
 
     @asynccontextmanager
     async def _step(
         self, meaning: Callable[[Exception], Exception]
     ) -> AsyncIterator[RawConnection]:
-        """Give the connection for one step, which leaves no trace where it fails."""
+        """Yield the connection for one step; if the step fails, it is rolled back."""
         connection = self._usable()
         try:
             await self._bounded(connection.execute("SAVEPOINT poolhand_step"))
@@ -148,13 +148,13 @@ class PostgresTransaction:
         return faults.at_the_wall(error, self._link.address.shown)
 
     def _run_late(self) -> None:
-        """End what takes too long, whatever it is doing."""
+        """Break off a transaction that takes too long, whatever it is doing."""
         if self._connection is not None:
             self._late = True
             sever(self._connection)
 
     async def _end(self) -> None:
-        """Let go of everything; what was not committed is gone."""
+        """Release everything; uncommitted changes are rolled back."""
         if self._timer is not None:
             self._timer.cancel()
         connection, self._connection = self._connection, None
@@ -170,7 +170,7 @@ class PostgresTransaction:
 
 
 def _users_fault(error: Exception, sql: object) -> Exception:
-    """Return what an error says about a statement of the user's."""
+    """Translate an error about a user's statement."""
     if faults.is_cut(error):
         return Unavailable(f"{error}: {sql}")
     told = f"{error}: {sql}".encode(errors="backslashreplace").decode()

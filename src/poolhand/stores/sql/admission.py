@@ -1,4 +1,4 @@
-"""How batches come into a SQL store: all of one, or nothing."""
+"""Admission of batches to a SQL store: all jobs of a batch, or none."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from poolhand.stores.sql.turns import ended_for
 from poolhand.stores.sql.unit_of_work import JOBS, NEW_JOB, NEW_QUEUED, TURNS, json
 from poolhand.stores.sql.users import SessionUsers
 
-MANY = 250  # jobs that are worth a statement of their own, while they are made
+MANY = 250  # jobs from which rows are streamed in a statement of their own while they are generated
 NOT_USER = "user"  # why a turn is refused whose session belongs to another user
 REVIVE = "UPDATE poolhand_ends SET dead = 0 WHERE seq = ?"
 
 
 class _Refused(Exception):
-    """An order was refused, and its batch with it."""
+    """A job request was refused, and its batch with it."""
 
     def __init__(self, pool: str, reason: str, waiting: int | None = None) -> None:
         self.pool = pool
@@ -48,9 +48,9 @@ class _Refused(Exception):
 
 
 class _Alike(NamedTuple):
-    """What jobs share that were ordered under the same terms, as it is written.
+    """The encoded parts that jobs with the same terms share.
 
-    `head` and `tail` stand around the id of a job in the record that it was submitted.
+    `head` and `tail` surround the id of a job in its audit record of the submit.
     """
 
     terms: tuple[Any, ...]
@@ -65,7 +65,7 @@ def _alike(job: Job, terms: tuple[Any, ...]) -> _Alike:
 
 
 class StoredAdmission:
-    """Brings orders to the desks of their pools and carries out the verdicts."""
+    """Passes job requests to the desks of their pools and carries out the verdicts."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -75,13 +75,13 @@ class StoredAdmission:
         self._alike = _Alike((), b"", b"", b"")
 
     def expect(self, jobs: Iterable[Job]) -> None:
-        """Look up at once what is to be known about jobs that are about to come."""
+        """Load what the admission of these jobs will need."""
         self._users.load(jobs)
 
     def take(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
-        """Take a batch in; where a submitter has to wait, it does so under the lease of its owner.
+        """Admit a batch; a blocked submitter waits under the lease of the batch's owner.
 
-        One order alone is refused before anything is written for it.
+        A single request needs no savepoint: it is refused before anything is written for it.
         """
         orders = batch.orders
         free = self._taken_unasked(orders)
@@ -111,7 +111,7 @@ class StoredAdmission:
                 execute("RELEASE batch")
 
     def _stranger(self, orders: Sequence[JobRequest]) -> Refusal | None:
-        """Return the refusal of a batch that has a turn of a session of another user."""
+        """Return the refusal of a batch with a turn of another user's session."""
         jobs = [order.job for order in orders if order.job.session is not None]
         if not jobs:
             return None
@@ -120,7 +120,7 @@ class StoredAdmission:
         return None if job is None else self._refusal(_Refused(job.pool, NOT_USER))
 
     def _parker(self, batch: JobBatch) -> int | None:
-        """Return the number of the owner of a batch, if it may come to wait under its lease."""
+        """Return the number of the batch's owner if one of its pools may block submitters."""
         for order in batch.orders:
             pool = self._steps.pools.named(order.job.pool)
             policy = None if pool is None else pool.spec.backpressure
@@ -129,9 +129,10 @@ class StoredAdmission:
         return None
 
     def arrive(self, row: JobRow) -> None:
-        """Let a job come in that a transaction of the user's has written.
+        """Admit a job that a user's transaction has written.
 
-        Its submitter was told yes: it gets a place though there be none, if nobody else may go.
+        The submitter's transaction has committed, so admit it even if the pool is full, unless the
+        policy can evict.
         """
         steps, now = self._steps, self._books.now
         pool = steps.pools.no(row.pool)
@@ -158,7 +159,7 @@ class StoredAdmission:
                 self._carry_out(verdict, row, pool, None)
 
     def _turn_away(self, row: JobRow, reason: str, policy: str) -> None:
-        """End a job that a transaction of the user's has written, and that cannot come in."""
+        """Reject a job that a user's transaction has written and that cannot be admitted."""
         self._books.note(audit.submitted(row.job))
         job = lifecycle.reject(row.job, reason, policy, self._books.at)
         self._steps.end(row, job, audit.ended(job))
@@ -193,10 +194,10 @@ class StoredAdmission:
         if isinstance(turn, Added):
             return turn
         row = self._row(order, pool)
-        # Known before it is decided about: what its coming sets off may come back to it.
+        # Registered before the decision: the steps that admission triggers may look it up.
         self._books.rows[row.seq] = row
         verdict = pool.admit(row, self._books.now, order.rerun_failed)
-        # Who revives a job has to come in now: should it give up, nobody would be left.
+        # A request that revives a dead job must not block: if it is withdrawn, no job is left.
         added = self._carry_out(verdict, row, pool, owner if order.revives is None else None)
         if order.revives is not None and added.entry in (Admission.TAKEN, Admission.JOINED):
             self._revive(order.revives, order.job.submitted_by, added.job.id)
@@ -209,7 +210,7 @@ class StoredAdmission:
         return added
 
     def _turn_of(self, order: JobRequest, pool: StoredPool) -> JobRow | Added | None:
-        """Return the turn that ends for a newcomer, or what becomes of it in a busy session."""
+        """Return the turn to end for a new job, the result if the job joins a turn, or None."""
         job, now = order.job, self._books.now
         if order.on_busy is OnBusy.ENQUEUE or pool.joined(job, order.rerun_failed, now) is not None:
             return None
@@ -226,7 +227,7 @@ class StoredAdmission:
                 return meeting.turn
 
     def _taken_unasked(self, orders: Sequence[JobRequest]) -> StoredPool | None:
-        """Return the pool that takes all of these, if there is nothing to decide about any."""
+        """Return the pool that accepts all requests without a decision, or None."""
         name = orders[0].job.pool if orders else ""
         pool = self._steps.pools.named(name)
         if pool is None or not pool.takes_all:
@@ -247,7 +248,7 @@ class StoredAdmission:
         return pool
 
     def _queue(self, orders: Sequence[JobRequest], pool: StoredPool) -> tuple[Added, ...]:
-        """Queue jobs about which there is nothing to decide."""
+        """Queue jobs that need no decision."""
         books, count, added = self._books, len(orders), list[Added]()
         seqs, turns = books.numbers.take(JOBS, count), books.numbers.take(TURNS, count)
         jobs = self._job_rows(zip(seqs, orders, strict=True), pool, added)
@@ -266,7 +267,7 @@ class StoredAdmission:
     def _job_rows(
         self, orders: Iterable[tuple[int, JobRequest]], pool: StoredPool, added: list[Added]
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of jobs; note what is to be said of each."""
+        """Yield the rows of jobs; append their audit records and results."""
         books, no, pool_id = self._books, pool.no, pool.spec.id
         at, lines, queued, taken = books.at, books.lines, Status.QUEUED, Admission.TAKEN
         stamp = books.stamp
@@ -286,7 +287,7 @@ class StoredAdmission:
     def _queue_rows(
         self, added: Iterable[tuple[int, int, Added]], pool: StoredPool
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the places of jobs in the queue."""
+        """Yield the queue rows of jobs."""
         no, now, by_level = pool.no, self._books.now, pool.by_level
         for seq, turn, one in added:
             rank = (-one.job.priority, turn) if by_level else pool.position(one.job, seq, turn)
@@ -322,7 +323,7 @@ class StoredAdmission:
                 raise _Refused(pool.spec.name, "full", pool.waiting)
 
     def _reject(self, row: JobRow, pool: StoredPool, replacement: str | None) -> None:
-        """Record that the policy of its pool turned a job away."""
+        """Record that the policy of its pool rejected a job."""
         policy = pool.spec.backpressure
         job = lifecycle.reject(row.job, drop_reason(policy), drop_name(policy), self._books.at)
         record = audit.dropped(job, replacement, pool.waiting, capacity(policy))
@@ -337,7 +338,7 @@ class StoredAdmission:
         self._revived.add(order.revives)
 
     def _revive(self, id: str, by: str, heir: str) -> None:
-        """Note that another job has the place of a dead one."""
+        """Record that another job replaces a dead one."""
         books = self._books
         dead = books.row_named(id)
         assert dead is not None

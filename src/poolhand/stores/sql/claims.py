@@ -1,4 +1,4 @@
-"""Who runs what in a SQL store: owners, their claims, and what becomes of those."""
+"""Owners and claims in a SQL store: claim and settle jobs, renew and expire owners."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FROM poolhand_claims c JOIN poolhand_jobs j ON j.seq = c.seq
 WHERE c.owner = ? AND c.stuck = 0 ORDER BY c.token /*pg FOR UPDATE OF c */
 """
 BRIEFS = "SELECT seq, brief FROM poolhand_jobs WHERE seq IN (?*)"
-LOOKS = 10  # for jobs whose key has a permit left, in one claim
+LOOKS = 10  # attempts per claim to find jobs whose key has a permit left
 RETOKEN = "UPDATE poolhand_claims SET token = ? WHERE token = ?"
 
 _encode_owner = msgspec.msgpack.Encoder().encode
@@ -77,7 +77,7 @@ _decode_owner = msgspec.msgpack.Decoder(Owner).decode
 
 
 class StoredLeases:
-    """Hands out jobs under tokens and takes them back."""
+    """Claims jobs under tokens, settles and releases them."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -94,7 +94,7 @@ class StoredLeases:
         overdue = self._steps.overdue()
         known = self._steps.pools
         if any(wanted.pools is None or known.no(no).spec.name in wanted.pools for no in overdue):
-            # There will be something to claim when somebody has ended the others.
+            # Once another write has expired the rest, there is something to claim.
             self._books.topics.add("ready")
         busy = known.busy(wanted)
         owner = self._steps.owner(wanted.owner) if busy else None
@@ -111,10 +111,10 @@ class StoredLeases:
             self._books.numbers.last_pool = starter.last
         return claims
 
-    # What becomes of claims
+    # Settling
 
     def change_all(self, changes: Sequence[Change]) -> tuple[bool, ...]:
-        """Write what became of claimed jobs, each if its token is good."""
+        """Settle claimed jobs, each only if its token is valid."""
         for row in self._tables.among(CLAIMED, [change.token for change in changes]):
             self._good[row[0]] = row
         self._steps.freed.update(claim[2] for claim in self._good.values())
@@ -124,7 +124,7 @@ class StoredLeases:
         return made
 
     def _foresee(self, changes: Sequence[Change]) -> None:
-        """Look up at once what will be asked about jobs that have to do with others."""
+        """Load in one go what jobs with sessions, or without an end, will need."""
         turns: dict[int, list[Job]] = {}
         rows = []
         for change in changes:
@@ -179,7 +179,7 @@ class StoredLeases:
             steps.end(row, job, audit.ended(job))
         else:
             self._give_back(pool, row, change)
-        # The permit of its key is counted by the row of the claim, which therefore goes last.
+        # The row of the claim counts as the permit of its key, so it is deleted last.
         if change.stuck:
             steps.welcome(pool)
             self._execute(STICK, (token,))
@@ -188,7 +188,7 @@ class StoredLeases:
             self._books.ended_claims.append(token)
 
     def _give_back(self, pool: StoredPool, row: JobRow, change: Change) -> None:
-        """Let a job wait for its next attempt."""
+        """Put a job back to wait for its next attempt."""
         books, job = self._books, change.job
         books.note(audit.retried(job, books.at))
         row.since = books.now
@@ -201,7 +201,7 @@ class StoredLeases:
         pool.give_back(row, books.now + wait, books.now)
 
     def release(self, tokens: Sequence[int]) -> None:
-        """Take back the slots of jobs that were stuck."""
+        """Free the slots of stuck jobs."""
         for token in dict.fromkeys(tokens):
             claim = self._execute(STUCK, (token,)).fetchone()
             if claim is not None:
@@ -223,9 +223,9 @@ class StoredLeases:
         return Extended(True, lost, tuple([token for token in tokens if wished.get(token)]))
 
     def bury(self, owner: str, renewal: int) -> list[Claim]:
-        """End the leases of an owner; what it ran goes on under new tokens.
+        """Expire an owner; return its claims under new tokens.
 
-        New, so that nothing the dead may still send can be taken for good.
+        The tokens are new, so that no late write of the dead owner is accepted.
         """
         books = self._books
         buried = self._execute(BURY, (sought(owner), renewal)).fetchone()
@@ -247,7 +247,7 @@ class StoredLeases:
 
 
 class _Starter:
-    """Starts jobs for one owner, pool by pool in turn; `last` is the pool that gave the last."""
+    """Starts jobs for one owner, from each pool in turn; `last` is the last pool used."""
 
     def __init__(self, steps: Steps, owner: int) -> None:
         self.last = 0
@@ -256,7 +256,7 @@ class _Starter:
         self._owner = owner
 
     def take_aside(self, pools: Sequence[StoredPool], wanted: ClaimRequest) -> list[Claim]:
-        """Take jobs that were set aside under causes that are wanted."""
+        """Claim jobs that were set aside under the causes in the request."""
         claims: list[Claim] = []
         for pool in pools:
             left = wanted.slots[len(claims) :]
@@ -267,7 +267,7 @@ class _Starter:
     def _of_causes(
         self, pool: StoredPool, wanted: ClaimRequest, slots: Sequence[int]
     ) -> list[Claim]:
-        """Take the oldest; those whose key has no permit left hold up nobody else."""
+        """Claim the oldest jobs; a job whose key has no permit left does not block others."""
         claims, full = list[Claim](), set[str]()
         found = claimable(wanted.causes, pool.causes(), wanted.refused)
         for _ in range(LOOKS):
@@ -280,7 +280,7 @@ class _Starter:
     def _oldest(
         self, pool: StoredPool, found: frozenset[str], slots: Sequence[int], full: set[str]
     ) -> list[Claim]:
-        """Start the oldest jobs of causes; `full` are keys to pass over, and gains those met."""
+        """Start the oldest jobs of causes; skip the keys in `full`, and add keys without permit."""
         books, claims, free = self._books, list[Claim](), iter(slots)
         lots = [pool.waiting_for(cause, len(slots), full) for cause in sorted(found)]
         seqs = sorted(seq for lot in lots for seq in lot)[: len(slots)]
@@ -294,7 +294,7 @@ class _Starter:
         return claims
 
     def take(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
-        """Take many at once from pools where nothing changes by taking one."""
+        """Claim many jobs at once from pools where taking one affects no other."""
         turns = _turns(pools, len(slots))
         given: dict[StoredPool, Iterator[Pick]] = {}
         for pool, limit in Counter(turns).items():
@@ -308,7 +308,7 @@ class _Starter:
         for slot, pool in zip(slots, turns, strict=False):
             pick = next(given[pool], None)
             if pick is None:
-                # Somebody else was quicker, where nobody has to wait for others.
+                # A concurrent transaction was first: PostgreSQL skips rows that others have locked.
                 continue
             seq, since, gate, id, ordered, course, brief, *token = pick
             job = lifecycle.start(decode_job(id, ordered, course), self._books.at, now - since)
@@ -318,14 +318,14 @@ class _Starter:
         return claims
 
     def take_one(self, pools: Sequence[StoredPool], slots: Sequence[int]) -> list[Claim]:
-        """Take one after the other: each may open a gate, or let somebody in."""
+        """Claim one after the other: each may open a gate or admit a blocked submitter."""
         claims = []
         for slot, (pool, row) in zip(slots, deal(pools, self._next), strict=False):
             claims.append(self._start(pool, row, slot))
         return claims
 
     def _start(self, pool: StoredPool, row: JobRow, slot: int) -> Claim:
-        """Start one job that has left its place; those that it made room for get in."""
+        """Start a job that has left its place; admit the blocked submitters it made room for."""
         books = self._books
         self.last = pool.no
         job = lifecycle.start(row.job, books.at, books.now - row.since)
@@ -341,7 +341,7 @@ class _Starter:
     def _claim(
         self, job: Job, brief: bytes, slot: int, kept: tuple[int, int, int, str | None, Any]
     ) -> Claim:
-        """Write down that a job was started: its token, number, pool, gate and course."""
+        """Record that a job was started: its token, seq, pool, gate and course."""
         books = self._books
         books.lines.append((audit.DEQUEUE, json(audit.dequeued(job, slot))))
         token, seq, pool, gate, course = kept
@@ -351,7 +351,7 @@ class _Starter:
 
 
 def _turns(pools: Sequence[StoredPool], limit: int) -> list[StoredPool]:
-    """Return who gives the first job, who the next, up to so many."""
+    """Return the pools to take the next jobs from, in turn, at most `limit`."""
     if len(pools) == 1:
         return [pools[0]] * min(limit, _claimable(pools[0]))
     left = {pool: _claimable(pool) for pool in pools}
@@ -369,7 +369,7 @@ def _claimable(pool: StoredPool) -> int:
 
 
 def all_leases(tables: Tables) -> list[Lease]:
-    """Return all owners."""
+    """Return the leases of all owners."""
     return [
         Lease(_decode_owner(owner), renewal, holds, bool(buried))
         for owner, renewal, buried, holds in tables.execute(LEASES)

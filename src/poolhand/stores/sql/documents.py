@@ -1,4 +1,4 @@
-"""The documents of a SQL store."""
+"""The documents of a SQL store: versioned values by key, with an optional TTL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.stores.sql.tables import Insert, Tables
 GET = "SELECT value, version FROM poolhand_documents WHERE key = ? AND (until IS NULL OR until > ?)"
 UNTIL = "SELECT until FROM poolhand_documents WHERE key = ? AND until > ?"
 VERSIONS = "SELECT version, until IS NULL OR until > ? FROM poolhand_documents WHERE key = ?"
-# New documents begin behind the highest version of those that are gone: none of a key comes twice.
+# New documents start above the highest version of deleted ones: no version of a key comes twice.
 GONE = "SELECT documents FROM poolhand_counters"
 GO = "UPDATE poolhand_counters SET documents = ? WHERE documents < ?"
 PUT = Insert(
@@ -39,12 +39,12 @@ SWEEP = "DELETE FROM poolhand_documents WHERE until <= ? RETURNING key"
 def get(tables: Tables, key: str, now: float) -> tuple[bytes, int] | None:
     """Return a document and its version."""
     row = tables.execute(GET, (sought(key), now)).fetchone()
-    # A plain one: it may be sent to a process that knows nothing of databases.
+    # A plain tuple: it may be sent to a process without the database driver.
     return None if row is None else (row[0], row[1])
 
 
 def expires_in(tables: Tables, key: str, now: float) -> float | None:
-    """Return for how many more seconds a document is kept; None: it is not, or has no end."""
+    """Return the seconds until a document expires; None if there is none or it never expires."""
     row = tables.execute(UNTIL, (sought(key), now)).fetchone()
     return None if row is None else row[0] - now
 
@@ -69,13 +69,13 @@ def put(tables: Tables, puts: Sequence[Put], now: float) -> tuple[int, ...] | No
 
 
 def is_erased(tables: Tables, put: Put, now: float) -> bool:
-    """Tell whether what a document is to go on from was erased."""
+    """Return whether the version that a document builds on was erased."""
     found = get(tables, erasure_of(put.key), now) if put.seen else None
     return found is not None and put.seen <= int(found[0])
 
 
 def erase(tables: Tables, keys: Sequence[str], now: float) -> None:
-    """Forget documents; of sessions it is kept up to which version they are gone."""
+    """Delete documents; for sessions, record up to which version they were erased."""
     for key in keys:
         _, last = _versions(tables, key, now)
         forget(tables, [key])
@@ -85,14 +85,14 @@ def erase(tables: Tables, keys: Sequence[str], now: float) -> None:
 
 
 def forget(tables: Tables, keys: Sequence[str]) -> None:
-    """Let go of documents, if they are there."""
+    """Delete documents, if they exist."""
     versions = [version for (version,) in tables.among(FORGET, [sought(key) for key in keys])]
     if versions:
         tables.execute(GO, (max(versions), max(versions)))
 
 
 def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
-    """Delete a document; tell whether it was there, of that version."""
+    """Delete a document; return whether it existed with that version."""
     version, _ = _versions(tables, key, now)
     if not version or expect not in (None, version):
         return False
@@ -102,14 +102,14 @@ def delete(tables: Tables, key: str, expect: int | None, now: float) -> bool:
 
 
 def scan(tables: Tables, prefix: str, after: str, limit: int, now: float) -> list[str]:
-    """Return keys that begin so, sorted."""
+    """Return the keys with a prefix, sorted."""
     asked = (sought(prefix), sought(after), now, limit)
     found = [key for (key,) in tables.execute(SCAN, asked)]
     return list(takewhile(lambda key: key.startswith(prefix), found))
 
 
 def sweep(tables: Tables, now: float) -> None:
-    """Let go of what has outlived its time, and of the streams that go with it."""
+    """Delete expired documents and the streams that belong to them."""
     (version,) = tables.execute(OLD, (now,)).fetchone()
     if version is not None:
         tables.execute(GO, (version, version))
@@ -119,7 +119,7 @@ def sweep(tables: Tables, now: float) -> None:
 
 
 def _versions(tables: Tables, key: str, now: float) -> tuple[int, int]:
-    """Return the version of a document, 0 if there is none, and one that no later one may have."""
+    """Return the version of a document, 0 if there is none, and the highest version used."""
     row = tables.execute(VERSIONS, (now, sought(key))).fetchone()
     if row is None:
         (gone,) = tables.execute(GONE).fetchone()

@@ -1,4 +1,4 @@
-"""What can be seen of the jobs in a SQL store."""
+"""Queries for the jobs in a SQL store: by id, in pages, and counts by status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.stores.sql.rows import BY_IDS, ENDS, FACTS, PLACED, JobFacts, soug
 from poolhand.stores.sql.tables import Tables
 
 BRIEF = "SELECT brief FROM poolhand_jobs WHERE id = ?"
-# From which table on a search goes, newest first; the order of the joins is meant as it stands.
+# The table that drives a search, newest first; the order of the joins is deliberate.
 FROM_JOBS = f"poolhand_jobs j {PLACED}"
 FROM_WAITS = """
 poolhand_waits w CROSS JOIN poolhand_jobs j ON j.seq = w.seq
@@ -33,7 +33,7 @@ poolhand_ends e CROSS JOIN poolhand_jobs j ON j.seq = e.seq
 LEFT JOIN poolhand_waits w ON w.seq = e.seq
 LEFT JOIN poolhand_claims c ON c.seq = e.seq AND c.stuck = 0
 """
-# By which jobs are found, those that fewest have in common first, with the columns they stand in.
+# The fields to find jobs by, the most selective first, with their columns.
 COLUMNS = {
     "session": "session",
     "key": "key",
@@ -41,9 +41,9 @@ COLUMNS = {
     "tenant": "tenant",
     "name": "name",
 }
-# Jobs come in the order of their numbers, but for clocks that were set: those of a time, or whose
-# ids begin alike, stand between two numbers, and are looked for there. An index alone tells these;
-# PostgreSQL would look for the lowest of all numbers first, if it were not of a sum.
+# Jobs are numbered in order of submission, except when a clock was set. So jobs of a time span or
+# with a common id prefix lie between two numbers, and only those are searched. An index alone
+# answers these queries. The sum keeps PostgreSQL from scanning for the lowest number overall.
 BETWEEN = """
 SELECT min(seq + 0), max(seq + 0) FROM poolhand_jobs WHERE submitted >= ? AND submitted < ?
 """
@@ -52,7 +52,7 @@ ALWAYS = (float("-inf"), float("inf"))
 LAST_LETTER = "\U0010ffff"
 ARE_UNDATED = "SELECT 1 FROM poolhand_jobs WHERE submitted IS NULL LIMIT 1"
 UNDATED_AT_ONCE = 1000
-# A number for each status: places as they are, ends behind them.
+# A number for each status: places as they are, ends after them.
 CODE = "CASE WHEN e.status IS NULL THEN coalesce(w.place, 6) ELSE e.status + 7 END"
 CODES = (
     Status.QUEUED,
@@ -74,7 +74,7 @@ TALLIED = (Status.QUEUED, Status.SCHEDULED, Status.BLOCKED, Status.RUNNING, *END
 
 
 def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
-    """Return jobs by their ids, None for those that are not kept."""
+    """Return jobs by their ids, None for those not in the store."""
     found: dict[str, Stored] = {}
     for row in tables.among(BY_IDS, [sought(id) for id in ids]):
         facts = JobFacts._make(row)
@@ -83,7 +83,7 @@ def get(tables: Tables, ids: Sequence[str]) -> list[Stored | None]:
 
 
 def brief(tables: Tables, id: str) -> bytes | None:
-    """Return what a job was ordered with."""
+    """Return the call record of a job."""
     row: tuple[bytes] | None = tables.execute(BRIEF, (sought(id),)).fetchone()
     return None if row is None else row[0]
 
@@ -106,7 +106,7 @@ def find(tables: Tables, which: Filter, after: int | None, limit: int) -> JobPag
 
 
 def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, int]:
-    """Count jobs by status; what pools `tally` by themselves is not counted again."""
+    """Count jobs by status; counts that pools `tally` themselves are not computed again."""
     counts = dict.fromkeys(TALLIED, 0)
     if which == Filter(which.pool, which.statuses):
         pool = which.pool and sought(which.pool)
@@ -129,9 +129,9 @@ def count(tables: Tables, which: Filter, tally: str = TALLIES) -> dict[Status, i
 
 
 def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterator[JobFacts]:
-    """Yield the jobs meant that older code has written, newest first.
+    """Yield the matching jobs that older versions have written, newest first.
 
-    When and for whom they were submitted stands in no column yet: each is looked at.
+    Their submission time and user are in no column yet, so each job is decoded.
     """
     since, until = _span(which)
     if which.user is None and (since, until) == ALWAYS:
@@ -155,7 +155,7 @@ def _undated(tables: Tables, which: Filter, after: int | None = None) -> Iterato
 
 
 def _span(which: Filter) -> tuple[float, float]:
-    """Return from when on and before when the jobs meant were submitted."""
+    """Return the time span in which the matching jobs were submitted."""
     first, last = ALWAYS
     return (
         first if which.since is None else seconds(which.since),
@@ -164,7 +164,7 @@ def _span(which: Filter) -> tuple[float, float]:
 
 
 def _bounds(tables: Tables, which: Filter) -> tuple[int | None, int | None] | None:
-    """Return the lowest and the highest number of the jobs meant; None: there are none."""
+    """Return the lowest and the highest seq of the matching jobs; None if there are none."""
     low: int | None = None
     high: int | None = None
     asked: list[tuple[str, tuple[Any, Any]]] = []
@@ -185,7 +185,7 @@ def _bounds(tables: Tables, which: Filter) -> tuple[int | None, int | None] | No
 def _clauses(
     which: Filter, order: str, bounds: tuple[int | None, int | None], after: int | None = None
 ) -> tuple[list[str], list[Any]]:
-    """Return what has to hold of a job; only texts of our own become part of a statement."""
+    """Return the clauses of a filter and their values; user input is only passed as values."""
     clauses = ["coalesce(w.place, 1) > 0"]
     values: list[Any] = []
     limits = zip((">=", "<=", "<"), (*bounds, after), strict=True)
@@ -206,7 +206,7 @@ def _clauses(
     for field, column in COLUMNS.items():
         value = getattr(which, field)
         if value is not None:
-            # The first one finds them; with the sign the others only have to hold.
+            # The first column uses its index; the `+` keeps SQLite from using one for the others.
             clauses.append(f"{sure}j.{column} = ?")
             values.append(sought(value))
             sure = "+"
@@ -221,7 +221,7 @@ def _clauses(
 
 
 def _begin(which: Filter) -> tuple[str, str]:
-    """Return the tables to look through, that with the fewest to meet first, and their order."""
+    """Return the tables to search, the one with the fewest rows first, and the order column."""
     statuses = set(which.statuses)
     if statuses == {Status.RUNNING}:
         return FROM_CLAIMS, "c.seq"

@@ -1,4 +1,4 @@
-"""Jobs of a SQL store that are forgotten, with all that is kept for as long as they are."""
+"""Deletes jobs from a SQL store, with everything that is stored only as long as they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS = """
 SELECT j.id, coalesce(r.run, j.id), j.tenant, j.session
 FROM poolhand_jobs j LEFT JOIN poolhand_runs r ON r.seq = j.seq WHERE j.seq IN (?*)
 """
-# Receipts of a run have keys that begin so; 0 is what comes after the slash.
+# The keys of a run's receipts have this prefix; 0 is the character after the slash.
 RECEIPTS = """
 SELECT d.key, one.run FROM (
     SELECT DISTINCT coalesce(r.run, j.id) AS run FROM poolhand_jobs j
@@ -31,9 +31,9 @@ HEIRS_KEPT = "SELECT run FROM poolhand_runs WHERE run IN (?*)"
 
 
 def forget_jobs(tables: Tables, log: StreamLog, numbers: Sequence[int]) -> None:
-    """Forget jobs, and what belongs to runs of which no job is left."""
+    """Delete jobs, and what belongs to runs of which no job is left."""
     rows = list(tables.among(RUNS, numbers))
-    # Most stores have none, and to ask for those of many jobs is not cheap.
+    # Most stores have no receipts, and looking up those of many jobs is expensive.
     any_receipt = tables.execute(ANY_RECEIPT).fetchone() if rows else None
     receipts = [] if any_receipt is None else list(tables.among(RECEIPTS, numbers))
     tables.delete(FORGET_JOB, numbers)

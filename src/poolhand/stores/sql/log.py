@@ -1,6 +1,6 @@
-"""The log of a SQL store: what is written to a stream at once is one row.
+"""The log of a SQL store: lines that are written to a stream together are one row.
 
-Such lines are much alike, so that rows of many are compressed: to write less costs less than that.
+Such lines are much alike, so rows of many lines are compressed: that costs less than writing more.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from poolhand.stores.sql.rows import moment, sought
 from poolhand.stores.sql.tables import Insert, Tables, TableWrite
 
 Text = tuple[str, bytes]  # a kind and a body
-Packed = tuple[int, bytes]  # how many lines, and they
+Packed = tuple[int, bytes]  # the number of lines, and the lines
 
 ROW_LINES = 256
 ROWS_AT_ONCE = 20
-WORTH_WHILE = 1000  # bytes
+WORTH_WHILE = 1000  # bytes from which a row is compressed
 QUICKEST = 1
 GOOD = """
 SELECT token FROM poolhand_claims WHERE stuck = 0 AND token IN (?*) /*pg FOR SHARE */
@@ -52,12 +52,12 @@ SHORTEN = "UPDATE poolhand_log SET first = ?, lines = ? WHERE no = ?"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Text]).decode
-# No list that MessagePack writes begins like this.
+# No list in MessagePack begins with this byte.
 _COMPRESSED = b"z"
 
 
 class StreamLines:
-    """Lines that are to be written to a stream."""
+    """Lines to be written to one stream."""
 
     def __init__(self) -> None:
         self._texts: list[Text] = []
@@ -65,7 +65,7 @@ class StreamLines:
         self.append = self._texts.append
 
     def pack(self) -> list[Packed]:
-        """Return all of them as rows; what comes behind will be in others."""
+        """Return all lines as rows; later lines go into new rows."""
         texts = self._texts
         for start in range(0, len(texts), ROW_LINES):
             part = texts[start : start + ROW_LINES]
@@ -75,7 +75,7 @@ class StreamLines:
 
 
 class StreamLog:
-    """Streams as rows of a table; the numbers of each go on where they ended."""
+    """Streams as rows of a table; the numbers of each continue where they ended."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -90,7 +90,7 @@ class StreamLog:
         self._tables.write(written)
 
     def append_good(self, lines: Sequence[LogLine], at: datetime) -> frozenset[int]:
-        """Write lines, all but those whose claim is not good; return the tokens of these."""
+        """Write lines except those whose claim is not valid; return the tokens of those."""
         asked = {line.token for line in lines if line.token is not None}
         lost = frozenset(asked - good(self._tables, asked))
         self.append([line for line in lines if line.token not in lost], at)
@@ -99,7 +99,7 @@ class StreamLog:
     def gather(
         self, streams: Mapping[str, StreamLines], stamp: float, into: list[TableWrite]
     ) -> None:
-        """Add to what is to be written what goes to streams."""
+        """Add the rows of these streams to the pending writes."""
         rows: list[tuple[Any, ...]] = []
         for stream, lines in streams.items():
             parts = lines.pack()
@@ -116,7 +116,7 @@ class StreamLog:
         return 0 if row is None else row[0]
 
     def read(self, stream: str, after: int, limit: int, kind: str) -> list[Read]:
-        """Return lines from behind a number on, those whose kind begins so."""
+        """Return lines after a number whose kind begins with `kind`."""
         found: list[Read] = []
         for number, at, name, body in self._lines(stream, after):
             if len(found) >= limit:
@@ -126,7 +126,7 @@ class StreamLog:
         return found
 
     def trim(self, stream: str, before: int) -> int:
-        """Forget the lines below a number; the last one stays, that the numbers go on."""
+        """Delete the lines below a number; the last one stays, so that the numbers continue."""
         execute = self._tables.execute
         before = min(before, self.last(stream))
         if before <= 0:
@@ -141,7 +141,7 @@ class StreamLog:
         return count
 
     def forget(self, streams: Sequence[str]) -> None:
-        """Forget whole streams, of what is gone as well."""
+        """Delete whole streams by name, also if what they belonged to is already deleted."""
         for _ in self._tables.among(FORGET_STREAMS, [sought(name) for name in streams]):
             pass
 
@@ -156,12 +156,12 @@ class StreamLog:
 
 
 def good(tables: Tables, tokens: Iterable[int]) -> set[int]:
-    """Return which of these claims are good, and stay so until the transaction ends."""
+    """Return which of these claims are valid, and stay so until the transaction ends."""
     return {token for (token,) in tables.among(GOOD, sorted(tokens))}
 
 
 def is_good(tables: Tables, token: int | None) -> bool:
-    """Tell whether something may be written under a claim, or under none."""
+    """Return whether a claim is valid; without a claim a write is always allowed."""
     return token is None or bool(good(tables, [token]))
 
 

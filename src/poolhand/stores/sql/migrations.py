@@ -1,13 +1,14 @@
-"""The schema of a store, as numbered steps that go forward only.
+"""The schema of a store as numbered steps that only go forward.
 
-While a new version is rolled out, processes of the version before go on with tables that a newer
-one has changed. That is possible only where a step adds something that older code need not know
-of: a table, an index, a column that may be left out. Such a step says so in its first line,
+During a rollout, processes of the previous version use tables that a newer version has changed.
+That works only if a step adds something that older code need not know: a table, an index, a column
+that may be left out. Such a step declares it in its first line,
 
     -- compatible with 3
 
-"code that knows the schema up to 3 can go on". It is kept beside the step, so that older code finds
-it when it opens the store. A step that says nothing refuses all older code with SchemaTooNew.
+meaning that code which knows the schema up to 3 still works. The number is stored with the step, so
+that older code finds it when it opens the store. A step without it refuses all older code with
+SchemaTooNew.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ CREATE TABLE IF NOT EXISTS poolhand_schema (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
 )
 """
-# Files of the first schema have no such column; a step without it is for code that knows it.
+# Files of the first schema lack the column `compatible`; without a value, a step requires code
+# that knows it.
 PRESENT = "SELECT lower(name) FROM sqlite_master"
 COLUMNS = "SELECT name FROM pragma_table_info('poolhand_schema')"
 OF_STEPS = {"number", "name", "checksum", "applied_at"}
@@ -46,7 +48,7 @@ IN_FILE = "name another file for the store (sqlite:///jobs.db), or rename that t
 
 
 class Migration(Struct, frozen=True):
-    """One step: what brings the schema from the number before to this one."""
+    """One step, from the previous schema number to this one."""
 
     number: int
     name: str
@@ -58,18 +60,18 @@ class Migration(Struct, frozen=True):
 
     @property
     def compatible(self) -> int:
-        """The oldest schema whose code can go on after this step."""
+        """The oldest schema whose code still works after this step."""
         said = COMPATIBLE.match(self.text)
         return self.number if said is None else int(said[1])
 
     @property
     def creates(self) -> list[str]:
-        """The names of the tables, indexes and sequences that this step makes."""
+        """The names of the tables, indexes and sequences that this step creates."""
         return CREATED.findall(self.text)
 
 
 class Taken(Struct, frozen=True):
-    """A step that a store has behind it."""
+    """A step that was applied to a store."""
 
     name: str
     checksum: str
@@ -78,7 +80,7 @@ class Taken(Struct, frozen=True):
 
 @cache
 def steps(kind: str = "sqlite", folder: Traversable | None = None) -> tuple[Migration, ...]:
-    """Return the steps this poolhand knows for a kind of database, in their order."""
+    """Return the steps that this poolhand knows for a kind of database, in order."""
     found = []
     for file in (folder or files("poolhand.stores") / kind / "schema").iterdir():
         if match := STEP.fullmatch(file.name):
@@ -93,7 +95,7 @@ def steps(kind: str = "sqlite", folder: Traversable | None = None) -> tuple[Migr
 def migrate(
     connection: sqlite3.Connection, known: Sequence[Migration], path: str, at: datetime
 ) -> int:
-    """Take the steps that are missing, each whole or not at all; return how many.
+    """Apply the missing steps, each in full or not at all; return how many.
 
     The caller holds the lock. Raises SchemaTooNew and Corrupt before anything is changed.
     """
@@ -108,7 +110,7 @@ def migrate(
 
 
 def inspect(connection: sqlite3.Connection, known: Sequence[Migration], path: str) -> None:
-    """Refuse a file that this code cannot use; nothing is changed."""
+    """Raise if this code cannot use a file; change nothing."""
     present = {name for (name,) in connection.execute(PRESENT)}
     if (columns := _columns(connection)) and not columns >= OF_STEPS:
         raise foreign(path, "poolhand_schema", IN_FILE)
@@ -118,7 +120,7 @@ def inspect(connection: sqlite3.Connection, known: Sequence[Migration], path: st
 
 
 def applied(connection: sqlite3.Connection) -> dict[int, Taken]:
-    """Return the steps a file has behind it, by number."""
+    """Return the steps that were applied to a file, by number."""
     columns = _columns(connection)
     if not columns >= OF_STEPS:
         return {}
@@ -132,7 +134,7 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 
 
 def check(taken: Mapping[int, Taken], known: Sequence[Migration], where: str) -> None:
-    """Refuse a store that this code cannot use, or that was made by other steps."""
+    """Raise if this code cannot use a store, or if other steps created it."""
     newest = max(taken, default=0)
     if max((one.compatible for one in taken.values()), default=0) > len(known):
         raise too_new(where, newest, len(known))
@@ -153,7 +155,7 @@ def check(taken: Mapping[int, Taken], known: Sequence[Migration], where: str) ->
 def check_free(
     missing: Sequence[Migration], present: Collection[str], where: str, cure: str
 ) -> None:
-    """Refuse a database where a name that the missing steps use is taken by another program."""
+    """Raise if another program already uses a name that the missing steps create."""
     for step in missing:
         for name in step.creates:
             if name in present:
@@ -161,7 +163,7 @@ def check_free(
 
 
 def foreign(where: str, name: str, cure: str) -> Corrupt:
-    """Say that a table of another program has the name of one of ours."""
+    """Return the error for a table of another program that has one of our names."""
     return Corrupt(
         f"{where}: there is a table or index {name!r} already which poolhand has no record of"
         f" having made (in poolhand_schema); nothing was changed. It belongs to another program:"
@@ -171,7 +173,7 @@ def foreign(where: str, name: str, cure: str) -> Corrupt:
 
 
 def too_new(path: str, has: int, knows: int) -> SchemaTooNew:
-    """Say that a file was written by a newer poolhand."""
+    """Return the error for a file that a newer poolhand has written."""
     return SchemaTooNew(
         f"{path} has schema {has}, this poolhand knows schemas up to {knows}: run the newer version"
         " of poolhand that wrote it, or use another store; nothing was changed"
@@ -180,7 +182,7 @@ def too_new(path: str, has: int, knows: int) -> SchemaTooNew:
 
 def _take(connection: sqlite3.Connection, step: Migration, at: datetime) -> None:
     try:
-        # Begun inside: a script commits what was begun outside before it runs.
+        # BEGIN is part of the script: executescript commits an open transaction before it runs.
         connection.executescript(f"BEGIN IMMEDIATE;{step.text}")
         facts = (step.number, step.name, step.checksum, at.isoformat(), step.compatible)
         connection.execute(TAKEN, facts)

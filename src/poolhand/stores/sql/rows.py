@@ -1,4 +1,4 @@
-"""Jobs as the tables of a SQL store hold them, and as the rules see them."""
+"""Jobs as rows of a SQL store's tables, and as the entries that the rules use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from poolhand.rules.queue.entry import Entry, Window
 from poolhand.rules.queue.timing import seconds
 from poolhand.rules.validation import is_writable
 
-# Where a job is. Those up to LIMBO are rows of `waits`; in LIMBO is who has left one place and not
-# yet come to the next, which no commit ever shows.
+# Where a job is. Places up to LIMBO are rows of `waits`. A job in LIMBO has left one place and not
+# yet reached the next; no commit ever contains it.
 PARKED, SCHEDULED, SESSION, KEY, QUEUED, LIMBO, RUNNING, OVER = range(8)
 PLACES = {
     PARKED: (Status.QUEUED, None),
@@ -38,14 +38,14 @@ ENDS = (
 )
 END_OF = {status: number for number, status in enumerate(ENDS)}
 FAILED = END_OF[Status.FAILED]
-NEVER_IN = -1.0  # when a newcomer is due
+NEVER_IN = -1.0  # `due_at` of a job that a user's transaction wrote and that is not admitted yet
 NOWHERE = "\ue000 poolhand: what could not be kept \ue000"
 
 encode = msgspec.msgpack.Encoder().encode
 
 
 class JobTerms(Struct, frozen=True, array_like=True):
-    """How a job was ordered, all but its id: often the same for all that were ordered together."""
+    """The terms of a submit, except the job's id: often the same for a whole batch."""
 
     pool: str
     pool_id: str
@@ -68,7 +68,7 @@ _decode_terms = msgspec.msgpack.Decoder(JobTerms).decode
 
 
 class Course(Struct, frozen=True, array_like=True):
-    """What changes about a job after it was ordered: all that is written of it later."""
+    """The fields of a job that change after its submission."""
 
     status: Status
     blocked_on: str | None
@@ -92,17 +92,17 @@ _decode_course = msgspec.msgpack.Decoder(Course).decode
 
 
 def encode_course(job: Job) -> bytes:
-    """Return what has become of a job."""
+    """Return the encoded course of a job."""
     return encode(_course_of(job))
 
 
 def encode_terms(job: Job) -> bytes:
-    """Return how a job was ordered."""
+    """Return the encoded terms of a job."""
     return encode(terms_of(job))
 
 
 def decode_job(id: str, ordered: bytes, course: bytes | None) -> Job:
-    """Return the record of a job from its id, how it was ordered, and what has become of it."""
+    """Decode a job from its id, its terms (`ordered`) and its course."""
     draft = _draft(ordered)
     if course is None:
         return replace(draft, id=id)
@@ -110,7 +110,7 @@ def decode_job(id: str, ordered: bytes, course: bytes | None) -> Job:
 
 
 def submit_of(ordered: bytes) -> tuple[float, str | None]:
-    """Return when a job was submitted, and for which user; what cannot be read was in 1970."""
+    """Return when and for which user a job was submitted; 1970 if that cannot be decoded."""
     try:
         terms = _decode_terms(ordered)
     except msgspec.MsgspecError:
@@ -120,11 +120,11 @@ def submit_of(ordered: bytes) -> tuple[float, str | None]:
 
 @lru_cache(maxsize=100)
 def _draft(ordered: bytes) -> Job:
-    """Return what all jobs have in common that were ordered alike."""
+    """Return a job without id from its terms; cached, as many jobs have the same."""
     return Job(id="", status=Status.QUEUED, **asdict(_decode_terms(ordered)))
 
 
-# Everything there is to know of a job, but its brief: the fields of Facts.
+# All columns about a job except `brief`, its call record: the fields of JobFacts.
 FACTS = """
 SELECT j.seq, j.id, j.pool, j.closes_at, j.ordered,
     w.place, w.rank, w.turn, w.since, w.ready_at, w.due_at, w.by_wall, w.gate, w.crowd, w.owner,
@@ -142,7 +142,7 @@ BY_IDS = f"{FACTS} FROM poolhand_jobs j {PLACED} WHERE j.id IN (?*)"
 
 
 class JobFacts(NamedTuple):
-    """What the tables say of a job: as ordered, waiting (`place`), running (`token`), `over`."""
+    """The columns about a job: as submitted, waiting (`place`), running (`token`), `over`."""
 
     seq: int
     id: str
@@ -171,7 +171,7 @@ class JobFacts(NamedTuple):
     over: bytes | None
 
     def job(self) -> Job:
-        """Return its record as it stands."""
+        """Return the job in its present state."""
         if self.over is not None:
             return decode_job(self.id, self.ordered, self.over)
         if self.place is not None:
@@ -181,26 +181,27 @@ class JobFacts(NamedTuple):
         return lifecycle.start(begun, moment(self.started), self.waited)
 
     def stored(self) -> Stored:
-        """Return it as everybody may see it."""
+        """Return the job as callers see it."""
         wished = bool(self.wished or self.was_wished)
         return Stored(self.job(), self.place == PARKED, wished, bool(self.dead))
 
 
 def moment(number: float) -> datetime:
-    """Return the moment that a number was made from."""
+    """Return the UTC datetime of a timestamp."""
     return datetime.fromtimestamp(number, UTC)
 
 
 def sought(text: str) -> str:
-    """Return a text to look for; instead of one that no table can hold, one that nothing has."""
+    """Return a text to search for; a text that no table can hold becomes one without matches."""
     return text if is_writable(text) else NOWHERE
 
 
 class JobRow(Entry):
-    """A job at the desk of its pool; `where` it is now is written when the books are.
+    """A job at the desk of its pool; its place, `where`, is written with the unit of work.
 
-    `seq` is its number in all tables. `rank` and `turn` say when it is served where it waits. What
-    is `fresh` has no row yet. `course` is what had become of it when it came back to wait.
+    `seq` is its number in all tables. `rank` and `turn` are its sort position where it waits. A
+    `fresh` row is not in the tables yet. `course` is its encoded course from when it last began to
+    wait again.
     """
 
     __slots__ = (
@@ -245,12 +246,12 @@ class JobRow(Entry):
 
     @property
     def newcomer(self) -> bool:
-        """Tell whether it was written by a transaction of the user's and has not come in yet."""
+        """Return whether a user's transaction wrote it and it is not admitted yet."""
         return self.where == SCHEDULED and self.due_at == NEVER_IN
 
     @property
     def set_aside(self) -> bool:
-        """Tell whether it waits for its cause alone."""
+        """Return whether it waits for a cause only."""
         return self.where == SCHEDULED and self.due_at is None
 
     @property
@@ -262,7 +263,7 @@ class JobRow(Entry):
 
 
 def row_of(facts: JobFacts, now: float, at: datetime) -> JobRow:
-    """Return a job as its desk wants it."""
+    """Return a job as its desk needs it."""
     row = JobRow(facts.job(), facts.pool, facts.since)
     row.seq = facts.seq
     opens_at = None

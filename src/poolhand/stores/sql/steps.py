@@ -1,4 +1,4 @@
-"""The steps that all verbs of a SQL store are made of."""
+"""The steps that the verbs of a SQL store share: accept, end, expire, cancel."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ DELETE FROM poolhand_owners WHERE buried = 1
 
 
 class Steps:
-    """One write: its books, its pools, and what can be done to a job.
+    """One write: its unit of work, its pools, and what can be done to a job.
 
-    The records of a step come before those of the parked that got a place through it.
+    The audit records of a step come before those of the blocked submitters that it admits.
     """
 
     def __init__(self, books: UnitOfWork, pools: Pools) -> None:
@@ -52,7 +52,7 @@ class Steps:
         self._wishes: list[int] = []
 
     def close(self) -> set[str]:
-        """Write everything; return what there is to tell."""
+        """Write everything; return the topics to publish."""
         topics = self.books.topics
         for no in self.freed:
             pool = self.pools.no(no)
@@ -62,38 +62,38 @@ class Steps:
         return topics
 
     def undo(self, told: set[str]) -> None:
-        """Begin anew after the tables were set back to when the books were last closed."""
+        """Start again after a rollback to the last `close`; keep only the topics in `told`."""
         self.books.reopen()
         self.books.topics &= told
         self.pools = self.pools.anew()
 
     def owner(self, id: str | None) -> int | None:
-        """Return the number of an owner that may hold leases."""
+        """Return the number of an owner that may hold leases, None for any other."""
         if id is None:
             return None
         row = self.books.tables.execute(OWNER, (sought(id),)).fetchone()
         return None if row is None else int(row[0])
 
     def forget_owners(self) -> None:
-        """Forget the owners that are dead and hold nothing any more."""
+        """Delete expired owners that hold nothing any more."""
         self.books.write()
         self.books.tables.execute(FORGET_OWNERS)
 
     def act(self, kind: str, pool: StoredPool, by: str, detail: str) -> None:
-        """Note what somebody did to a pool."""
+        """Audit an action on a pool."""
         of = (pool.spec.id, pool.spec.name)
         self.books.note(audit.acted(kind, of, by, detail, self.books.at))
 
-    # Coming in
+    # Admission
 
     def accept(self, row: JobRow) -> None:
-        """Note that a job has its place."""
+        """Audit that a job was admitted."""
         self.books.note(audit.submitted(row.job))
         if row.job.status is Status.QUEUED:
             self.books.topics.add("ready")
 
     def unpark(self, *rows: JobRow) -> None:
-        """Let parked rows go, all of them before anybody else gets a place."""
+        """Withdraw jobs of blocked submitters, all of them before any other job is admitted."""
         for row in rows:
             self.pools.no(row.pool).dismiss(row)
             self.books.forget(row)
@@ -104,16 +104,16 @@ class Steps:
             self.welcome(self.pools.no(no))
 
     def welcome(self, pool: StoredPool) -> None:
-        """Note who of the parked has got a place."""
+        """Accept the jobs of blocked submitters that the desk has now admitted."""
         if pool.parked.size or pool.admitted:
             for row in pool.welcome(self.books.now):
                 self.accept(row)
                 self.books.topics.add("entered")
 
-    # Being over
+    # Ends
 
     def vacate(self, pool: StoredPool, key: str) -> None:
-        """Take back a slot."""
+        """Free a slot."""
         pool.vacate(key, self.books.now)
         self.freed.add(pool.no)
         self.welcome(pool)
@@ -126,7 +126,7 @@ class Steps:
         self.welcome(pool)
 
     def end(self, row: JobRow, job: Job, record: audit.Audit) -> None:
-        """Write the last record of a job that has no place any more."""
+        """Record the end of a job that has left its place."""
         books, pool = self.books, self.pools.no(row.pool)
         books.note(record)
         row.job = job
@@ -137,7 +137,7 @@ class Steps:
         self.tell_end(pool, row.seq, job, END_OF[job.status], row.wished)
 
     def tell_end(self, pool: StoredPool, seq: int, job: Job, end: int, wished: bool) -> None:
-        """Write what became of a job."""
+        """Write the outcome of a job."""
         books = self.books
         books.topics.add("over")
         self.pools.tally(pool.no, end, 1)
@@ -145,9 +145,9 @@ class Steps:
         books.new_ends.append((seq, pool.no, end, end == FAILED, wished, *times))
 
     def overdue(self) -> set[int]:
-        """End what has waited too long, if not too many; return the pools where some still wait.
+        """Expire overdue jobs up to a limit; return the pools where some are left.
 
-        Nothing may be claimed from those: what is next may be one of them.
+        Nothing may be claimed from those pools: the next job may be an overdue one.
         """
         self._to_expire -= self.expire(self._to_expire)
         if self._to_expire:
@@ -155,7 +155,7 @@ class Steps:
         return {no for (no,) in self.books.query(OVERDUE, (self.books.now,))}
 
     def expire(self, limit: int) -> int:
-        """End what has waited too long."""
+        """Expire up to `limit` overdue jobs; return how many."""
         count = 0
         while count != limit and (rows := self.books.query(EXPIRED, (self.books.now,))):
             row = self.books.row(rows[0][0])
@@ -164,17 +164,18 @@ class Steps:
         return count
 
     def cancel(self, id: str, by: str) -> JobRow | None:
-        """End a job that waits, wish the end of one that runs; a parked one is gone."""
+        """Cancel a waiting job, request it of a running one, or withdraw a blocked submitter's."""
         row = self.books.row_named(id)
         found = None if row is None else self._cancel(row, by)
         self._write_wishes()
         return found
 
     def cancel_all(self, whose: Mapping[str, str]) -> dict[str, JobRow]:
-        """Cancel jobs by their ids, each for the one who asked; return those that are kept.
+        """Cancel jobs by id, each for its requester; return those that are still stored.
 
-        Jobs that wait for their session or key go first: neither is handed on to a job that is
-        about to be cancelled. What the ends of the others depend on is looked up for all at once.
+        Jobs that wait for their session or key go first, so that neither is handed on to a job that
+        is about to be cancelled. The lookups that the ends of the others need are made for all at
+        once.
         """
         found = self.books.load_named(list(whose))
         rows = [found[id] for id in whose if id in found]

@@ -1,7 +1,7 @@
-"""What SQL stores have in common asks a database through this, in words that all of them know.
+"""The database interface of the code that SQL stores share, in SQL that all of them accept.
 
-A `?` in a text stands for a value, `(?*)` for many. What PostgreSQL alone wants to hear stands in a
-comment: `/*pg FOR UPDATE */`; in texts for it alone, `?2` is the second value.
+In a statement `?` stands for a value, `(?*)` for many. Clauses for PostgreSQL alone are written as
+comments: `/*pg FOR UPDATE */`. In statements for PostgreSQL alone `?2` is the second value.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Values = Sequence[Any]
 
 
 class Insert:
-    """Rows to be inserted into a table: the columns that differ, with their types, and the others.
+    """Rows to insert into a table: the columns set per row, with their types, and fixed columns.
 
-    A row that has the `key` of one that is there takes its place.
+    A row with the `key` of an existing row replaces it.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Insert:
 
 
 class Delete:
-    """Rows to be deleted by their numbers."""
+    """Rows to delete by the numbers in a column."""
 
     def __init__(self, table: str, column: str) -> None:
         self.where = f"DELETE FROM {table} WHERE {column}"  # noqa: S608
 
 
-TableWrite = tuple[Insert | Delete, Sequence[Any]]  # with the rows to insert, or the numbers
+TableWrite = tuple[Insert | Delete, Sequence[Any]]  # with rows to insert, or numbers to delete
 
 
 class Rows(Protocol):
-    """What a statement found."""
+    """The result of a statement."""
 
     def fetchone(self) -> Any: ...
 
@@ -64,19 +64,19 @@ class Tables(Protocol):
         """Run one statement."""
 
     def among(self, text: str, many: Values, first: Values = ()) -> Iterator[Any]:
-        """Ask about many values at once, in as many statements as it takes."""
+        """Query for many values, in as many statements as needed; may be lazy, so consume it."""
 
     def insert(self, what: Insert, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert rows."""
 
     def stream(self, what: Insert, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Insert many rows while they are made; whoever makes them cannot ask anything meanwhile.
+        """Insert many rows while they are generated; the generator must not use the tables.
 
-        Of a kind that has neither fixed columns nor a key.
+        Only for an `Insert` without fixed columns and without a key.
         """
 
     def delete(self, what: Delete, numbers: Sequence[int]) -> None:
         """Delete rows."""
 
     def write(self, changes: Sequence[TableWrite]) -> None:
-        """Insert and delete rows of several kinds, none of which has to do with another."""
+        """Insert and delete rows of several kinds that do not depend on each other."""

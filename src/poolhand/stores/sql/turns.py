@@ -1,4 +1,4 @@
-"""What is written down when a turn of a session ends for another one."""
+"""The log lines written when a turn of a session ends in favour of another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from poolhand.rules.streams import rollbacks_of
 
 
 def ended_for(turn: Job, on_busy: OnBusy) -> list[LogLine]:
-    """Return the lines that say whose writes do not count any more."""
+    """Return the line that invalidates the writes of a turn that is rolled back."""
     if on_busy is not OnBusy.ROLLBACK or turn.session is None:
         return []
     return [LogLine(rollbacks_of(turn.tenant, turn.session), TURN, turn.id.encode())]

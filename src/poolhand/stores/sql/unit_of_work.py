@@ -1,4 +1,4 @@
-"""The books of a SQL store: what one write has looked up, changed and not yet written."""
+"""One write of a SQL store: the rows it has loaded and changed but not yet written."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ json = msgspec.json.Encoder().encode
 
 
 class Numbers(Protocol):
-    """Where new numbers come from, each higher than those before it; `last_pool` got a job last."""
+    """Source of new, increasing numbers; `last_pool` is the pool that was last claimed from."""
 
     last_pool: int
 
@@ -124,21 +124,21 @@ class Numbers(Protocol):
         """Return the next number for a job, a turn or a token."""
 
     def take(self, kind: int, count: int) -> Sequence[int]:
-        """Return the next few."""
+        """Return the next `count` numbers."""
 
     def save(self) -> None:
-        """Let all of them be used up."""
+        """Mark all numbers taken so far as used."""
 
     def reload(self) -> None:
-        """Forget those that were taken since `save`."""
+        """Discard the numbers taken since `save`."""
 
 
 class UnitOfWork:
-    """Everything that one write has at hand; `now` and `at` are read once for all of it.
+    """The state of one write; `now` and `at` are read once for all of it.
 
-    Changes are gathered and written together: `write` brings the rows of jobs up to date before
-    any question whose answer depends on them; `close` writes all the rest, `also` what others add.
-    `may_be_overdue`: a job came to wait that has waited too long before.
+    Changes are collected and written together: `write` flushes the rows of jobs before any query
+    whose answer depends on them; `close` writes the rest, including `also`, to which other modules
+    add. `may_be_overdue`: a job that has already expired has begun to wait.
     """
 
     def __init__(
@@ -181,20 +181,20 @@ class UnitOfWork:
         self.lines.append((kind_of(record), json(record)))
 
     def tell(self, lines: Iterable[LogLine]) -> None:
-        """Write lines to the log, behind those that are already to be written."""
+        """Append lines to the log, after the lines that are already pending."""
         for line in lines:
             self.streams.setdefault(line.stream, StreamLines()).append((line.kind, line.body))
 
     # Rows
 
     def row(self, seq: int) -> JobRow:
-        """Return a job that is there, one row for one job."""
+        """Return a job that must exist; one object per job."""
         row = self.find(seq)
         assert row is not None, f"job {seq} is missing"
         return row
 
     def find(self, seq: int) -> JobRow | None:
-        """Return a job that may be there."""
+        """Return a job, or None if it does not exist."""
         row = self.rows.get(seq)
         if row is None:
             self.write()
@@ -203,7 +203,7 @@ class UnitOfWork:
         return row
 
     def load(self, seqs: Sequence[int]) -> list[JobRow]:
-        """Return many jobs that are there."""
+        """Return several jobs, all of which must exist."""
         self.write()
         for facts in self.tables.among(BY_SEQS, [seq for seq in seqs if seq not in self.rows]):
             self._keep(facts)
@@ -216,7 +216,7 @@ class UnitOfWork:
         return None if facts is None else self.rows.get(facts[0]) or self._keep(facts)
 
     def load_named(self, ids: Sequence[str]) -> dict[str, JobRow]:
-        """Return many jobs by their ids; those that are not kept are left out."""
+        """Return jobs by their ids; those not in the store are left out."""
         self.write()
         found: dict[str, JobRow] = {}
         for facts in self.tables.among(BY_IDS, [sought(id) for id in ids]):
@@ -235,7 +235,7 @@ class UnitOfWork:
         self.changed[row.seq] = row
 
     def forget(self, row: JobRow) -> None:
-        """Let a job that has not come in leave no trace."""
+        """Delete all rows of a job that was not admitted."""
         self.write()
         self.tables.delete(END_WAIT, [row.seq])
         self.tables.delete(FORGET_JOB, [row.seq])
@@ -243,34 +243,34 @@ class UnitOfWork:
         del self.rows[row.seq]
 
     def query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Ask the tables when they are up to date."""
+        """Query the tables after pending changes of jobs are written."""
         self.write()
         return self.tables.execute(text, values).fetchall()
 
     def query_waits(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Ask about those that wait, when what is known of them is up to date."""
+        """Query waiting jobs after their pending changes are written."""
         self.write_waits()
         return self.tables.execute(text, values).fetchall()
 
     def write_waits(self) -> None:
-        """Bring the rows of those that wait up to date."""
+        """Write the pending changes of waiting jobs."""
         if self.changed or self.new_queued or self.ended_waits or self._new_waits:
             self.write()
 
     # Writing
 
     def write(self) -> None:
-        """Bring the rows of all jobs up to date."""
+        """Write the pending changes of all jobs."""
         self._sort_all()
         self._write([pending for pending in self._pending if pending[1]])
 
     def close(self) -> None:
-        """Write everything."""
+        """Write everything that is pending."""
         for writer in self.writers:
             writer()
         self.log.gather(self.streams, self.stamp, self.also)
         self._forget_lines()
-        # Behind the others: they may have moved somebody.
+        # After the writers: they may have moved jobs.
         self._sort_all()
         self._write([pending for pending in self._pending if pending[1]] + self.also)
         self.also.clear()
@@ -283,7 +283,7 @@ class UnitOfWork:
                 rows.clear()
 
     def reopen(self) -> None:
-        """Begin anew after what was done since `close` was undone."""
+        """Start again after everything since `close` was rolled back."""
         for _, rows in self._pending:
             rows.clear()
         self.changed.clear()
@@ -303,7 +303,7 @@ class UnitOfWork:
         self.streams = {STREAM: self.lines}
 
     def _sort(self, row: JobRow) -> None:
-        """Say in which table a changed row has to be written."""
+        """Add a changed row to the pending writes of the tables it belongs to."""
         job, seq = row.job, row.seq
         if row.fresh:
             row.fresh = False

@@ -1,4 +1,4 @@
-"""What time does to a SQL store: jobs come due, and what is old is forgotten."""
+"""Upkeep of a SQL store: promote due jobs, expire overdue ones, delete old ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SELECT pool, seq FROM (
 WITH_PARKED = "SELECT no FROM poolhand_pools WHERE parked > 0 ORDER BY no"
 NEXT_DUE = "SELECT min(due_at) FROM poolhand_waits WHERE place = 1 AND by_wall = ?"
 NEXT_CLOSING = "SELECT min(closes_at) FROM poolhand_waits WHERE closes_at IS NOT NULL"
-# By a constant, so that each has an index of its own: results, then dead letters.
+# `dead` is a constant, so that each kind has its own index: results, then dead letters.
 OVER, OVER_DEAD = (
     f"""
 SELECT e.no, e.seq, e.pool, e.status, e.over_at,
@@ -56,7 +56,7 @@ UNDATED = "SELECT seq, ordered FROM poolhand_jobs WHERE submitted IS NULL ORDER 
 DATE = "UPDATE poolhand_jobs SET submitted = ?, user_name = ? WHERE seq = ?"
 DATED_AT_ONCE = 2000
 SPECS = "SELECT spec FROM poolhand_pools WHERE no IN (?*)"
-# A job that is stuck was told to be over, and has left its session.
+# A stuck job was already recorded as ended, and has left its session.
 UNHELD = """
 SELECT s.pool, p.name, s.line FROM poolhand_sessions s JOIN poolhand_pools p ON p.no = s.pool
 WHERE NOT EXISTS (SELECT 1 FROM poolhand_waits WHERE seq = s.holder AND place <> 2)
@@ -72,7 +72,7 @@ ERASE_END = Delete("poolhand_ends", "seq")
 
 
 def wake(steps: Steps, cause: str, by: str, limit: int) -> int:
-    """Let the oldest jobs that wait for a cause be promoted now."""
+    """Make the oldest jobs that wait for a cause due now; return how many."""
     books, left = steps.books, limit
     waiting = books.query(WAITING_FOR, (sought(cause), limit))
     for no, seqs in groupby(waiting, key=itemgetter(0)):
@@ -88,7 +88,7 @@ def wake(steps: Steps, cause: str, by: str, limit: int) -> int:
 
 
 def causes(tables: Tables) -> dict[str, dict[str, int]]:
-    """Count the jobs that wait for something else than a time or a slot, by pool and cause."""
+    """Count jobs that wait for a cause (neither a time nor a slot), by pool and cause."""
     found: dict[str, dict[str, int]] = {}
     for pool, cause, count in tables.execute(CAUSES):
         found.setdefault(pool, {})[cause] = count
@@ -96,7 +96,7 @@ def causes(tables: Tables) -> dict[str, dict[str, int]]:
 
 
 def promote(steps: Steps, limit: int) -> Promoted:
-    """Place what is due, end what has expired."""
+    """Admit or queue jobs that are due, expire jobs that are overdue."""
     books = steps.books
     execute = books.tables.execute
     due = []
@@ -130,7 +130,7 @@ def _next_in(steps: Steps) -> float | None:
 
 
 def prune(steps: Steps, keep: Keep, limit: int) -> int:
-    """Forget what has been over for long; what is stuck, or what a key stands for, stays."""
+    """Delete what is past its retention; jobs that are stuck or that a key stands for stay."""
     sql_documents.sweep(steps.books.tables, steps.books.now)
     date_jobs(steps.books.tables)
     for no in steps.pools.names():
@@ -139,14 +139,14 @@ def prune(steps: Steps, keep: Keep, limit: int) -> int:
 
 
 def date_jobs(tables: Tables) -> None:
-    """Write when and for whom jobs were submitted into rows of older code, a few at a time."""
+    """Fill in submission time and user in rows of older versions, a few at a time."""
     undated = tables.execute(UNDATED, (DATED_AT_ONCE,)).fetchall()
     for seq, ordered in undated:
         tables.execute(DATE, (*submit_of(ordered), seq))
 
 
 def sweep(steps: Steps, no: int) -> None:
-    """Forget the keys and the lanes of a pool whose time is over."""
+    """Delete the expired keys and lanes of a pool."""
     pool = steps.pools.no(no)
     pool.keys.forget(steps.books.now)
     if pool.queue.lanes is not None:
@@ -154,7 +154,7 @@ def sweep(steps: Steps, no: int) -> None:
 
 
 def forget(steps: Steps, keep: Keep, limit: int) -> int:
-    """Forget jobs that have been over for long, or are too many: results, then dead letters."""
+    """Delete finished jobs that are too old or too many: results, then dead letters."""
     bound = RetentionBound(OVER, SURPLUS, keep.results, keep.max_results)
     results = _forgettable(steps, bound, limit)
     bound = RetentionBound(OVER_DEAD, SURPLUS_DEAD, keep.dead, keep.max_dead)
@@ -170,7 +170,7 @@ def forget(steps: Steps, keep: Keep, limit: int) -> int:
 
 
 class RetentionBound(NamedTuple):
-    """How long, and how many, jobs of one kind are kept, and by which statements they are found."""
+    """How long and how many jobs of one kind are kept, and the statements that find them."""
 
     over: str
     surplus: str
@@ -179,7 +179,7 @@ class RetentionBound(NamedTuple):
 
 
 class Forgettable(NamedTuple):
-    """A job that is over and need not be kept; `surplus`: only because there are too many."""
+    """A finished job that may be deleted; `surplus`: only because there are too many."""
 
     no: int
     seq: int
@@ -189,7 +189,7 @@ class Forgettable(NamedTuple):
 
 
 def _forgettable(steps: Steps, bound: RetentionBound, limit: int) -> list[Forgettable]:
-    """Return the oldest jobs beyond a bound; what is stuck, or what a key stands for, stays."""
+    """Return the oldest jobs beyond a bound, except those stuck or that a key stands for."""
     tables, until = steps.books.tables, steps.books.now - bound.seconds
     surplus = None
     if bound.most is not None:
@@ -210,7 +210,7 @@ def _forgettable(steps: Steps, bound: RetentionBound, limit: int) -> list[Forget
 
 
 def _note_dropped(steps: Steps, keep: Keep, counts: Mapping[int, int]) -> None:
-    """Leave a record of dead letters that were dropped for their number alone."""
+    """Audit the dead letters that were deleted only because there were too many."""
     for (blob,) in steps.books.tables.among(SPECS, list(counts)):
         spec = spec_of(blob)
         number = next(no for no, name in steps.pools.names().items() if name == spec.name)
@@ -220,7 +220,7 @@ def _note_dropped(steps: Steps, keep: Keep, counts: Mapping[int, int]) -> None:
 
 
 class Unheld(NamedTuple):
-    """A session that no job holds and yet is closed: the number and name of its pool, its line."""
+    """A session that no job holds but that is closed: its pool's number and name, its line."""
 
     pool: int
     name: str
@@ -228,16 +228,16 @@ class Unheld(NamedTuple):
 
 
 def unheld(tables: Tables) -> list[Unheld]:
-    """Look for sessions whose holder is over, gone or waits itself, or that turns wait for alone.
+    """Return sessions whose holder has ended, is gone or waits itself, or that have none.
 
-    Every step hands a session on in the transaction that ends its holder, so there are none unless
-    a database did not keep transactions apart as it must, or somebody else wrote to the tables.
+    Every step hands a session on in the transaction that ends its holder. So there are none unless
+    a database did not isolate transactions as it must, or another program wrote to the tables.
     """
     return [Unheld._make(row) for row in tables.execute(UNHELD)]
 
 
 def free(steps: Steps) -> list[tuple[str, str]]:
-    """Let the next turn of each such session go on."""
+    """Give each such session to its next turn; return their pools and names."""
     found = unheld(steps.books.tables)
     for pool, _, line in found:
         steps.pools.no(pool).free_session(line, steps.books.now)
@@ -245,14 +245,14 @@ def free(steps: Steps) -> list[tuple[str, str]]:
 
 
 def named(found: Sequence[Unheld]) -> list[tuple[str, str]]:
-    """Return sessions as people know them."""
+    """Return sessions as pairs of pool name and session name."""
     return [(one.name, session_of(one.line)) for one in found]
 
 
 def erase(
     steps: Steps, ids: Sequence[str], streams: Sequence[str], by: str, documents: Sequence[str]
 ) -> list[str]:
-    """Forget jobs that are over, with all that belongs to them, other streams and documents."""
+    """Delete finished jobs with all that belongs to them, and other streams and documents."""
     books, tables = steps.books, steps.books.tables
     rows = [row for row in map(books.row_named, dict.fromkeys(ids)) if row is not None]
     stuck = {seq for (seq,) in tables.among(HELD, [row.seq for row in rows])}

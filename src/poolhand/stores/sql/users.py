@@ -1,4 +1,4 @@
-"""Whose sessions are, in a SQL store: of the user of the first turn that was accepted."""
+"""The users that sessions belong to in a SQL store: the user of the first accepted turn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from poolhand.stores.sql.tables import Insert, Tables
 from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 USERS = "SELECT session, owner FROM poolhand_session_users WHERE session IN (?*)"
-# While a turn comes in, nobody may forget whose session it is; in one order, as all take them.
+# Locked, so that no transaction deletes the user of a session while a turn is admitted; in one
+# order, so that transactions do not deadlock.
 HELD = f"{USERS} /*pg ORDER BY session FOR KEY SHARE */"
 ALONE = f"{USERS} /*pg ORDER BY session FOR UPDATE */"
-# Without a key: of two who begin a session at the same time the second must begin anew.
+# Without a key: if two transactions begin a session at once, the second one fails and is repeated.
 BEGUN = Insert("poolhand_session_users", {"session": "text", "owner": "text"})
 FORGET = "DELETE FROM poolhand_session_users WHERE session IN (?*) RETURNING session"
 WRITTEN = "SELECT key FROM poolhand_documents WHERE key IN (?*)"
@@ -24,7 +25,7 @@ KEPT = "SELECT session, tenant FROM poolhand_jobs WHERE session IN (?*) GROUP BY
 
 
 class SessionUsers:
-    """The users of the sessions that one write has to do with, looked up together."""
+    """The users of the sessions in one write, loaded together."""
 
     def __init__(self, books: UnitOfWork) -> None:
         self._books = books
@@ -34,7 +35,7 @@ class SessionUsers:
         self._writes = False
 
     def load(self, jobs: Iterable[Job]) -> None:
-        """Look up whose the sessions of jobs are; nothing is asked for those without one."""
+        """Load the users of the jobs' sessions; without sessions no query is sent."""
         keys = {session_of(job.tenant, job.session) for job in jobs if job.session is not None}
         asked = sorted(keys - self._asked)
         if asked:
@@ -42,11 +43,11 @@ class SessionUsers:
             self._users |= _found(self._books.tables, HELD, asked)
 
     def stranger(self, jobs: Iterable[Job]) -> Job | None:
-        """Return the first job whose session is another user's."""
+        """Return the first job whose session belongs to another user."""
         return stranger(jobs, ChainMap(self._begun, self._users))
 
     def begin(self, job: Job) -> None:
-        """Note that a turn was accepted: a session without a user is its user's from now on."""
+        """Record an accepted turn: a session without a user now belongs to the turn's user."""
         if job.session is None:
             return
         key = session_of(job.tenant, job.session)
@@ -57,41 +58,41 @@ class SessionUsers:
                 self._books.writers.append(self._write)
 
     def undo(self) -> None:
-        """Forget what was accepted since the books were last closed."""
+        """Discard what was accepted since the unit of work was last closed."""
         self._begun.clear()
         self._writes = False
 
     def _write(self) -> None:
         if self._begun:
-            # Sorted: who comes at the same time waits for us, or we for him, but not both.
+            # Sorted, so that concurrent transactions do not deadlock.
             self._books.also.append((BEGUN, sorted(self._begun.items())))
             self._users |= self._begun
             self._begun.clear()
 
 
 def users_of(tables: Tables, sessions: Sequence[str]) -> dict[str, str | None]:
-    """Return the users of sessions, by the keys of their documents; new ones are left out."""
+    """Return the users of sessions by document key; unknown sessions are left out."""
     return _found(tables, USERS, sessions)
 
 
 def forget(tables: Tables, keys: Iterable[str]) -> None:
-    """Forget whose sessions were that are gone; other keys mean nothing here."""
+    """Delete the users of deleted sessions; keys of other documents are ignored."""
     sessions = sorted(sought(key) for key in keys if key.startswith(SESSIONS))
     for _ in tables.among(FORGET, sessions):
         pass
 
 
 def forget_unkept(tables: Tables, jobs: Iterable[tuple[str | None, str | None]]) -> None:
-    """Forget whose sessions were, by tenant and name, of which neither a job nor a state is left.
+    """Delete the users of sessions, by tenant and name, that have no job and no state left.
 
-    Jobs that are gone must be so by now.
+    Call it after the jobs have been deleted.
     """
     names = {session_of(tenant, name): (tenant, name) for tenant, name in jobs if name is not None}
     for (key,) in tables.among(WRITTEN, list(names)):
         del names[key]
     if not names:
         return
-    # Before the jobs are looked for: one that comes in now is there when its session is had.
+    # Locked first: a job that is admitted meanwhile is visible once the lock is taken.
     _found(tables, ALONE, sorted(names))
     sessions = sorted({name for _, name in names.values()})
     kept = {(tenant, name) for name, tenant in tables.among(KEPT, sessions)}

@@ -1,4 +1,4 @@
-"""The verbs that change a SQL store, each as what is done within one write."""
+"""The verbs that change a SQL store, each as the steps of one write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poolhand.stores.sql.steps import Steps
 
 
 def declare(steps: Steps, spec: PoolSpec) -> None:
-    """Put the rules of a pool in force."""
+    """Create a pool, or apply its new spec."""
     pool = steps.pools.named(spec.name)
     if pool is None:
         steps.act(audit.CREATE, steps.pools.open(spec), "", "")
@@ -24,13 +24,13 @@ def declare(steps: Steps, spec: PoolSpec) -> None:
 
 
 def know(steps: Steps, name: str) -> None:
-    """Let a pool come into being if there is none of that name."""
+    """Create a pool unless there is one of that name."""
     if steps.pools.named(name) is None:
         steps.pools.open(undeclared(name))
 
 
 def pause(steps: Steps, name: str, paused: bool, by: str) -> None:
-    """Let no job of a pool be claimed, or let them again."""
+    """Pause or resume claims from a pool."""
     pool = steps.pools.known(name)
     steps.act(audit.PAUSE if paused else audit.RESUME, pool, by, "")
     steps.pools.pause(pool, paused)
@@ -39,7 +39,7 @@ def pause(steps: Steps, name: str, paused: bool, by: str) -> None:
 
 
 def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
-    """Give a pool another cap than its declaration."""
+    """Override the slots of a pool; None restores the declared ones."""
     pool = steps.pools.known(name)
     steps.act(audit.RESIZE, pool, by, "" if slots is None else str(slots))
     steps.pools.resize(pool, slots)
@@ -48,14 +48,14 @@ def resize(steps: Steps, name: str, slots: int | None, by: str) -> None:
 
 
 def add(steps: Steps, batches: Sequence[JobBatch]) -> list[tuple[Added, ...] | Refusal]:
-    """Take batches in, each by itself."""
+    """Admit batches, each independently."""
     intake = StoredAdmission(steps)
     intake.expect(order.job for batch in batches for order in batch.orders)
     return [intake.take(batch) for batch in batches]
 
 
 def unpark(steps: Steps, ids: Sequence[str]) -> list[str]:
-    """Take parked orders back; return the ids of those that have come in before."""
+    """Withdraw jobs of blocked submitters; return the ids of those already admitted."""
     rows = [row for row in map(steps.books.row_named, ids) if row is not None]
     came_in = [row.job.id for row in rows if not row.parked]
     steps.unpark(*dict.fromkeys(row for row in rows if row.parked))
@@ -63,15 +63,15 @@ def unpark(steps: Steps, ids: Sequence[str]) -> list[str]:
 
 
 def replace(steps: Steps, changes: Sequence[Change], wanted: ClaimRequest | None) -> ReplacedJob:
-    """Write what became of claimed jobs, then claim."""
+    """Settle claimed jobs, then claim."""
     leases = StoredLeases(steps)
     made = leases.change_all(changes)
     return ReplacedJob(made, () if wanted is None else tuple(leases.claim(wanted)))
 
 
 def cancel(steps: Steps, asked: Sequence[tuple[str, str]]) -> list[Stored | None]:
-    """End jobs that wait, wish the end of those that run; each id comes with who asked."""
-    # Of several who ask for the same job the first one is written down.
+    """Cancel waiting jobs and request it of running ones; `asked` pairs ids and requesters."""
+    # If several callers cancel the same job, the first is recorded.
     whose: dict[str, str] = {}
     for id, by in asked:
         whose.setdefault(id, by)

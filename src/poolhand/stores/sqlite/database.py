@@ -1,4 +1,4 @@
-"""Where the tables of a SQLite store are: in a file, or in memory."""
+"""The interface to the tables of a SQLite store, in a file or in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Op = Callable[[sqlite3.Connection], T]
 
 
 class Database(Protocol):
-    """What a SQLite store needs of the place where its tables are."""
+    """The operations that a SQLite store needs of its file or memory."""
 
     @property
     def path(self) -> str: ...
@@ -35,10 +35,10 @@ class Database(Protocol):
     def now(self) -> float: ...
 
     def tick(self, connection: sqlite3.Connection) -> None:
-        """Write down what time it is, with what is being committed."""
+        """Store the current time in the transaction that is being committed."""
 
     async def shorten(self) -> None:
-        """Leave nothing behind of what was erased."""
+        """Remove all remains of erased data."""
 
     def signal(self, topic: str) -> None: ...
 

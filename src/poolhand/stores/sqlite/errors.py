@@ -1,4 +1,4 @@
-"""What an error of SQLite or of the disk means to a caller, and what a damaged file still holds."""
+"""Translates errors of SQLite and of the disk, and reports what a damaged file still holds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from msgspec import MsgspecError
 from poolhand.errors import Corrupt, PoolhandError, ReadOnly, StoreError, Unavailable
 from poolhand.stores.sql import bounds
 
-QUICK_BYTES = 16 * 2**20  # looked through whenever the file is opened: some 40 ms
-SURVEY_BYTES = 256 * 2**20  # looked through once damage is known
+QUICK_BYTES = 16 * 2**20  # checked whenever the file is opened: some 40 ms
+SURVEY_BYTES = 256 * 2**20  # checked once damage is known
 MOST_PROBLEMS = 100
 DAMAGE = "*** in database"  # other findings of a check are about values, which may be a user's own
 
@@ -24,29 +24,29 @@ DISK = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL})
 DENIED = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-KNOWN_ID = "poolhand_jobs.id"  # as an error names the column
+KNOWN_ID = "poolhand_jobs.id"  # the column's name in an error
 NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def code_of(error: Exception) -> int:
-    """Return what kind of error SQLite reported, 0 where it reported none."""
+    """Return SQLite's primary error code, 0 for other errors."""
     code = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if isinstance(code, int) else 0
 
 
 def is_busy(error: Exception) -> bool:
-    """Tell whether somebody else was at the file."""
+    """Return whether another connection held the file."""
     return code_of(error) in BUSY
 
 
 def wants_room(error: BaseException) -> bool:
-    """Tell whether a file could not grow: what is in the log may have to make place."""
+    """Return whether a file could not grow: checkpointing the log may make room."""
     code = getattr(error, "sqlite_errorcode", None)
     return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 
 
 def as_store_error(error: Exception, path: str, *, writing: bool = True) -> StoreError | None:
-    """Return what is raised instead of an error of SQLite; None: it tells of a fault in code."""
+    """Return the error to raise instead of SQLite's; None if it indicates a bug."""
     code = code_of(error)
     name = getattr(error, "sqlite_errorname", "")
     what = f"{path}: {error} ({name})"
@@ -76,7 +76,7 @@ def as_store_error(error: Exception, path: str, *, writing: bool = True) -> Stor
 
 
 def of_system(error: OSError, path: str) -> StoreError:
-    """Return what is raised instead of an error of the system that met a path."""
+    """Return the error to raise instead of an OSError about a path."""
     what = f"{path}: {os.strerror(error.errno or 0)}"
     folder = os.path.dirname(path)
     if error.errno in FULL_DISK:
@@ -89,7 +89,7 @@ def of_system(error: OSError, path: str) -> StoreError:
 
 
 def at_the_wall(error: Exception, path: str) -> Exception:
-    """Return what the caller of a verb is given for an error met in it."""
+    """Translate an error for the caller of a verb."""
     if isinstance(error, PoolhandError):
         return error
     if isinstance(error, sqlite3.IntegrityError) and KNOWN_ID in str(error):
@@ -105,7 +105,7 @@ def at_the_wall(error: Exception, path: str) -> Exception:
 
 
 def look(connection: sqlite3.Connection, path: str) -> None:
-    """Raise Corrupt if a small file is damaged; a large one shows it when it is read."""
+    """Raise Corrupt if a small file is damaged; a large one shows damage when it is read."""
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         found = list(problems(connection)) if _size(connection) <= QUICK_BYTES else []
@@ -118,7 +118,7 @@ def look(connection: sqlite3.Connection, path: str) -> None:
 
 
 def survey(connection: sqlite3.Connection, path: str) -> str:
-    """Say how bad the damage is, what can still be read, and what to do; changes nothing."""
+    """Return how bad the damage is, what can still be read, and what to do; change nothing."""
     advice = (
         f"Nothing was changed. Stop all processes that use it, copy {path} and {path}-wal if there"
         f" is one, then restore a backup, or save what can be read with `sqlite3 {path} .recover`"
@@ -138,16 +138,16 @@ def survey(connection: sqlite3.Connection, path: str) -> str:
 
 
 def reader(path: str) -> sqlite3.Connection:
-    """Return a connection to a file that is there which cannot change it, nor does on closing."""
+    """Return a read-only connection to an existing file, which makes no checkpoint on closing."""
     made = sqlite3.connect(uri(path, "ro"), uri=True, isolation_level=None)
     with contextlib.suppress(sqlite3.Error):
-        # Only now it has a hold on the file.
+        # Only a query makes the connection take its lock on the file.
         made.execute("SELECT 1 FROM sqlite_master").fetchone()
     return made
 
 
 def uri(path: str, mode: str) -> str:
-    """Return how SQLite is told to open a file that is there, and to make none."""
+    """Return the URI that opens an existing file and creates none."""
     return f"file:{quote(os.fsencode(path))}?mode={mode}"
 
 
@@ -162,7 +162,7 @@ def _size(connection: sqlite3.Connection) -> int:
 
 
 def problems(connection: sqlite3.Connection) -> Iterator[str]:
-    """Yield what is wrong with the pages of a file; the check itself may break off over it."""
+    """Yield the problems of a file's pages; the check itself may fail because of them."""
     try:
         for (text,) in connection.execute(f"PRAGMA quick_check({MOST_PROBLEMS})"):
             if text.startswith(DAMAGE):
@@ -179,7 +179,7 @@ def _tables(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
     for (name,) in names.fetchall():
         quoted = name.replace('"', '""')
         try:
-            # Row by row: a count would be content with an index.
+            # Row by row: a count could be answered from an index.
             rows = sum(1 for _ in connection.execute(f'SELECT * FROM "{quoted}" NOT INDEXED'))  # noqa: S608
         except sqlite3.DatabaseError:
             bad.append(name)

@@ -1,7 +1,7 @@
-"""The file of a SQLite store: who may write, what is written together, what time it is.
+"""The file of a SQLite store: the lock between processes, shared commits, the store's clock.
 
 Callers of one process share a commit, each isolated by a savepoint. Every commit, checkpoint and
-close is made under a lock between processes: many versions of SQLite may damage a file when one
+close is made under a lock between processes: many versions of SQLite can damage a file if one
 connection makes a checkpoint while another commits. Nothing is awaited under that lock.
 """
 
@@ -28,12 +28,12 @@ from poolhand.stores.sqlite.wake import Wake
 from poolhand.stores.sqlite.wal import Wal
 
 T = TypeVar("T")
-# What an op returned or raised, for the one who waits for it.
+# The future of an op, and what the op returned or raised.
 _Outcome = tuple["asyncio.Future[object]", object, Exception | None]
 
 STATEMENTS = 256
 CACHE_KIB = 16_000
-BUSY_SECONDS = 0.02  # a reader meets somebody only while that one mends the log of a dead process
+BUSY_SECONDS = 0.02  # readers wait only while the log of a dead process is being recovered
 BUSY_READS = 50
 
 CLOCK = """
@@ -49,11 +49,11 @@ TICK = "UPDATE poolhand_clock SET latest = max(latest, ?)"
 class StoreFile:
     """One file, opened by one process, used from the event loop that opened it.
 
-    `read_only` says why nothing can be written, until a write succeeds again.
+    `read_only` is the reason why nothing can be written, until a write succeeds again.
     """
 
     def __init__(self, path: str | Path, runtime: Runtime, permissions: int = OWNER) -> None:
-        # Resolved: all who reach the file by whatever link must meet at one lock.
+        # Resolved: processes that reach the file by different links must use the same lock.
         self.path = os.path.realpath(path)
         self.lock_seconds = LOCK_SECONDS
         self.read_only: StoreError | None = None
@@ -77,7 +77,7 @@ class StoreFile:
         self._begun: dict[sqlite3.Connection, FileLock] = {}
 
     async def open(self) -> None:
-        """Connect, making the file where it is missing, and bring its schema up to date."""
+        """Connect, create the file if it is missing, and migrate its schema."""
         if self._connection is not None:
             return
         self._steps = migrations.steps()
@@ -97,9 +97,9 @@ class StoreFile:
         self._process = os.getpid()
 
     async def close(self) -> None:
-        """Write what waits, and let go of the file; again does nothing."""
+        """Write pending ops and close the file; a second call does nothing."""
         if self._process != os.getpid() or (self._connection is None and self._replaced is None):
-            # To close what a parent has open would take its locks away.
+            # Closing what the parent process has open would release the parent's locks.
             return
         self._closing = True
         try:
@@ -109,21 +109,22 @@ class StoreFile:
         except OSError:
             locked = False
         except BaseException:
-            # Who was cancelled has closed nothing: the file is as open as it was.
+            # A cancelled close has closed nothing: the file is still open.
             self._closing = False
             raise
         try:
-            # Without the lock: its holder has the file open, so that SQLite only lets go of it.
+            # Without the lock: its holder has the file open, so closing makes no checkpoint.
             self._disconnect(shorten=locked and self._may_work_off())
         finally:
             self._lock.close()
             self._wake.close()
 
     async def write(self, op: Op[T]) -> T:
-        """Run `op` in a commit that it shares with all who wait; return what it returned.
+        """Run `op` in a commit shared with all pending ops; return its result.
 
-        What it raises undoes what it did, and nothing else; if the commit fails, all who shared it
-        get the StoreError. `op` awaits nothing and neither begins nor ends a transaction.
+        If `op` raises, only its own changes are undone; if the commit fails, every caller that
+        shared it gets the StoreError. `op` awaits nothing and neither begins nor ends a
+        transaction.
         """
         self._expect_open()
         loop = asyncio.get_running_loop()
@@ -137,7 +138,7 @@ class StoreFile:
     async def begin(self) -> sqlite3.Connection:
         """Begin a transaction on a connection of its own, under a lock of its own.
 
-        No other write is made until it is given back to `end`.
+        No other write is made until the connection is passed to `end`.
         """
         self._expect_open()
         lock, patience = FileLock(self._lock.path, self._rights.make), self._new_patience()
@@ -158,16 +159,16 @@ class StoreFile:
         return connection
 
     def end(self, connection: sqlite3.Connection) -> None:
-        """End what was begun; what was not committed is gone."""
+        """End a transaction; uncommitted changes are rolled back."""
         lock = self._begun.pop(connection)
         try:
-            # Under the lock, as every close.
+            # Under the lock, like every close.
             connection.close()
         finally:
             lock.close()
 
     def read(self, op: Op[T]) -> T:
-        """Run `op`, which only reads, on what is committed at one moment."""
+        """Run `op`, which only reads, on one snapshot of what is committed."""
         connection = self._usable()
         if connection.in_transaction:
             return op(connection)
@@ -184,30 +185,30 @@ class StoreFile:
         raise Unavailable(f"{self.path}: another program keeps it from being read; try again")
 
     def now(self) -> float:
-        """Return the time of the store in seconds: never less than before, whatever a clock says.
+        """Return the store's time in seconds; it never goes back, whatever a clock says.
 
-        Within one boot of the machine no change of its wall clock moves it.
+        Within one boot of the machine no change of its wall clock affects it.
         """
         return self._runtime.monotonic() + self._offset
 
     def tick(self, connection: sqlite3.Connection) -> None:
-        """Write down what time it is, with what is being committed."""
+        """Store the current time in the transaction that is being committed."""
         connection.execute(TICK, (self.now(),))
 
     def signal(self, topic: str) -> None:
-        """Publish a topic after the commit of the op that calls this, unless that is undone."""
+        """Publish a topic after the commit of the calling op, unless the op is rolled back."""
         self._signals[topic] = None
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
-        """Call `hint` on the loop for every topic, of this process or another."""
+        """Call `hint` on the loop for every topic, from this process or another."""
         return self._wake.subscribe(hint)
 
     def publish(self, topic: str) -> None:
-        """Tell a topic to everybody on the file; never raises, never waits."""
+        """Publish a topic to all processes on the file; never raise, never wait."""
         self._wake.publish((topic,))
 
     async def check(self) -> None:
-        """Return if the file can be written to now, as was tried; else raise what a write would."""
+        """Try a write: return if the file can be written to now, else raise what a write would."""
 
         def touch(connection: sqlite3.Connection) -> None:
             connection.execute(TICK, (0.0,))
@@ -215,9 +216,9 @@ class StoreFile:
         await self.write(touch)
 
     async def shorten(self) -> None:
-        """Work the log off and cut it to nothing: it holds pages as they were before.
+        """Checkpoint the log and truncate it: it holds old versions of pages.
 
-        Raises Unavailable if another program keeps it from that for long by reading.
+        Raises Unavailable if another program prevents that for long by reading.
         """
         self._expect_open()
         patience = self._new_patience()
@@ -241,20 +242,20 @@ class StoreFile:
         return self._wal.size() == 0
 
     def failure(self, error: BaseException) -> Exception:
-        """Return what a caller is given for an error."""
+        """Return the error to raise to the caller."""
         if isinstance(error, sqlite3.Error):
             return self._translated(error)
         if isinstance(error, OSError):
             return faults.of_system(error, self.path)
         if isinstance(error, StopIteration) or not isinstance(error, Exception):
-            # Neither can be put on a future.
+            # A future accepts neither of them.
             failure = Unavailable(f"{self.path}: a write broke off with {error!r}")
             failure.__cause__ = error
             return failure
         return error
 
     def expect_own(self) -> None:
-        """Refuse a file that another process has opened, of which this one is a fork."""
+        """Raise if the file was opened by another process, of which this one is a fork."""
         if self._process != os.getpid():
             raise UsageError(
                 f"{self.path} was opened by process {self._process}, of which this one"
@@ -275,7 +276,7 @@ class StoreFile:
         return self._connection
 
     async def _connect_in_time(self, patience: LockPatience) -> None:
-        """Take the lock and connect; programs that write without that lock are waited for."""
+        """Take the lock and connect; wait for programs that write without the lock."""
         while await self._lock.wait(patience):
             try:
                 return self._connect()
@@ -298,10 +299,10 @@ class StoreFile:
         try:
             used = self._wal.size() > 0
             if used:
-                # To look and turn away must not work the log off.
+                # Inspecting a file that is then refused must not checkpoint its log.
                 with contextlib.closing(faults.reader(self.path)) as reader:
                     self._inspect(reader)
-            # SQLite makes its log and what belongs to it with the permissions of the file.
+            # SQLite creates its log and the log's index with the permissions of the file.
             self._rights.make(self.path)
             connection = self._connection = sqlite3.connect(
                 self.path,
@@ -326,12 +327,12 @@ class StoreFile:
             raise self._translated(error) from error
 
     def _another(self) -> sqlite3.Connection:
-        """Connect once more to the file that is open; none is made where it is gone."""
+        """Connect once more to the open file; do not create it if it is gone."""
         connection = sqlite3.connect(
             faults.uri(self.path, "rw"), timeout=BUSY_SECONDS, isolation_level=None, uri=True
         )
         try:
-            # Before it is read from: SQLite deletes the log of a file that it takes for new.
+            # Before the first read: SQLite deletes the log of a file that it considers new.
             self._expect_in_place()
             _tune(connection)
         except BaseException:
@@ -340,7 +341,7 @@ class StoreFile:
         return connection
 
     def _inspect(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file that is damaged or too new, before anything of it is changed."""
+        """Raise if a file is damaged or too new, before anything in it is changed."""
         faults.look(connection, self.path)
         migrations.inspect(connection, self._steps, self.path)
 
@@ -350,7 +351,7 @@ class StoreFile:
         if connection is None:
             return
         if self._damage is not None:
-            # Who closes a file last works its log off, unless it may only read.
+            # The last connection to close checkpoints the log, unless it is read-only.
             with contextlib.closing(faults.reader(self.path)):
                 connection.close()
             return
@@ -359,18 +360,18 @@ class StoreFile:
         connection.close()
 
     def _may_work_off(self) -> bool:
-        """Tell whether what stands in the log belongs into the file."""
+        """Return whether the content of the log belongs into the file."""
         try:
             self._expect_in_place()
         except LogGone:
-            # As long as nobody has begun another one.
+            # Only if no other process has created a new log.
             return not self._place.has_log
         except StoreError:
             return False
         return True
 
     def _expect_no_remains(self) -> None:
-        """Refuse to begin anew beside the log of a file that is gone: SQLite would delete it."""
+        """Raise if the file is gone but its log is not: SQLite would delete the log."""
         if self._wal.size() and not (os.path.exists(self.path) and os.path.getsize(self.path)):
             raise Corrupt(
                 f"{self.path} is missing or empty, but {self._wal.path} still holds changes made to"
@@ -379,7 +380,7 @@ class StoreFile:
             )
 
     def _set_clock(self, connection: sqlite3.Connection) -> None:
-        # Written down as the machine has it: a process in a time namespace reads another clock.
+        # Stored as the machine has it: a process in a time namespace reads another clock.
         ahead = self._runtime.clock_ahead()
         boot, monotonic = self._runtime.identity()[1], self._runtime.monotonic() - ahead
         connection.execute("BEGIN IMMEDIATE")
@@ -399,7 +400,7 @@ class StoreFile:
         self._offset = row[1] - ahead
 
     def _flush(self) -> None:
-        """Commit all who wait, if nobody else is at the file; else come again soon."""
+        """Commit all pending ops if the lock is free; else try again soon."""
         assert self._patience is not None
         if not self._waiting:
             self._patience = None
@@ -424,14 +425,14 @@ class StoreFile:
             self._signals.clear()
             _roll_back(connection)
             if faults.wants_room(error):
-                # The log is worked off after a commit only; one that cannot grow has none.
+                # The log is checkpointed only after a commit, and a log that cannot grow gets none.
                 self._wal.shorten(connection)
                 self._place.note(connection)
             self._fail(group, self.failure(error))
             if not isinstance(error, Exception):
                 raise
         else:
-            # What was committed is told whatever becomes of the log.
+            # Report what was committed, whatever happens to the log.
             self._settle(outcomes)
             if connection.total_changes != before and self._wal.tidy(connection):
                 self._place.note(connection)
@@ -441,7 +442,7 @@ class StoreFile:
     def _begin(
         self, lock: FileLock, patience: LockPatience, connect: Callable[[], sqlite3.Connection]
     ) -> sqlite3.Connection | None:
-        """Take the lock and begin; None while somebody else has the one or the other."""
+        """Take the lock and begin; None while another process holds either."""
         if self._damage is not None:
             raise Corrupt(f"{self.path} is damaged and takes nothing any more. {self._damage}")
         self._holder = lock.path
@@ -484,7 +485,7 @@ class StoreFile:
                 while len(self._signals) > told:
                     self._signals.popitem()
                 if not connection.in_transaction:
-                    # Some faults of the disk end the whole transaction.
+                    # Some disk errors end the whole transaction.
                     raise
                 execute("ROLLBACK TO op")
                 outcomes.append((future, None, error))
@@ -547,18 +548,18 @@ class StoreFile:
         return value
 
     def _expect_in_place(self) -> None:
-        """Refuse to write where something else is than was opened; only under the lock."""
+        """Raise if the files are not those that were opened; call it only under the lock."""
         try:
             self._place.check(self._connection)
         except FileReplaced as replaced:
-            # Who stays would mix two contents, and so would who comes later and finds the log.
+            # Staying would mix two contents; so would a later process that finds the log.
             self._replaced = replaced
             self._place.set_log_aside()
             self._disconnect()
             raise
 
     def _expect_schema(self, connection: sqlite3.Connection) -> None:
-        """Refuse to go on when a newer poolhand has migrated the file meanwhile."""
+        """Raise if a newer poolhand has migrated the file meanwhile."""
         (needs,) = connection.execute(migrations.OLDEST_CODE).fetchone()
         if needs is not None and needs > len(self._steps):
             raise migrations.too_new(self.path, needs, len(self._steps))
@@ -577,20 +578,20 @@ def _tune(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA foreign_keys = OFF")
-    # What is deleted is overwritten: of what was erased no bytes are left.
+    # Deleted content is overwritten, so that no bytes of erased data are left.
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:
-    # What went wrong before is what matters, and who waits has to hear of it.
+    # Suppressed: the first error matters, and must reach the waiting callers.
     with contextlib.suppress(sqlite3.Error):
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 def _own(error: Exception) -> Exception:
-    """Return a copy for one caller: each is raised with a traceback of its own."""
+    """Return a copy for one caller, so that each raises it with its own traceback."""
     if not isinstance(error, StoreError):
         return error
     own = type(error)(*error.args)

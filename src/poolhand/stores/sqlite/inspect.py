@@ -1,4 +1,4 @@
-"""A SQLite store looked at from outside: read only, without opening it as a store would."""
+"""Inspects a SQLite store from outside: read-only, without opening it as a store."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 def schema_of(path: str) -> tuple[int, int]:
-    """Return the number of a file's schema, 0 where there is none, and the newest known here."""
+    """Return the schema number of a file, 0 if there is none, and the newest known here."""
     taken = _look(path, migrations.applied) if os.path.exists(path) else {}
     return max(taken, default=0), len(migrations.steps())
 
 
 def damage_of(path: str) -> list[str]:
-    """Read a file through; return what is wrong with its pages."""
+    """Read a whole file; return the problems of its pages."""
     return _look(path, lambda connection: list(faults.problems(connection)))
 
 
 def _look(path: str, op: Callable[[sqlite3.Connection], T]) -> T:
-    # A connection that only reads makes no checkpoint, not even when it closes.
+    # A read-only connection makes no checkpoint, not even when it closes.
     try:
         with closing(sqlite3.connect(faults.uri(path, "ro"), uri=True)) as connection:
             return op(connection)

@@ -14,12 +14,12 @@ from poolhand.stores.sqlite.rights import Rights
 LOCK_SECONDS = 10.0
 FIRST_PAUSE = 0.001
 LAST_PAUSE = 0.02
-TURN_AFTER = 0.025  # seconds of waiting after which others have to let one go first
-POLITE = 0.1  # seconds of letting somebody go first who does not go: it may be stopped
+TURN_AFTER = 0.025  # seconds of waiting after which a waiter takes the turn
+POLITE = 0.1  # seconds after which the turn of another is ignored: it may be stopped
 
 
 class LockPatience:
-    """How long to go on trying: pauses that grow, until a limit is reached."""
+    """How long to retry: with growing pauses, up to a time limit."""
 
     def __init__(self, clock: Callable[[], float], limit: float) -> None:
         self._clock = clock
@@ -31,24 +31,25 @@ class LockPatience:
         return self._clock() - self._since
 
     def pause(self) -> float | None:
-        """Return the seconds until the next try, None when there shall be none."""
+        """Return the seconds until the next try, None when the limit is reached."""
         left = self._limit - self.waited()
         if left <= 0:
             return None
         pause, self._pause = self._pause, min(self._pause * 1.5, LAST_PAUSE)
-        # Not less than the first one: time must pass, or this never ends.
+        # Not less than the first pause: time must pass, or this never ends.
         return min(pause, max(left, FIRST_PAUSE))
 
 
 class FileLock:
-    """A lock that the kernel frees when its holder dies, and that nothing is awaited under.
+    """A lock that the kernel releases when its holder dies; nothing is awaited under it.
 
-    Who looks only now and then would starve beside one who takes it again at once. So there is a
-    second lock, for the turn: it is taken while waiting, and who finds it taken stays back.
+    A process that polls now and then would starve beside one that takes the lock again at once. So
+    there is a second lock, for the turn: a process that has waited for a while takes it, and
+    processes that find it taken hold back.
     """
 
     def __init__(self, path: str, make: Callable[[str], object] | None = None) -> None:
-        """Make a lock of a file, which `make` makes where it is missing."""
+        """Create a lock on a file; `make` creates the file if it is missing."""
         self.path = path
         self._make = Rights(path).make if make is None else make
         self._fd: int | None = None
@@ -58,7 +59,7 @@ class FileLock:
         _locks.add(self)
 
     def take(self, patience: LockPatience) -> bool:
-        """Take the lock if it is free and nobody goes first; raises OSError, and then has none."""
+        """Take the lock if it is free and no waiter has the turn; after an OSError hold none."""
         try:
             if self._fd is None:
                 self._open()
@@ -68,13 +69,13 @@ class FileLock:
             raise
 
     def release(self) -> None:
-        """Free the lock."""
+        """Release the lock."""
         if self._fd is not None:
-            # Not left to closing the file: a fork would hold on to it.
+            # Unlocked explicitly: after a mere close, a fork would still hold the lock.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def pause(self, patience: LockPatience) -> float | None:
-        """Return the seconds until the lock is tried again, None when patience has ended."""
+        """Return the seconds until the next try, None when patience has run out."""
         pause = patience.pause()
         if pause is None:
             self._leave_turn()
@@ -82,7 +83,7 @@ class FileLock:
         return FIRST_PAUSE if self._first else pause
 
     async def wait(self, patience: LockPatience) -> bool:
-        """Take the lock when it comes free; False when patience has ended."""
+        """Take the lock when it becomes free; return False when patience has run out."""
         try:
             while not self.take(patience):
                 pause = self.pause(patience)
@@ -94,7 +95,7 @@ class FileLock:
         return True
 
     def close(self) -> None:
-        """Free the lock and let go of the files, which stay: others may be waiting on them."""
+        """Release the lock and close the files, which stay: others may be waiting on them."""
         for fd in (self._fd, self._turn):
             if fd is not None:
                 with contextlib.suppress(OSError):
@@ -102,7 +103,7 @@ class FileLock:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the files without freeing the lock, which whoever shares them may hold."""
+        """Close the files without unlocking: the process that shares them may hold the lock."""
         for fd in (self._fd, self._turn):
             if fd is not None:
                 with contextlib.suppress(OSError):
@@ -117,7 +118,7 @@ class FileLock:
         if taken:
             self._leave_turn()
         if not self._in_place():
-            # Somebody removed the file: a lock on it is none that others could find.
+            # The file was removed: a lock on it is invisible to other processes.
             self.close()
             return False
         return taken
@@ -129,7 +130,7 @@ class FileLock:
         self._turn = self._opened(f"{self.path}-turn")
 
     def _opened(self, path: str) -> int:
-        # To read is enough for a lock, and all that a file of another user may allow.
+        # Read access is enough for a lock, and may be all that another user's file allows.
         try:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -179,5 +180,5 @@ def _forget_all() -> None:
 
 
 _locks: WeakSet[FileLock] = WeakSet()
-# A lock is held while any process has its file open: a fork would hold it when its parent is dead.
+# A lock is held while any process has its file open: a fork would hold it after its parent died.
 os.register_at_fork(after_in_child=_forget_all)

@@ -1,4 +1,4 @@
-"""The memory store: the tables of a SQLite store without a file, for as long as it is open."""
+"""The memory store: SQLite tables without a file, for as long as the store is open."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class MemoryStore(SqliteVerbs):
-    """A whole store inside this process: no file, no lock, no log, no wake-up."""
+    """A store inside this process: no file, no lock, no log, no wake-up."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(MemoryTables(runtime), runtime)
 
 
 class MemoryTables:
-    """Tables in memory on one connection, with what a `StoreFile` offers.
+    """Tables in memory on one connection, with the interface of `StoreFile`.
 
-    Every write is a transaction of its own: with nothing to wait for, sharing one gains nothing.
-    While a transaction of the user's is open, reads see a copy from before it, writes wait.
+    Every write is a transaction of its own: there is nothing to wait for, so sharing one gains
+    nothing. While a user's transaction is open, reads see a copy from before it, and writes wait.
     """
 
     path = "memory://"
@@ -48,24 +48,24 @@ class MemoryTables:
         self._hints: dict[object, Hint] = {}
 
     async def open(self) -> None:
-        """Make the tables, unless they are there."""
+        """Create the tables, unless they exist."""
         self._loop = asyncio.get_running_loop()
         if self._connection is None:
             self._free = asyncio.Event()
             self._free.set()
-            # Another store thread may take over what one has opened.
+            # The connection may later be used by another store thread.
             self._connection = sqlite3.connect(
                 ":memory:",
                 isolation_level=None,
                 cached_statements=STATEMENTS,
                 check_same_thread=False,
             )
-            # One that is abandoned goes with its last user; from Python 3.13 on that is a warning.
+            # Closes an abandoned connection with its last user; Python 3.13 and later would warn.
             finalize(self, self._connection.close).atexit = False
             migrations.migrate(self._connection, migrations.steps(), self.path, self._wall())
 
     async def close(self) -> None:
-        """Forget everything; again does nothing."""
+        """Discard everything; a second call does nothing."""
         connection, self._connection = self._connection, None
         self._hints.clear()
         self._free.set()
@@ -73,7 +73,7 @@ class MemoryTables:
             connection.close()
 
     async def write(self, op: Op[T]) -> T:
-        """Run `op` in a transaction; what it raises undoes what it did."""
+        """Run `op` in a transaction; if it raises, its changes are rolled back."""
         self._usable()
         await self._wait()
         connection = self._usable()
@@ -92,7 +92,7 @@ class MemoryTables:
         return value
 
     async def begin(self) -> sqlite3.Connection:
-        """Begin a transaction of the user's; give it back to `end`."""
+        """Begin a user's transaction; pass the connection to `end` afterwards."""
         self._usable()
         await self._wait()
         connection = self._usable()
@@ -103,7 +103,7 @@ class MemoryTables:
         return connection
 
     def end(self, connection: sqlite3.Connection) -> None:
-        """End a transaction of the user's; what was not committed is gone."""
+        """End a user's transaction; uncommitted changes are rolled back."""
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         connection.set_progress_handler(None, 0)
@@ -123,7 +123,7 @@ class MemoryTables:
         """Do nothing: there is no log."""
 
     def signal(self, topic: str) -> None:
-        """Publish a topic after the commit of the op that calls this, unless that is undone."""
+        """Publish a topic after the commit of the calling op, unless the op is rolled back."""
         self._signals[topic] = None
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
@@ -137,7 +137,7 @@ class MemoryTables:
         return end
 
     def publish(self, topic: str) -> None:
-        """Tell a topic to everybody, soon; never raises, never waits."""
+        """Publish a topic to all subscribers, soon; never raise, never wait."""
         if self._loop is not None and not self._loop.is_closed():
             for key in self._hints:
                 self._loop.call_soon(self._tell, key, topic)
@@ -146,14 +146,14 @@ class MemoryTables:
         self._usable()
 
     def failure(self, error: BaseException) -> Exception:
-        """Return what a caller is given for an error."""
+        """Return the error to raise to the caller."""
         if isinstance(error, sqlite3.Error):
             return faults.as_store_error(error, self.path) or error
         assert isinstance(error, Exception)
         return error
 
     def expect_own(self) -> None:
-        """Do nothing: a fork has tables of its own."""
+        """Do nothing: a fork has its own copy of the tables."""
 
     def _tell(self, key: object, topic: str) -> None:
         hint = self._hints.get(key)

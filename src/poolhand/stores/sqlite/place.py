@@ -1,11 +1,11 @@
-"""Whether the files of a SQLite store are still those that were opened.
+"""Checks whether the files of a SQLite store are still those that were opened.
 
-SQLite trusts what it has open: with its log gone, or another content under its log, it would lose
-or mix what was committed. Only checkpoints write to the file itself, page by page, and a process
-killed in a checkpoint leaves some pages new and others old. So only what a single page holds is
-compared, as each page only gets newer: the version of the schema, which is in page 1, and the
-clock, while its table is in the same page. Everything else proves nothing: a healthy store that
-is refused is worse than an exchange that is missed.
+SQLite trusts the files it has open: if its log is gone, or the content under its log was replaced,
+it would lose or mix committed data. Only checkpoints write to the file itself, page by page, and a
+process killed during a checkpoint leaves some pages new and others old. So only facts that a single
+page holds are compared, as each page only gets newer: the schema version, which is in page 1, and
+the clock, while its table is in the same page. Everything else proves nothing: refusing a healthy
+store is worse than missing a replacement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from poolhand.stores.sqlite import errors as faults
 
 LOCKS = "/proc/locks"
 MOUNTS = "/proc/self/mountinfo"
-SHARED_BYTE = "128"  # of the -shm file: every connection keeps a lock on it while it is open
+SHARED_BYTE = "128"  # of the -shm file: every open connection holds a lock on it
 ASIDE = "-aside"
-# Versions that knew only the clock have read and written the first field alone.
+# Versions that knew only the clock read and wrote the first field alone.
 NOTE = struct.Struct("<dddqq")
 OLDER = "it is older than what was there"
 OTHER_ORDER = "its pages are in another order"
 SCHEMA_VERSION = "PRAGMA schema_version"
-# In one statement: what it finds is of one moment.
+# In one statement, so that all values are of one moment.
 FIND_CLOCK = """
 SELECT v.schema_version, t.rootpage, c.boot, c.offset, c.latest
 FROM pragma_schema_version v, sqlite_master t, poolhand_clock c
@@ -38,15 +38,15 @@ WHERE t.type = 'table' AND t.name = 'poolhand_clock' AND c.id = 1
 
 
 class LogGone(Corrupt):
-    """The log was removed, or another one put in its place."""
+    """The log was removed or replaced."""
 
 
 class FileReplaced(Corrupt):
-    """Another content was put under the log."""
+    """The content of the file was replaced under its log."""
 
 
 class FileClock(NamedTuple):
-    """The row of the clock, the page it is in, and the version of the schema that says so."""
+    """The row of the clock, the page it is in, and the schema version that says so."""
 
     version: int
     page: int
@@ -56,28 +56,28 @@ class FileClock(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What the file holds without its log; `clock` is what its own list of tables leads to."""
+    """The content of the file without its log; `clock` is found by the file's own table list."""
 
     version: int
     clock: FileClock | None
 
 
 class KnownPlace(NamedTuple):
-    """A content that belongs there: nothing older may follow."""
+    """A content that belongs there: no older one may follow."""
 
     latest: float  # 0: unknown
     offset: float
-    schema: int  # the version of the schema, log included, when that clock was read
-    version: int  # the one in page 1
+    schema: int  # the schema version, log included, when that clock was read
+    version: int  # the schema version in page 1
 
 
 NOTHING = KnownPlace(0.0, 0.0, 0, 0)
 
 
 class FilePlace:
-    """What was found where the file is; to look again costs two calls of the system.
+    """The files found at the store's path; a check costs two system calls.
 
-    Processes that share a file note in the file of its lock what content they saw last.
+    Processes that share a file record in its lock file which content they saw last.
     """
 
     def __init__(self, path: str, notes: str) -> None:
@@ -90,23 +90,23 @@ class FilePlace:
         self._may_note = True
 
     def remember(self, connection: sqlite3.Connection) -> None:
-        """Take what is there for what belongs there."""
+        """Accept the present files as those that belong there."""
         self._file, _ = self._seen()
         self._logged = _numbers(self._log)
         self._known = None
-        # What was noted of a content that a backup has replaced since must not count any more.
+        # A note about a content that a backup has replaced since must not count any more.
         self._may_note = self._write_down(NOTHING)
         self.note(connection)
 
     def note(self, connection: sqlite3.Connection) -> None:
-        """Take what a checkpoint of our own has written for what belongs there."""
+        """Accept the present content, as a checkpoint of this process has written it."""
         _, self._written = self._seen()
         content = self._read()
         with contextlib.suppress(sqlite3.Error):
             self._learn(content, _find_clock(connection))
 
     def expect_sound(self) -> None:
-        """Refuse to open what was exchanged under processes that have it open."""
+        """Raise if the files were replaced while processes had them open."""
         if not _is_locked(f"{self.path}-shm"):
             return
         if not self.has_log:
@@ -115,7 +115,7 @@ class FilePlace:
             try:
                 self._expect_same(reader)
             except sqlite3.Error:
-                # No proof; SQLite says what it finds when it is opened to write.
+                # No proof; SQLite reports what it finds when the file is opened to write.
                 return
 
     def check(self, connection: sqlite3.Connection | None) -> None:
@@ -129,20 +129,20 @@ class FilePlace:
         if written != self._written and connection is not None:
             self._expect_same(connection)
             self.note(connection)
-            # Not what it is by now: what came since is compared next time.
+            # Not the present value: later writes are compared next time.
             self._written = written
         if _numbers(self._log) != self._logged:
             raise LogGone(self._gone())
 
     @property
     def has_log(self) -> bool:
-        """Whether there is a log, be it another one."""
+        """Whether there is a log, even if it is another one."""
         return os.path.exists(self._log)
 
     def set_log_aside(self) -> None:
-        """Keep a log from being worked off into a content that it does not belong to.
+        """Keep a log from being checkpointed into a content that it does not belong to.
 
-        Emptied once there is a copy, as the last connection to close would work it off.
+        The log is emptied once it is copied, as the last connection to close would checkpoint it.
         """
         aside = f"{self._log}{ASIDE}"
         with contextlib.suppress(OSError):
@@ -159,15 +159,15 @@ class FilePlace:
                 raise FileReplaced(self._other(why))
 
     def _difference(self, connection: sqlite3.Connection) -> str | None:
-        """Say how the file proves to be none that checkpoints have written."""
+        """Return why the file cannot be the work of checkpoints, None if it can."""
         content = self._read()
         if content is None:
             return None
-        # After the file: what a checkpoint has written there is seen by then.
+        # Read after the file: anything that a checkpoint has written there is visible by then.
         clock = _find_clock(connection)
         if clock is None:
             return None
-        # What was noted before the machine has crashed may be newer than what the disk kept.
+        # A note from before a crash of the machine may be newer than what the disk kept.
         noted = self._noted()
         both = (self._known, noted if noted and noted.offset == clock.offset else None)
         for known in both:
@@ -176,11 +176,11 @@ class FilePlace:
         return OTHER_ORDER if content.version > clock.version else None
 
     def _learn(self, content: Content | None, clock: FileClock | None) -> None:
-        """Note what content belongs there, as far as it is certain."""
+        """Record which content belongs there, as far as it is certain."""
         if content is None or clock is None:
             return
         own, before = content.clock, self._known
-        # The page may be one that the clock will have: then it holds something else so far.
+        # The page may be one that the clock will move to: until then it holds something else.
         if (
             own is not None
             and (own.page, own.boot, own.offset) == (clock.page, clock.boot, clock.offset)
@@ -195,7 +195,7 @@ class FilePlace:
         self._write_down(known)
 
     def _write_down(self, known: KnownPlace) -> bool:
-        # A process without the right, or without space, knows it alone.
+        # Without permission or disk space, only this process knows it.
         with contextlib.suppress(OSError):
             notes = os.open(self._notes, os.O_WRONLY)
             try:
@@ -221,7 +221,7 @@ class FilePlace:
         return known if known.latest == latest else None
 
     def _read(self) -> Content | None:
-        # By SQLite: to open and close the file otherwise would take its locks away.
+        # By SQLite: opening and closing the file in another way would release its locks.
         uri = f"{faults.uri(self.path, 'ro')}&immutable=1"
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True)) as reader:
@@ -259,16 +259,16 @@ class FilePlace:
 
 def _find_clock(connection: sqlite3.Connection) -> FileClock | None:
     row = connection.execute(FIND_CLOCK).fetchone()
-    # A page that has another use may hold anything.
+    # A page with another use may hold anything.
     return FileClock(*row) if row is not None and isinstance(row[-1], float) else None
 
 
 def _is_older(content: Content, known: KnownPlace, clock: FileClock) -> bool:
-    """Tell whether page 1, or the clock with or without the log, is older than it was."""
+    """Return whether page 1, or the clock with or without the log, is older than before."""
     if content.version < known.version or clock.latest < known.latest:
         return True
     own = content.clock
-    # With another schema the clock may be elsewhere, and its page have another use.
+    # Under another schema the clock may be elsewhere, and its page may have another use.
     if own is None or own.page != clock.page or clock.version != known.schema:
         return False
     return own.latest < known.latest
@@ -283,7 +283,7 @@ def _numbers(path: str) -> tuple[int, int]:
 
 
 def _is_locked(path: str) -> bool:
-    """Tell whether a process has the index of a log open, as far as the system tells."""
+    """Return whether a process has the index of a log open, as far as the system reports it."""
     device, number = _numbers(path)
     if not number:
         return False
@@ -302,7 +302,7 @@ def _is_locked(path: str) -> bool:
 
 
 def _mounted(path: str) -> int:
-    """Return the device that locks of a file are under; for some systems `stat` has another."""
+    """Return the device that locks of a file are listed under; `stat` may report another."""
     found, device = "", 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(MOUNTS, encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Who may use the files of a SQLite store: those it makes are its user's alone, or a group's."""
+"""The permissions of the files of a SQLite store: for its user alone, or for a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAKING = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 class Allowed(NamedTuple):
-    """The permissions that a file is made with, and the user and group of the store's file."""
+    """The permissions to create a file with, and the user and group of the store's file."""
 
     mode: int
     user: int
@@ -21,10 +21,10 @@ class Allowed(NamedTuple):
 
 
 class Rights:
-    """The permissions of what is made beside a file, whatever the umask; what is there stays so.
+    """The permissions of files created beside a store's file, whatever the umask.
 
-    Where the file is there, others are made as it is, and by root for its user: who may use it
-    needs them too.
+    Existing files stay as they are. If the store's file exists, the others are created with its
+    permissions, and by root for its user: every user of the file needs them, too.
     """
 
     def __init__(self, path: str, permissions: int = OWNER) -> None:
@@ -32,9 +32,9 @@ class Rights:
         self._path = path
 
     def make(self, path: str) -> bool:
-        """Make an empty file; False where there is something."""
+        """Create an empty file; return False if the path exists."""
         try:
-            # Nothing is opened that is there: closing it would take SQLite's locks on it away.
+            # An existing file is not opened: closing it would release SQLite's locks on it.
             made = os.open(path, MAKING, OWNER)
         except FileExistsError:
             return False
@@ -47,9 +47,9 @@ class Rights:
         return True
 
     def make_folder(self, path: str) -> bool:
-        """Make a folder unless there is one; tell whether none but those who may can write there.
+        """Create a folder if there is none; return whether only permitted users can write to it.
 
-        A link is no folder: it may lead anywhere.
+        A link does not count as a folder: it may lead anywhere.
         """
         allowed = self._allowed()
         try:
@@ -60,7 +60,7 @@ class Rights:
         return True
 
     def share(self, path: str) -> None:
-        """Give a socket that this process made to those who may write to the file."""
+        """Give a socket of this process to the users that may write to the file."""
         allowed = self._allowed()
         _give(path, GROUP if allowed.mode & GROUP_WRITES else OWNER, allowed)
 
@@ -73,7 +73,7 @@ class Rights:
 
 
 def is_socket(path: str) -> bool:
-    """Tell whether a socket has that name; what a link leads to is not meant."""
+    """Return whether a path is a socket; links are not followed."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
@@ -92,5 +92,5 @@ def _is_private(path: str, allowed: Allowed) -> bool:
         return False
     if seen.st_uid in (os.geteuid(), allowed.user):
         return bool(allowed.mode & GROUP_WRITES) or not seen.st_mode & GROUP_WRITES
-    # Of a group, whoever came first has made it.
+    # In a group, the folder belongs to the user that came first.
     return bool(allowed.mode & GROUP_WRITES) and seen.st_gid == allowed.group

@@ -1,4 +1,4 @@
-"""One write of a SQLite store: its steps, and the row that all numbers are counted in."""
+"""One write of a SQLite store: its steps, and the row that counts all numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = "UPDATE poolhand_counters SET jobs = ?, turns = ?, tokens = ?, pool = ?"
 
 
 class Counters:
-    """The last number of each kind; nobody else counts while a write goes on."""
+    """The last number of each kind; no other write counts at the same time."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

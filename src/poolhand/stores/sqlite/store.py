@@ -1,4 +1,4 @@
-"""The SQLite store: one file that all processes of a machine may share."""
+"""The SQLite store: one file that all processes of a machine can share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class SqliteVerbs:
-    """The verbs of a store over the tables of SQLite, wherever those are."""
+    """The verbs of a store on SQLite tables, in a file or in memory."""
 
     def __init__(self, file: Database, runtime: Runtime) -> None:
         self._file = file
@@ -80,7 +80,7 @@ class SqliteVerbs:
         await self._file.check()
 
     async def _steps(self, act: Callable[[Steps], T]) -> T:
-        """Take steps that are written together."""
+        """Run steps in one write; publish their topics after the commit."""
         file = self._file
 
         def op(connection: Connection) -> T:
@@ -102,7 +102,7 @@ class SqliteVerbs:
 
     @contextmanager
     def _wall_between(self) -> Iterator[None]:
-        """Let no error out that is not one of ours."""
+        """Translate errors into poolhand's own."""
         try:
             yield
         except Exception as error:
@@ -173,7 +173,7 @@ class SqliteVerbs:
     async def bury(self, owner: str, renewal: int) -> list[Claim]:
         return await self._steps(lambda steps: StoredLeases(steps).bury(owner, renewal))
 
-    # What can be seen
+    # Reads
 
     async def get(self, ids: Sequence[str]) -> list[Stored | None]:
         return self._read(lambda db: sql_find.get(db, ids))
@@ -274,7 +274,7 @@ class SqliteVerbs:
 
 
 class SqliteStore(SqliteVerbs):
-    """A whole store in one file, which all processes of a machine may share."""
+    """A store in one file that all processes of a machine can share."""
 
     _file: StoreFile
 
@@ -282,7 +282,7 @@ class SqliteStore(SqliteVerbs):
         super().__init__(StoreFile(path, runtime, permissions), runtime)
         self.permissions = permissions
 
-    # Told without being open
+    # Usable without opening the store
 
     @property
     def path(self) -> Path:

@@ -1,6 +1,6 @@
 """The tables of a SQLite store.
 
-Many rows go in one statement: what a row costs is, for a good half, the statement around it.
+Many rows are written per statement: a good half of a row's cost is the statement around it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from poolhand.stores.sql.tables import Delete, Insert, TableWrite, Values
 
 V = TypeVar("V")
 
-# Few sizes, so that statements are of few kinds, and prepared once.
+# Few sizes, so that there are few different statements, each prepared once.
 FEW = 10
 MANY = 100
 ROWS = 20
 
 
 def lots(values: Sequence[V]) -> Iterator[tuple[V | None, ...]]:
-    """Yield values in lots of these sizes, filled up with None."""
+    """Yield values in lots of these sizes, padded with None."""
     start = 0
     while start < len(values):
         size = FEW if len(values) - start <= FEW else MANY
@@ -33,7 +33,7 @@ def lots(values: Sequence[V]) -> Iterator[tuple[V | None, ...]]:
 
 @cache
 def for_lot(text: str, size: int) -> str:
-    """Return a statement about many values for so many."""
+    """Return a statement with placeholders for `size` values."""
     return text.replace("?*", ", ".join("?" * size))
 
 

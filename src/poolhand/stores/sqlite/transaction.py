@@ -1,4 +1,4 @@
-"""A transaction of the user's own in the file of a SQLite store, and the jobs that go with it."""
+"""A user's own transaction in the file of a SQLite store, with jobs in it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from poolhand.stores.sqlite import errors as faults
 from poolhand.stores.sqlite.database import Database
 from poolhand.stores.sqlite.steps import steps_on
 
-LONGEST = 5.0  # nobody else can write meanwhile, not even the leases of running jobs
-LOOK_EVERY = 10_000  # instructions of SQLite between two looks at the clock
+LONGEST = 5.0  # seconds; it blocks all writes, even renewing the leases of running jobs
+LOOK_EVERY = 10_000  # SQLite instructions between two checks of the clock
 
-# What would end the transaction, change how it is kept, or reach another file.
+# Actions that would end the transaction, change its settings, or reach another file.
 KEPT_FROM_USERS = frozenset(
     {
         sqlite3.SQLITE_TRANSACTION,
@@ -31,13 +31,13 @@ KEPT_FROM_USERS = frozenset(
         sqlite3.SQLITE_PRAGMA,
     }
 )
-ASKED_BY_ALTER = "quick_check"  # a pragma that ALTER TABLE asks by itself
+ASKED_BY_ALTER = "quick_check"  # a pragma that ALTER TABLE runs by itself
 
 
 class SqliteTransaction:
-    """Keeps all others from writing from its begin to its end.
+    """A transaction that blocks all other writes until it ends.
 
-    One that takes too long is rolled back, and says so at the next step.
+    If it takes too long, it is rolled back, and its next step raises.
     """
 
     def __init__(self, file: Database, runtime: Runtime) -> None:
@@ -65,7 +65,7 @@ class SqliteTransaction:
                 connection.set_authorizer(None)
 
     async def add(self, batch: JobBatch) -> tuple[Added, ...] | Refusal:
-        """Take a batch in, if the transaction commits; its verdict holds then."""
+        """Add a batch; its verdict takes effect when the transaction commits."""
         with self._step(self._own_fault) as connection:
             connection.execute("SAVEPOINT added")
             try:
@@ -82,7 +82,7 @@ class SqliteTransaction:
         return answer
 
     async def commit(self) -> None:
-        """Make everything true at once, or, where that fails, nothing."""
+        """Commit everything, or, if that fails, nothing."""
         with self._step(self._own_fault) as connection:
             if connection.total_changes:
                 self._file.tick(connection)
@@ -95,14 +95,14 @@ class SqliteTransaction:
             self._file.publish(topic)
 
     async def roll_back(self) -> None:
-        """Take everything back; again does nothing."""
+        """Roll everything back; a second call does nothing."""
         self._end()
 
     @contextmanager
     def _step(self, meaning: Callable[[Exception], Exception]) -> Iterator[sqlite3.Connection]:
-        """Give the connection for one step; what it raises is told in words of ours.
+        """Yield the connection for one step; translate the errors it raises.
 
-        Where the disk failed, the time is over or nothing is left of the transaction, it ends.
+        The transaction ends if the disk failed, its time is up, or SQLite has rolled it back.
         """
         connection = self._usable()
         try:
@@ -149,14 +149,14 @@ class SqliteTransaction:
         self._end()
 
     def _end_if_undone(self) -> bool:
-        """End what a statement has rolled back, as `INSERT OR ROLLBACK` may."""
+        """End a transaction that a statement has rolled back, as `INSERT OR ROLLBACK` may."""
         if self._connection is None or self._connection.in_transaction:
             return False
         self._end()
         return True
 
     def _end(self) -> None:
-        """Let go of everything; what was not committed is gone."""
+        """Release everything; uncommitted changes are rolled back."""
         if self._timer is not None:
             self._timer.cancel()
         connection, self._connection = self._connection, None
@@ -171,7 +171,7 @@ def _authorize(action: int, name: str | None, *_: str | None) -> int:
 
 
 def _users_fault(error: Exception, sql: object) -> Exception:
-    """Return what an error says about a statement of the user's."""
+    """Translate an error about a user's statement."""
     if faults.code_of(error) == sqlite3.SQLITE_AUTH:
         return UsageError("leave the block to commit, or raise to roll back; not by statement")
     told = f"{error}: {sql}".encode(errors="backslashreplace").decode()

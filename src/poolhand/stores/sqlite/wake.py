@@ -1,4 +1,4 @@
-"""Hints between the processes on one file: each has a datagram socket in a folder beside it."""
+"""Hints between the processes on one file, by datagram sockets in a folder beside it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from poolhand.contract import Hint
 from poolhand.stores.sqlite.rights import Rights, is_socket
 
-LONGEST = 100  # bytes in the path of a socket; the kernel takes 104 to 108
+LONGEST = 100  # bytes in the path of a socket; the kernel allows 104 to 108
 NAME = 12  # characters of a socket's own name
 DATAGRAM = 4096
-ROUNDS = 64  # datagrams read before others on the loop have their turn
+ROUNDS = 64  # datagrams read before the loop runs other callbacks
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of the sockets of a file, the same for all who share it."""
+    """Return the folder for the sockets of a file, the same for all processes on it."""
     beside = f"{path}-wake"
     if len(os.fsencode(beside)) + 1 + NAME <= LONGEST:
         return beside
@@ -29,10 +29,10 @@ def folder_of(path: str) -> str:
 
 
 class Wake:
-    """Tells topics to its own subscribers and to every other process on the file.
+    """Publishes topics to its own subscribers and to every other process on the file.
 
-    Without a socket (none can be made there, others could write to the folder, or the loop watches
-    none) it serves its own alone.
+    Without a socket it serves its own subscribers only: if none can be created there, if other
+    users could write to the folder, or if the loop cannot watch sockets.
     """
 
     def __init__(self, path: str, name: str, rights: Rights | None = None) -> None:
@@ -46,7 +46,7 @@ class Wake:
         self._socket: socket.socket | None = None
 
     def open(self) -> None:
-        """Listen, on the running loop."""
+        """Listen on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._socket = self._bound()
         if self._socket is None:
@@ -57,7 +57,7 @@ class Wake:
             self._hang_up()
 
     def close(self) -> None:
-        """Hear and tell nothing more; what is due is told."""
+        """Publish the topics that are due, then stop sending and receiving."""
         if self._loop is None:
             return
         self._tell()
@@ -67,7 +67,7 @@ class Wake:
         self._loop = None
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
-        """Call `hint` on the loop for every topic told; return what ends that."""
+        """Call `hint` on the loop for every topic; return a function that ends that."""
         self._last += 1
         number = self._last
         self._hints[number] = hint
@@ -78,7 +78,7 @@ class Wake:
         return end
 
     def publish(self, topics: Iterable[str]) -> None:
-        """Tell topics to everybody, all that come in one turn of the loop together."""
+        """Publish topics to all processes; those of one loop iteration are sent together."""
         if self._loop is None:
             return
         if not self._due:
@@ -100,10 +100,10 @@ class Wake:
             try:
                 self._socket.sendto(datagram, path)
             except ConnectionRefusedError:
-                # Its process died: a socket that lives is bound from the moment it can be seen.
+                # Its process died: a live socket is bound from the moment it is visible.
                 _remove(path)
             except OSError:
-                # Gone, not ours to write to, or full: who has unread hints wakes up anyway.
+                # Gone, not writable, or full: a process with unread hints wakes up anyway.
                 continue
 
     def _peers(self) -> list[str]:
@@ -143,7 +143,7 @@ class Wake:
         except OSError:
             return None
         made.setblocking(False)
-        # More than once: who leaves removes the folder when it is empty.
+        # Retried: a process that closes removes the folder when it is empty.
         for _ in range(5):
             try:
                 if not self._rights.make_folder(self._folder):
@@ -169,7 +169,7 @@ class Wake:
 
 
 def _remove(path: str) -> None:
-    """Remove a socket; what else has its name is not ours."""
+    """Remove a socket; leave any other file of that name alone."""
     if is_socket(path):
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""The URL of a PostgreSQL store: what it may say, and what of it may be shown."""
+"""The URL of a PostgreSQL store: its options, and which parts of it may be shown."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WRITE = "write postgresql://user:password@host:5432/database"
 MARKS = "in a user or a password write : / ? # [ ] @ % as %3A %2F %3F %23 %5B %5D %40 %25"
 OURS = ("schema", "pooler", "listen", "connections")
 MOST = 4
-LONGEST_NAME = 63  # bytes; PostgreSQL cuts what is longer
+LONGEST_NAME = 63  # bytes; PostgreSQL truncates longer names
 _HOST = re.compile(r"(?P<name>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>\d{0,5}))?")
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class Address(Struct, frozen=True):
-    """Where the tables are, and how to get there; shows no password.
+    """Where the tables are, and how to connect; shows no password.
 
-    Behind a pooler that lends connections for a transaction at a time nothing may be left on one;
-    `listen` is then the way round it, or there is none.
+    Behind a pooler in transaction mode no state may be left on a connection; `listen` is then a URL
+    that bypasses the pooler, or None.
     """
 
     dsn: str
@@ -39,7 +39,7 @@ class Address(Struct, frozen=True):
 
 
 def address_of(url: str) -> Address:
-    """Read a URL; what it says beside the usual is ours. All faults are told at once."""
+    """Parse a URL, including poolhand's own options; report all faults at once."""
     parts, words = _split(url, "store")
     own = {name: words.pop(name) for name in OURS if name in words}
     faults = [*_wrong_place(parts, words), *_wrong_options(own)]
@@ -60,7 +60,7 @@ def address_of(url: str) -> Address:
 
 
 def _split(url: str, name: str) -> tuple[SplitResult, dict[str, str]]:
-    """Take a URL apart; none of its text is told, as anything in it may be a part of a secret."""
+    """Split a URL; errors show none of its text, as any of it may be part of a secret."""
     try:
         parts = urlsplit(url)
         words = parts.query and parse_qsl(
@@ -109,7 +109,7 @@ def _wrong_options(own: Mapping[str, str]) -> Iterator[str]:
 
 
 def _check_listen(url: str) -> None:
-    """Refuse what is no way to a server; it has no options of ours."""
+    """Raise unless `listen` is the URL of a server; it takes none of poolhand's options."""
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("store: listen is no URL; write listen=postgresql://…, past the pooler")
     parts, words = _split(url, "store: listen")

@@ -1,7 +1,7 @@
-"""The time of a PostgreSQL store: that of its server, less what somebody has set its clock by.
+"""The time of a PostgreSQL store: its server's clock, less the steps by which it was set.
 
-A server tells nothing but its wall clock. Each process compares that with a clock of its own which
-nobody can set, and a step is written down once for all.
+A server reports only its wall clock. Each process compares that with a local clock that cannot be
+set, and a step is recorded once for all processes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-# A process may think that the clock was set while it was itself held up, as a virtual machine is.
-# Others that have known the time for long put it right, and it believes them.
+# A process may detect a step where there is none because it was itself suspended, as a virtual
+# machine is. Processes that have known the time for longer correct that, and it adopts their value.
 LONG = 60.0
-SLACK = 2.0  # seconds that are no step
-DRIFT = 0.001  # by which part two clocks may differ that nobody has set
+SLACK = 2.0  # seconds that do not count as a step
+DRIFT = 0.001  # ratio by which two clocks may drift apart without being set
 AMEND = "UPDATE poolhand_counters SET skew = skew + ?2 WHERE skew = ?1"
 
 
 class ClockStepped(Exception):
-    """The clock of the server was set, `by` so much, since `skew` was written down."""
+    """The server's clock was set, `by` so many seconds, since `skew` was recorded."""
 
     def __init__(self, skew: float, by: float) -> None:
         super().__init__(skew, by)
@@ -27,7 +27,7 @@ class ClockStepped(Exception):
 
 
 class Reading(NamedTuple):
-    """The time of the store was between so much and so much ahead of our own clock, at `came`."""
+    """At `came` the store's time was between `least` and `most` ahead of the local clock."""
 
     came: float
     skew: float
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     most: float
 
     def step_from(self, last: Reading) -> float:
-        """Return by how much the store's time has moved against ours since, 0 for no step."""
+        """Return how far the store's time has moved against the local clock, 0: no step."""
         slack = SLACK + DRIFT * (self.came - last.came)
         if self.least - last.most < slack and last.least - self.most < slack:
             return 0.0
@@ -43,16 +43,16 @@ class Reading(NamedTuple):
 
 
 class ServerClock:
-    """Notices when the clock of the server was set; `tick` is a clock that nobody can set."""
+    """Detects that the server's clock was set; `tick` is a local clock that cannot be set."""
 
     def __init__(self, tick: Callable[[], float]) -> None:
         self.tick = tick
         self._last: Reading | None = None
-        self._since = 0.0  # from when on the time of the store went as ours does
+        self._since = 0.0  # since when the store's time has run like the local clock
         self._amended: float | None = None
 
     def now(self, wall: float, skew: float, asked: float) -> float:
-        """Return the time of the store, by what the server said after it was asked."""
+        """Return the time of the store from the server's answer; `asked`: when it was asked."""
         now, came = wall - skew, self.tick()
         reading, last = Reading(came, skew, now - came, now - asked), self._last
         step = 0.0 if last is None else reading.step_from(last)
@@ -65,7 +65,7 @@ class ServerClock:
         return now
 
     def _believes(self, reading: Reading, last: Reading) -> bool:
-        """Tell whether somebody else has put the time right, and knows better."""
+        """Return whether another process has corrected the time and is to be believed."""
         if reading.skew == last.skew:
             return False
         return last.skew == self._amended or reading.came - self._since < LONG

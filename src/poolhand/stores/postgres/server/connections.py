@@ -1,8 +1,8 @@
-"""The way to a PostgreSQL server: a few connections, made as they are needed.
+"""Connections to a PostgreSQL server: a few, made on demand.
 
-A connection that stood idle may be dead without a word, so that it is asked before it is lent. One
-that broke, or was left in the middle of something, is ended before another takes its place: there
-are never more on the server than were allowed.
+An idle connection may have died silently, so it is pinged before it is lent. A connection that
+broke, or was left in the middle of something, is ended before another replaces it: the server never
+has more of them than allowed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from poolhand.stores.postgres.server.address import Address
 from poolhand.stores.postgres.tables import TableConnection
 
 CONNECT_SECONDS = 5.0
-TRUSTED_SECONDS = 1.0  # for which a connection that was just used is taken to be alive
+TRUSTED_SECONDS = 1.0  # for which a connection that was just used counts as alive
 PING_SECONDS = 2.5
 END_SECONDS = 1.0
 NAME = "poolhand"
-# How long a lock is waited for, and how long a transaction may be left alone.
+# How long to wait for a lock, and how long a transaction may be idle.
 LIMITS = {"lock_timeout": "5s", "idle_in_transaction_session_timeout": "10s"}
-# A statement keeps the plan that was made for it when its tables were all but empty, or is planned
-# each time it is used. All of ours are written to go along indexes, however large the tables are.
+# By default, a statement keeps a plan made when its tables were almost empty, or is planned on
+# every use. All statements of this store are written to use indexes, however large the tables are.
 PLANS = {
     "plan_cache_mode": "force_generic_plan",
     **dict.fromkeys(
         ("enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
     ),
 }
-# Each statement has to see what was committed while it waited for a lock: at a level where all of a
-# transaction sees one moment, a turn would be told that its session is busy when nobody holds it.
+# Each statement must see what was committed while it waited for a lock: at a level where a
+# transaction sees one snapshot, a turn would find its session busy when no job holds it.
 LEVEL = "read committed"
 BEGIN = f"BEGIN ISOLATION LEVEL {LEVEL.upper()}"
-# A pooler lends another connection each time, on which nothing is set.
+# A pooler lends another connection each time, without these settings.
 BEGIN_POOLED = "; ".join(
     [BEGIN, *(f"SET LOCAL {name} = '{value}'" for name, value in LIMITS.items())]
 )
@@ -49,11 +49,11 @@ SETTINGS = {
     **LIMITS,
     **PLANS,
 }
-OLDEST = (13,)  # pg_current_xact_id
+OLDEST = (13,)  # the first version with pg_current_xact_id
 
 
 class RawConnection(TableConnection, Protocol):
-    """A connection of asyncpg, with what is known of it."""
+    """An asyncpg connection, as far as the store uses it."""
 
     def terminate(self) -> None: ...
 
@@ -67,7 +67,7 @@ class RawConnection(TableConnection, Protocol):
 
 
 async def connect(address: Address, dsn: str | None = None) -> RawConnection:
-    """Make one connection, or raise an error that says what is wrong with the way."""
+    """Make one connection, or raise an error that says why it failed."""
     pooled = address.pooled and dsn is None
     try:
         made: RawConnection = await asyncpg.connect(
@@ -89,16 +89,16 @@ async def connect(address: Address, dsn: str | None = None) -> RawConnection:
 
 
 def sever(connection: Any) -> None:
-    """Break a connection off at once, whatever it is doing."""
+    """Break off a connection at once, whatever it is doing."""
     try:
         connection.terminate()
     except asyncpg.InternalClientError:
-        # It will not say goodbye while it is busy, and would keep the socket.
+        # A busy connection does not terminate, and would keep the socket.
         connection._transport.abort()
 
 
 class ServerConnection:
-    """Lends connections, at most so many at a time, to the process and the loop that opened it."""
+    """Lends a limited number of connections, to the process and the loop that opened it."""
 
     def __init__(self, address: Address) -> None:
         self.begin = BEGIN_POOLED if address.pooled else BEGIN
@@ -116,7 +116,7 @@ class ServerConnection:
         self._endings: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Lend from now on, on the loop that runs; connections are made when they are needed."""
+        """Start lending on the running loop; connections are made on demand."""
         if self.closed or not self.own:
             self._reset()
         self.closed = False
@@ -124,13 +124,13 @@ class ServerConnection:
 
     @property
     def own(self) -> bool:
-        """Whether it was opened by this process, not by one of which this is a fork."""
+        """Whether this process opened it, not one of which this is a fork."""
         return self._process in (0, os.getpid())
 
     async def close(self) -> None:
-        """Let go of all connections; work that is under way has a moment to be done.
+        """Close all connections; work in progress has a moment to finish.
 
-        In a fork nothing is touched: what is sent here would reach the server as from the parent.
+        In a fork nothing is touched: anything sent would reach the server as from the parent.
         """
         if self.closed or not self.own:
             return
@@ -153,7 +153,7 @@ class ServerConnection:
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[RawConnection]:
-        """Lend a connection; one that is left broken, or in a transaction, is not lent again."""
+        """Lend a connection; one that is returned broken or in a transaction is not lent again."""
         self._expect_open()
         await self._permits.acquire()
         try:
@@ -169,7 +169,7 @@ class ServerConnection:
             sound = not (faults.is_cut(error) or isinstance(error, TimeoutError))
             raise
         finally:
-            # Who was cancelled left in the middle of something: nobody can go on where it stands.
+            # A cancelled caller left in the middle of something: the connection cannot be reused.
             self._take_back(connection, sound)
 
     def _expect_open(self) -> None:
@@ -191,7 +191,7 @@ class ServerConnection:
                 ours = self._idle or self._lent or self._making
                 if not ours or not faults.is_crowded(error.__cause__):
                     raise
-                # There are no more to be had, but ours come back.
+                # The server has no connection left, but those of this process come back.
                 if not self._idle:
                     self._back.clear()
                     await self._back.wait()
@@ -208,7 +208,7 @@ class ServerConnection:
             self._back.set()
 
     async def _idle_one(self) -> RawConnection | None:
-        """Return a connection that was used before, if there is one that lives."""
+        """Return a live connection that was used before, None if there is none."""
         while self._idle:
             connection, since = self._idle.pop()
             if connection.is_closed():
@@ -218,7 +218,7 @@ class ServerConnection:
             ):
                 return connection
             else:
-                # What stood idle beside it went the same way, or is not worth the time to ask.
+                # Other idle connections are probably dead, too, or not worth the time of a ping.
                 others, self._idle = self._idle, []
                 for other, _ in others:
                     sever(other)
@@ -250,7 +250,7 @@ class ServerConnection:
             self._permits.release()
 
     def _let_end(self, connection: RawConnection, permit: bool) -> None:
-        """End a connection beside all else; only then may there be another."""
+        """End a connection in the background; only then may another replace it."""
         if connection.is_closed():
             sever(connection)
             if permit:
@@ -265,10 +265,10 @@ class ServerConnection:
 
 
 async def _end(connection: RawConnection) -> None:
-    """Have the server stop what it does for a connection, and say goodbye."""
+    """Have the server stop its work for a connection, and close it."""
     try:
         async with asyncio.timeout(END_SECONDS):
             await connection.close(timeout=END_SECONDS)
     except Exception:
-        # It does not answer: it will notice when it writes.
+        # No answer: the server will notice when it writes.
         sever(connection)

@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL, or on the way to it, means to a caller."""
+"""Translates errors of PostgreSQL, and of the connection to it, for the caller."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from poolhand.errors import Corrupt, PoolhandError, ReadOnly, StoreError, Unavai
 from poolhand.stores.sql import bounds
 
 KNOWN_ID = "poolhand_jobs_by_id"
-UNFIT = ("22", "54")  # values that are none, or exceed what can be kept
-AGAIN = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, waited for a lock
+UNFIT = ("22", "54")  # invalid values, or values that exceed a limit
+AGAIN = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock timeout
 FULL = frozenset({"53100", "53200"})  # disk, memory
 CONNECTIONS = "53300"
-LEAVING = frozenset({"57P01", "57P02", "57P03", "57P05"})  # shutdown, crash, start, idle too long
+LEAVING = frozenset({"57P01", "57P02", "57P03", "57P05"})  # shutdown, crash, startup, idle too long
 READ_ONLY = "25006"
 NO_RIGHT = "42501"
-# What was prepared on one connection was asked for on another: a pooler has put it in between.
+# Prepared on one connection and used on another: there is a pooler in between.
 NOT_PREPARED = frozenset({"26000", "42P05"})
 PROTOCOL = "08P01"
-OTHERS = "bind message supplies"  # values for a statement that another prepared under the name
-UNSET = "unsupported startup parameter"  # how PgBouncer refuses to set what it cannot keep
+OTHERS = "bind message supplies"  # values for a statement that another client prepared
+UNSET = "unsupported startup parameter"  # PgBouncer's refusal of a setting that it cannot keep
 CANCELLED = "57014"
 NO_DATABASE = "3D000"
 TOO_LONG_IDLE = "25P03"
-# A parameter that does not exist, has no such value, or cannot be set.
+# A setting that does not exist, has no such value, or cannot be set.
 NO_SETTING = frozenset({"42704", "22023", "55P02"})
 BEHIND_POOLER = (
     "there is a pooler such as PgBouncer before the server, which lends its connections for a"
@@ -39,40 +39,40 @@ OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClie
 
 
 def state_of(error: BaseException | None) -> str:
-    """Return the code that the server gave an error, empty where it came from elsewhere."""
+    """Return the SQLSTATE of an error, empty if it is not the server's."""
     return getattr(error, "sqlstate", None) or ""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Tell whether the same again may well succeed: somebody else was in the way."""
+    """Return whether a retry may well succeed: a concurrent transaction conflicted."""
     outdated = asyncpg.InvalidCachedStatementError | asyncpg.OutdatedSchemaCacheError
     return state_of(error) in AGAIN or isinstance(error, outdated)
 
 
 def is_cut(error: BaseException) -> bool:
-    """Tell whether the connection is gone, and with it the word about what was under way."""
+    """Return whether the connection is lost, and with it the outcome of its work."""
     if isinstance(error, asyncpg.PostgresError):
         state = state_of(error)
         return state[:2] == "08" or state in LEAVING or state == TOO_LONG_IDLE
     if isinstance(error, ValueError | TimeoutError):
-        # The driver's word for what it was given is an InterfaceError too.
+        # The driver's error for an invalid value is an InterfaceError, too.
         return False
     of_way = asyncpg.InterfaceError | asyncpg.InternalClientError | asyncio.IncompleteReadError
     return isinstance(error, OSError | of_way)
 
 
 def is_crowded(error: BaseException | None) -> bool:
-    """Tell whether no connection was made because others have them all."""
+    """Return whether connecting failed because all connections are in use."""
     return state_of(error) == CONNECTIONS
 
 
 def is_future(error: BaseException) -> bool:
-    """Tell whether a transaction was asked for whose number was not given yet."""
+    """Return whether the xid that was asked for is not assigned yet."""
     return state_of(error) == "22023"
 
 
 def at_the_wall(error: Exception, where: str) -> Exception:
-    """Return what the caller of a verb is given for an error met in it."""
+    """Translate an error for the caller of a verb."""
     if isinstance(error, PoolhandError):
         return error
     if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == KNOWN_ID:
@@ -93,7 +93,7 @@ def at_the_wall(error: Exception, where: str) -> Exception:
 
 
 def as_store_error(error: Exception, where: str) -> StoreError | None:
-    """Return what is raised instead of an error of the server or of the way to it."""
+    """Return the error to raise instead of one of the server or of the connection."""
     what = f"{where}: {_words(error)}"
     state = state_of(error)
     if state in NOT_PREPARED or (state == PROTOCOL and OTHERS in str(error)):
@@ -105,7 +105,7 @@ def as_store_error(error: Exception, where: str) -> StoreError | None:
     if state == NO_RIGHT:
         return ReadOnly(f"{what}: give this user the right to use and make the tables of poolhand")
     if state[:2] in ("42", "3F"):
-        # Tables, columns or types are not what the statements were written for.
+        # Tables, columns or types are not those that the statements were written for.
         return Corrupt(
             f"{what}: somebody dropped or changed what poolhand keeps there; restore a backup, or"
             " open the store again to make what is missing"
@@ -120,7 +120,7 @@ def as_store_error(error: Exception, where: str) -> StoreError | None:
 
 
 def on_the_way(error: Exception, where: str, seconds: float) -> Exception:
-    """Return what is raised when no connection could be made."""
+    """Return the error to raise when no connection could be made."""
     if isinstance(error, asyncpg.ClientConfigurationError) or state_of(error) in NO_SETTING:
         return UsageError(f"store: {error}; check what stands behind the ? of the URL")
     if state_of(error) == PROTOCOL and UNSET in str(error):
@@ -137,7 +137,7 @@ def on_the_way(error: Exception, where: str, seconds: float) -> Exception:
 
 
 def _advice(error: Exception) -> str:
-    """Say what can be done when no connection is made."""
+    """Return what to do when no connection is made."""
     state = state_of(error)
     if state == CONNECTIONS:
         return "it has no connection left; raise its max_connections, or use fewer processes"

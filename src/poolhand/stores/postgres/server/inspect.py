@@ -1,4 +1,4 @@
-"""A PostgreSQL store looked at from outside: on a connection of its own, changing nothing."""
+"""Inspects a PostgreSQL store from outside: on its own connection, changing nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poolhand.stores.postgres.tables import Dialect
 from poolhand.stores.sql import migrations
 from poolhand.stores.sql.tables import Tables
 
-# Rights are looked at even where no row is meant, and so is whether anything can be written.
+# The server checks permissions, and whether it accepts writes, even if no row matches.
 WRITES = (
     "DELETE FROM poolhand_jobs WHERE false",
     "INSERT INTO poolhand_waits SELECT * FROM poolhand_waits WHERE false",
@@ -33,7 +33,7 @@ SELECT current_setting('server_version') AS version, current_user::text AS role,
         CASE WHEN current_setting('synchronous_commit') = 'off' THEN 'synchronous_commit' END
     ], NULL) AS unsafe
 """
-# What a worker does to every table. Sequences of identity columns need no right of their own.
+# The privileges a worker needs on every table. Sequences of identity columns need none.
 LACKING = """
 SELECT c.relname::text FROM pg_class c
 WHERE c.relnamespace = to_regnamespace($1) AND c.relname LIKE 'poolhand\\_%' AND CASE c.relkind
@@ -52,8 +52,8 @@ WHERE relid IN (SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace($1
     AND relname LIKE 'poolhand\\_%'
 ORDER BY n_dead_tup DESC
 """
-# Rows that died after the oldest snapshot of the database, or of a copy of it, are cleaned up by
-# nobody. Not all may see what others do: of those who may not, nothing is told.
+# Rows that died after the oldest snapshot of the database, or of a replica, are not vacuumed. A
+# user may not see all activity of others; transactions that it cannot see are left out.
 SNAPSHOTS = """
 SELECT * FROM (
     SELECT format('pid %s (%s)', pid, coalesce(nullif(application_name, ''), usename)) AS who,
@@ -88,9 +88,9 @@ class LockHolder(Struct, frozen=True):
 
 
 class TableSize(Struct, frozen=True):
-    """One of our tables: rows, rows that died and were not yet cleaned up, bytes with its indexes.
+    """One of our tables: rows, dead rows not yet vacuumed, bytes including its indexes.
 
-    The rows are those that the server has counted, which may lag behind.
+    The rows are as counted by the server's statistics, which may lag behind.
     """
 
     name: str
@@ -102,10 +102,10 @@ class TableSize(Struct, frozen=True):
 class ServerSurvey(Struct, frozen=True):
     """What can be known of a server and our tables on it without opening a store.
 
-    `ahead` is by how many seconds its clock is ahead of that of this machine; `unsafe` are
-    settings that let a crash take back what was committed; `lacking` are tables and sequences
-    that this user may not use; `snapshot` and `writer` are the oldest ones open. `since` is the
-    number of the oldest schema whose code can go on with the one that is there.
+    `ahead`: the seconds by which its clock is ahead of this machine's. `unsafe`: settings that let
+    a crash undo what was committed. `lacking`: tables and sequences that this user may not use.
+    `snapshot` and `writer`: the oldest open ones. `since`: the number of the oldest schema whose
+    code works with the present one.
     """
 
     version: str
@@ -124,14 +124,14 @@ class ServerSurvey(Struct, frozen=True):
 
 
 async def schema_of(address: Address) -> tuple[int, int]:
-    """Return the number of a store's schema, 0 where there is none, and the newest known here."""
+    """Return the schema number of a store, 0 if there is none, and the newest known here."""
     async with _connected(address) as connection:
         taken = await applied(connection, Dialect(address.schema))
     return max(taken, default=0), len(migrations.steps("postgres"))
 
 
 async def survey_of(address: Address, runtime: Runtime) -> ServerSurvey:
-    """Look at a server, and at what of ours is there."""
+    """Inspect a server and our tables on it."""
     schema = Dialect(address.schema).schema
     async with _connected(address) as connection:
         began, here = runtime.monotonic(), runtime.wall()
@@ -157,7 +157,7 @@ async def survey_of(address: Address, runtime: Runtime) -> ServerSurvey:
 
 
 def try_to_write(tables: Tables) -> None:
-    """Do what needs every right to take a job, to no row at all."""
+    """Run statements that need every permission for adding a job, but change no row."""
     for text in WRITES:
         tables.execute(text)
 
@@ -166,7 +166,7 @@ def try_to_write(tables: Tables) -> None:
 async def _connected(address: Address) -> AsyncIterator[RawConnection]:
     connection = await connect(address)
     try:
-        # A pooler may give every statement outside of one to another server process.
+        # Outside a transaction, a pooler may send every statement to another server process.
         await connection.execute(f"{BEGIN} READ ONLY")
         yield connection
     finally:

@@ -1,7 +1,7 @@
-"""Hints between all who share a PostgreSQL store: LISTEN on a connection of its own, and NOTIFY.
+"""Hints between all processes on a PostgreSQL store: LISTEN on a connection, and NOTIFY.
 
-They are sent after the change is written, by themselves: inside a transaction they would make all
-commits of a server queue behind each other. Through a pooler nobody can listen, but all can tell.
+They are sent on their own after the change is committed: inside a transaction NOTIFY would make all
+commits of a server queue behind each other. Through a pooler a process can send but not listen.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from poolhand.stores.postgres.server.address import Address
 from poolhand.stores.postgres.server.connections import connect, sever
 
 AGAIN_FIRST, AGAIN_MOST = 0.1, 5.0
-OPEN_SECONDS = 3.0  # after which a store is open though nobody listens yet
-APART = 0.01  # seconds between two messages: what comes in between goes together
+OPEN_SECONDS = 3.0  # after which a store is open even if it does not listen yet
+APART = 0.01  # seconds between two messages; topics in between are sent together
 PING_EVERY = 10.0
 PING_SECONDS = 5.0
-# A message is told when it is committed; nobody has to wait until it could not be lost any more.
+# A message is delivered at its commit; waiting until it is durable is needless.
 AT_ONCE = "SET synchronous_commit = off"
-LONGEST = 7000  # bytes that a message may have; the server takes some more
-# What may have happened while nobody listened.
+LONGEST = 7000  # bytes in a message; the server allows some more
+# Topics that may have been missed while not listening.
 ANYTHING = ("ready", "over", "entered", "wish", "due")
 
 
 class NotifyConnection(Protocol):
-    """What is used of a connection of asyncpg."""
+    """The methods of an asyncpg connection that signals need."""
 
     async def fetch(self, text: str, *values: Any) -> list[Any]: ...
 
@@ -40,7 +40,7 @@ class NotifyConnection(Protocol):
 
 
 class PostgresSignals:
-    """Tells topics to its own subscribers and to everybody who listens on the schema."""
+    """Publishes topics to its own subscribers and to all processes that listen on the schema."""
 
     def __init__(self, address: Address, runtime: Runtime) -> None:
         self._address = address
@@ -56,7 +56,7 @@ class PostgresSignals:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen, on the running loop; from when this returns on if the server answers soon."""
+        """Listen on the running loop; before this returns, if the server answers soon."""
         if self._loop is not None:
             return
         self._loop = asyncio.get_running_loop()
@@ -66,11 +66,11 @@ class PostgresSignals:
         with suppress(TimeoutError):
             async with asyncio.timeout(OPEN_SECONDS):
                 await listening.wait()
-        # Who listens later has missed something.
+        # A connection that listens only later has missed hints.
         listening.set()
 
     async def close(self) -> None:
-        """Hear and tell nothing more."""
+        """Stop sending and receiving."""
         task, self._task, self._loop = self._task, None, None
         self._due, self._out = {}, {}
         if task is not None:
@@ -78,7 +78,7 @@ class PostgresSignals:
             await asyncio.wait([task])
 
     def subscribe(self, hint: Hint) -> Callable[[], None]:
-        """Call `hint` on the loop for every topic told; return what ends that."""
+        """Call `hint` on the loop for every topic; return a function that ends that."""
         place = object()
         self._hints[place] = hint
 
@@ -88,7 +88,7 @@ class PostgresSignals:
         return end
 
     def publish(self, topic: str) -> None:
-        """Tell a topic to everybody, all that come in one turn of the loop together."""
+        """Publish a topic to all processes; those of one loop iteration are sent together."""
         if self._loop is None or self._loop.is_closed():
             return
         if not self._due:
@@ -113,10 +113,10 @@ class PostgresSignals:
                     )
 
     async def _run(self, listening: asyncio.Event) -> None:
-        """Be connected, again and again."""
+        """Stay connected: reconnect whenever the connection breaks."""
         pause = AGAIN_FIRST
         while True:
-            # The poll is what counts; who cannot reach the server hears it from every verb.
+            # Polling suffices without hints, and every verb reports an unreachable server.
             with suppress(Exception):
                 connection: Any = await connect(self._address, self._address.listen)
                 try:
@@ -130,7 +130,7 @@ class PostgresSignals:
             pause = min(AGAIN_MOST, pause * 2)
 
     async def _begin(self, connection: NotifyConnection, listening: asyncio.Event) -> None:
-        """Listen, and say that anything may have happened where nobody listened before."""
+        """Listen; if hints may have been missed before, emit all topics."""
         connection.add_termination_listener(lambda *_: self._wake.set())
         if self._can_hear:
             async with asyncio.timeout(PING_SECONDS):
@@ -141,7 +141,7 @@ class PostgresSignals:
         listening.set()
 
     async def _go_on(self, connection: Any) -> None:
-        """Hear and tell for as long as the connection lives."""
+        """Send and receive while the connection lives."""
         while not connection.is_closed():
             with suppress(TimeoutError):
                 async with asyncio.timeout(PING_EVERY):
@@ -159,10 +159,10 @@ class PostgresSignals:
             await connection.fetch("SELECT pg_notify($1, $2)", self.channel, message)
 
     def _messages(self, topics: Iterable[str]) -> Iterator[str]:
-        """Yield topics in as many messages as it takes; one that fits into none goes nowhere."""
+        """Yield topics in as many messages as needed; skip a topic too long for any."""
         message = self._name
         for topic in topics:
-            # What cannot be written is told as something else, rather than not at all.
+            # A topic that cannot be encoded is sent altered, rather than not at all.
             writable = topic.replace("\0", "").encode(errors="replace").decode()
             if len(f"{self._name}\n{writable}".encode()) > LONGEST:
                 continue

@@ -1,7 +1,7 @@
-"""The places of a desk as tables: its queue, its gates, its crowd, its parking.
+"""A desk's parts as tables: queue, key gates, eviction index, blocked submitters, timers.
 
-Each stands in for the structure of the rules that it is a kind of, so that one desk decides for
-pools in memory and for those in a file.
+Each subclasses the in-memory structure of the rules, so that one desk decides for pools in memory
+and for pools in a store.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from poolhand.stores.sql.unit_of_work import TURNS, UnitOfWork
 LEVEL_BITS = 22
 TURN_BITS = 40
 
-# PostgreSQL gives a token to each that it has taken hold of: not before, or one that another gives
-# back meanwhile could come to a lower one than it had.
+# PostgreSQL draws a token only after it has locked the row. Drawn before the lock, a token could be
+# lower than the one the job had, if another transaction gives the job back meanwhile.
 NEXT = """
 /*pg WITH picked AS MATERIALIZED ( */
 SELECT w.seq, w.since, w.gate, j.id, j.ordered, w.course, j.brief
@@ -57,18 +57,18 @@ GROUP BY crowd
 """
 FIRST_PARKED = "SELECT seq FROM poolhand_waits WHERE pool = ? AND place = 0 ORDER BY seq LIMIT 1"
 
-# What a claim needs of a job: its number, since when it waits, its gate, id, order, course and
-# brief; perhaps a token.
+# The columns that a claim needs: seq, since (when the job began to wait), gate, id, ordered, course
+# and brief; on PostgreSQL a token, too.
 Pick = Sequence[Any]
 
 
 def position(strategy: Strategy, row: JobRow, turn: int) -> tuple[float, int]:
-    """Return what a row is sorted by where it waits; `turn` is the number of its coming there."""
+    """Return the sort position of a waiting row; `turn` is its arrival number."""
     if isinstance(strategy, Fifo | FairRoundRobin):
         return 0, turn
     rank = job_rank(strategy, row)[0]
     if isinstance(strategy, Priority) and strategy.aging is not None:
-        # Where age has made two levels equal, the one of the lower level came first.
+        # If aging makes two levels equal, the job of the lower level came first: it sorts first.
         most = 1 << LEVEL_BITS
         turn += max(-most, min(row.job.priority, most - 1)) << TURN_BITS
     return rank, turn
@@ -106,7 +106,7 @@ class StoredReady(Ready[JobRow]):
         return entry
 
     def take_lot(self, limit: int) -> list[Pick]:
-        """Take several at once; they have no place any more."""
+        """Take several jobs at once; their rows in `waits` are deleted."""
         books = self._books
         picks = self._next(limit)
         self.size -= len(picks)
@@ -144,7 +144,7 @@ class StoredReady(Ready[JobRow]):
 
 
 class _Waiting(Ready[JobRow]):
-    """Those that wait for one key."""
+    """Jobs that wait for a permit of one key."""
 
     def __init__(self, books: UnitOfWork, pool: int, key: str, strategy: Strategy) -> None:
         super().__init__(strategy)
@@ -176,14 +176,14 @@ class _Waiting(Ready[JobRow]):
 
 
 class _Queued(dict[JobRow, int]):
-    """Those of a key that are queued, as their own rows say."""
+    """Queued jobs of a key; their own rows record that, so deleting here does nothing."""
 
     def __delitem__(self, entry: JobRow) -> None:
         pass
 
 
 class _StoredGate(Gate[JobRow]):
-    """The permits of one key. `held` counts the rows that have one, once, then keeps the count."""
+    """The permits of one key; `held` is counted from the rows once, then updated in memory."""
 
     __slots__ = ("_books", "_key", "_pool")
 
@@ -205,7 +205,7 @@ class _StoredGate(Gate[JobRow]):
 
 
 class _Gates(dict[str, Gate[JobRow]]):
-    """Gates by key; each is looked up when it is first asked for, and then kept."""
+    """Gates by key; each is loaded on first access, then cached."""
 
     def __init__(self, books: UnitOfWork, pool: int, strategy: Strategy) -> None:
         super().__init__()
@@ -244,12 +244,12 @@ class StoredGates(KeyGates[JobRow]):
 
     @property
     def looked(self) -> bool:
-        """Tell whether any gate has been looked at."""
+        """Return whether any gate has been loaded."""
         return bool(self._gates)
 
 
 class StoredEvictionIndex(EvictionIndex[JobRow]):
-    """Those of a pool among whom an eviction chooses."""
+    """The waiting jobs of a pool among which an eviction chooses."""
 
     def __init__(self, books: UnitOfWork, pool: int, by_key: bool) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class StoredEvictionIndex(EvictionIndex[JobRow]):
 
 
 class Parking(WaitingLine[JobRow]):
-    """Those that wait for a place, in the order they came; `first` is looked up ahead."""
+    """Jobs whose submitter is blocked, in order of arrival; `first` is looked up ahead."""
 
     __slots__ = ("_books", "_pool")
 
@@ -308,7 +308,7 @@ class Parking(WaitingLine[JobRow]):
 
 
 class StoredTimers(Timers[JobRow]):
-    """Those whose time has not come; the store looks for those that are due."""
+    """Scheduled jobs of a pool; the store itself queries for those that are due."""
 
     __slots__ = ("_books", "size")
 
@@ -333,7 +333,7 @@ class StoredTimers(Timers[JobRow]):
 
 
 class NotStored(Timers[JobRow]):
-    """An agenda that nobody reads: the moments stand in the rows."""
+    """Timers that store nothing: the moments are columns of the rows."""
 
     __slots__ = ()
 
@@ -345,6 +345,6 @@ class NotStored(Timers[JobRow]):
 
 
 def _moment(row: JobRow, opens_at: float) -> float:
-    """Return when a row may start, by the clock that it goes by."""
+    """Return when a row may start, by the clock that applies to it."""
     run_at = row.job.run_at
     return seconds(run_at) if row.by_wall and run_at is not None else opens_at

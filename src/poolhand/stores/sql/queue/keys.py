@@ -48,9 +48,9 @@ Own = tuple[int, str, str]  # pool, tenant and key
 
 
 class StoredKeys(IdempotencyKeys[JobRow]):
-    """Remembers which job a key stands for; `finished` counts the keys whose job is over.
+    """The job that each idempotency key stands for; `finished` counts keys of finished jobs.
 
-    Keys whose jobs end are written together, before the next question that depends on them.
+    Keys of jobs that end are written in one batch, before the next query that depends on them.
     """
 
     __slots__ = ("_books", "_ending", "_known", "_pool", "finished")
@@ -64,7 +64,7 @@ class StoredKeys(IdempotencyKeys[JobRow]):
         self._ending: list[tuple[int | str | float, ...]] = []
 
     def foresee(self, jobs: Iterable[Job]) -> None:
-        """Look up the keys of jobs that are about to end, those of a tenant at once."""
+        """Look up the keys of jobs that are about to end, one query per tenant."""
         keys: dict[str, list[str]] = {}
         for job in jobs:
             if job.idempotency_key is not None:
@@ -78,7 +78,7 @@ class StoredKeys(IdempotencyKeys[JobRow]):
             return None
         self._forget(now)
         found = self._books.tables.execute(FIND, self._own(job)).fetchone()
-        # One whose job is gone, as where only some tables were restored, stands for nothing.
+        # A key whose job is missing (e.g. only some tables were restored) counts as unused.
         return None if found is None else self._books.find(found[0])
 
     def reserve(self, entry: JobRow) -> None:
@@ -128,16 +128,16 @@ class StoredKeys(IdempotencyKeys[JobRow]):
             self.finished -= 1
 
     def forget(self, now: float) -> None:
-        """Let go of the keys whose time is over, and of those there are too many of."""
+        """Delete keys that have expired, and the oldest beyond the limit."""
         self._forget(now)
 
     def save(self, now: float) -> None:
-        """Write the keys whose jobs have ended; forget those there are too many of."""
+        """Write the keys of jobs that have ended, then delete expired and surplus keys."""
         if self._ending:
             self._forget(now)
 
     def write(self) -> None:
-        """Write the keys whose jobs have ended."""
+        """Write the keys of jobs that have ended."""
         if self._ending:
             self._books.tables.insert(FINISH, self._ending)
             self._ending = []
@@ -160,7 +160,7 @@ class StoredKeys(IdempotencyKeys[JobRow]):
                 return
 
     def _owner(self, own: Own) -> tuple[int, int | None] | None:
-        """Return the job that a key stands for, and the number of its end."""
+        """Return the seq of the job that a key stands for, and the number of its end."""
         if own not in self._known:
             self._look_up(own[1], [own[2]])
         return self._known[own]

@@ -1,4 +1,4 @@
-"""The lanes of a fair pool in a SQL store."""
+"""The lanes of a fair round-robin pool in a SQL store, one per key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLEAR = "DELETE FROM poolhand_lanes WHERE pool = ?"
 
 
 class StoredLane:
-    """One key: where it ranks, how many of its jobs are queued, under which number they stand."""
+    """The lane of one key: its rank, its number, and how many of its jobs are queued."""
 
     __slots__ = ("key", "no", "queued", "rank")
 
@@ -42,10 +42,10 @@ class StoredLane:
 
 
 class StoredLanes:
-    """The lanes of one pool, looked up as they are needed.
+    """The lanes of one pool, loaded on demand.
 
-    An empty lane keeps its rank until the round has passed it; from then on it counts as forgotten,
-    though its row goes only when somebody picks.
+    An empty lane keeps its rank until the round has passed it. From then on it counts as forgotten,
+    though only `sweep` deletes its row.
     """
 
     def __init__(self, books: UnitOfWork, pool: int, strategy: FairRoundRobin) -> None:
@@ -58,7 +58,7 @@ class StoredLanes:
         self._changed: dict[str, StoredLane] = {}
 
     def join(self, key: str) -> int:
-        """Note one more job of a key; return the number of its lane."""
+        """Count one more queued job of a key; return the number of its lane."""
         lane = self._find(key)
         if not lane.queued:
             lane.rank = fair.rejoin(self.round, lane.rank)
@@ -67,25 +67,25 @@ class StoredLanes:
         return lane.no
 
     def leave(self, key: str) -> None:
-        """Note one job less of a key, which pays nothing for it."""
+        """Count one queued job of a key less, without charging its lane."""
         lane = self._find(key)
         lane.queued -= 1
         self._changed[key] = lane
 
     def charge(self, key: str) -> None:
-        """Let the lane of a key pay for a job that starts without having been queued."""
+        """Charge the lane of a key for a job that starts without having been queued."""
         lane = self._find(key)
         lane.rank = fair.rejoin(self.round, lane.rank) + self._strategy.step(key)
         self._changed[key] = lane
 
     def refund(self, key: str) -> None:
-        """Give the lane of a key back what it paid for a job that was not begun."""
+        """Refund the lane of a key for a job that was not started."""
         lane = self._find(key)
         lane.rank -= self._strategy.step(key)
         self._changed[key] = lane
 
     def pick(self, limit: int) -> list[int]:
-        """Return the numbers of the lanes that are next; each pays for its turns."""
+        """Return the numbers of the lanes to serve next; charge each lane for its turns."""
         self.write()
         found = self._books.tables.execute(BEST, (self._pool, limit))
         best = [StoredLane(*row) for row in found]
@@ -102,14 +102,14 @@ class StoredLanes:
         return [best[place].no for place in picks.turns]
 
     def clear(self) -> None:
-        """Forget all lanes."""
+        """Delete all lanes."""
         self.round = self.opened = 0
         self._lanes.clear()
         self._changed.clear()
         self._books.tables.execute(CLEAR, (self._pool,))
 
     def write(self) -> None:
-        """Bring the rows of the lanes up to date."""
+        """Write the changed lanes."""
         if self._changed:
             rows = [
                 (self._pool, one.key, one.rank, one.no, one.queued)
@@ -119,7 +119,7 @@ class StoredLanes:
             self._changed.clear()
 
     def sweep(self) -> None:
-        """Forget the lanes that the round has passed, and the empty ones there are too many of."""
+        """Delete the lanes that the round has passed, and empty lanes beyond the limit."""
         self.write()
         self._lanes.clear()
         self._books.tables.execute(FORGET, (self._pool, self.round))

@@ -61,7 +61,7 @@ UPDATE poolhand_waits SET crowd = CASE CAST(? AS integer) WHEN 0 THEN NULL WHEN 
 WHERE pool = ? AND place > 0 AND (due_at IS NULL OR due_at >= 0)
 """
 
-# From one to the next along the index: a cause may have very many jobs.
+# Skips along the index from one cause to the next: a cause may have very many jobs.
 CAUSES = """
 WITH RECURSIVE found(cause) AS (
     SELECT (SELECT min(waits_for) FROM poolhand_waits
@@ -78,7 +78,7 @@ SELECT seq FROM poolhand_waits
 WHERE pool = ? AND waits_for = ? AND due_at IS NULL ORDER BY seq LIMIT ?
 /*pg FOR UPDATE SKIP LOCKED */
 """
-# Only so many jobs of a cause are looked at: a look at all of them would hold up the pool.
+# At most this many jobs of a cause are examined: examining all would block the pool.
 OLDEST = 2000
 WAITING_UNDER_OTHER_KEYS = """
 SELECT w.seq FROM poolhand_waits w JOIN poolhand_jobs j ON j.seq = w.seq
@@ -91,7 +91,7 @@ WHERE w.seq IN (
 
 Columns = tuple[Any, ...]  # a row of ALL
 
-AT_ONCE = 100  # rows that are ranked anew before they are written
+AT_ONCE = 100  # rows that are ranked again per write
 
 encode_spec = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PoolSpec).decode
@@ -99,7 +99,7 @@ _specs: dict[bytes, PoolSpec] = {}
 
 
 def spec_of(blob: bytes) -> PoolSpec:
-    """Return the rules of a pool; they are few, and asked for all the time."""
+    """Return the spec of a pool, cached: specs are few and read all the time."""
     spec = _specs.get(blob)
     if spec is None:
         if len(_specs) > 1000:
@@ -109,7 +109,7 @@ def spec_of(blob: bytes) -> PoolSpec:
 
 
 def pool_rows(tables: Tables, names: Sequence[str] | None) -> list[PoolRow]:
-    """Return pools as everybody may see them."""
+    """Return pools as callers see them."""
     if names is None:
         rows = tables.execute(ALL).fetchall()
     else:
@@ -125,11 +125,12 @@ def _pool_row(columns: Columns) -> PoolRow:
 
 
 class StoredPool(StoredDesk[JobRow]):
-    """A pool: a desk whose places are tables, and the counts of its row.
+    """A pool: a desk whose parts are tables, and the counts of its row.
 
-    `takes_all`: a job without session, key and time needs nothing but to be queued; `by_level`: its
-    priority says where. `aside` counts the jobs that are set aside, or tells whether
-    there are any; `tally` counts ENDS.
+    `takes_all`: a job without session, key and time is queued without any further decision.
+    `by_level`: its priority alone decides its position. `aside` counts the jobs that are set aside
+    under a cause, or is 1 if there are any. `tally` counts finished jobs by status, in the order of
+    ENDS.
     """
 
     SAVE = SAVE
@@ -173,19 +174,19 @@ class StoredPool(StoredDesk[JobRow]):
 
     @property
     def has_work(self) -> bool:
-        """Tell whether there may be something to claim."""
+        """Return whether there may be something to claim."""
         return self.queued > 0 or self.aside > 0
 
     @property
     def gives_lots(self) -> bool:
-        """Tell whether jobs can be taken several at a time: nobody gets in by that."""
+        """Return whether jobs can be taken several at a time: taking one admits no other job."""
         return not self.parked.size
 
     @property
     def ends_lots(self) -> bool:
-        """Tell whether all that the end of a job without session and key leads to is a free slot.
+        """Return whether the end of a job without session and key only frees a slot.
 
-        Gates that were looked at have counted this job, and want to be told of its end.
+        Gates that were loaded have counted this job, so they must process its end.
         """
         if self.parked.size:
             return False
@@ -193,14 +194,14 @@ class StoredPool(StoredDesk[JobRow]):
 
     @property
     def crowds(self) -> int:
-        """Say among whom an eviction chooses: 0 nobody, 1 all, 2 those of one key."""
+        """Return among which jobs an eviction chooses: 0 none, 1 all, 2 those of one key."""
         return 0 if self._crowd is None else 1 + self._by_key
 
     def own(self) -> None:
-        """Make sure that nothing else uses the pool; here one write is made at a time."""
+        """Ensure that no other write uses the pool; SQLite makes one write at a time."""
 
     def counted(self) -> tuple[int, int]:
-        """Return how many run, and how many wait."""
+        """Return how many jobs run, and how many wait."""
         return self.running, self.waiting
 
     def admit(self, entry: JobRow, now: float, rerun: bool = False) -> Verdict[JobRow]:
@@ -216,7 +217,8 @@ class StoredPool(StoredDesk[JobRow]):
     def _start_waiting(self, entry: JobRow) -> None:
         super()._start_waiting(entry)
         if entry.closes_at is not None and entry.closes_at <= self.books.now:
-            # Given back, or parked until now: no claim of this write may meet it.
+            # It was given back, or its submitter was blocked until now. It has expired, so no claim
+            # of this write may take it.
             self.books.may_be_overdue = True
 
     def set_aside(self, entry: JobRow, now: float) -> None:
@@ -230,22 +232,22 @@ class StoredPool(StoredDesk[JobRow]):
         return taken
 
     def wake(self, entry: JobRow, now: float) -> None:
-        """Let a job that waits for a cause be promoted now."""
+        """Make a job that waits for a cause due now."""
         self.own()
         self.aside -= entry.set_aside
         entry.due_at, entry.by_wall = now, False
         self.books.put(entry, SCHEDULED)
 
     def causes(self) -> list[str]:
-        """Return what the jobs wait for that are set aside, each cause once."""
+        """Return the causes that jobs are set aside under, each once."""
         found = [cause for (cause,) in self.books.query_waits(CAUSES, (self.no, self.no))]
         if not found:
-            # A process of an older version removed such a job and did not count it.
+            # A process of an older version removed such a job without updating the count.
             self.aside = 0
         return found
 
     def waiting_for(self, cause: str, limit: int, but: Collection[str] = ()) -> list[int]:
-        """Return the numbers of the oldest jobs set aside under a cause, but those of some keys."""
+        """Return the seqs of the oldest jobs set aside under a cause, except those of some keys."""
         if not but:
             rows = self.books.query_waits(WAITING_FOR, (self.no, cause, limit))
         else:
@@ -254,24 +256,24 @@ class StoredPool(StoredDesk[JobRow]):
         return [seq for (seq,) in rows]
 
     def free_session(self, line: str, now: float) -> None:
-        """Let the next turn of a session go on that no job holds."""
+        """Give a session that no job holds to its next turn."""
         heir = self.sessions.hand_on(line)
         if heir is not None:
             self._pass_key_gate(heir, now)
 
     def position(self, job: Job, seq: int, turn: int) -> tuple[float, int]:
-        """Return what a job that comes into the queue now is sorted by."""
+        """Return the sort position of a job that enters the queue now."""
         row = JobRow(job, self.no, self.books.now)
         row.seq, row.ready_at = seq, self.books.now
         return position(self.spec.queue, row, turn)
 
     def turn_away(self, row: JobRow) -> None:
-        """Forget a newcomer that was parked and has nobody to wait for it."""
+        """Discard a new job that would have to block its submitter but has no owner."""
         self.dismiss(row)
         del self.books.changed[row.seq], self.books.rows[row.seq]
 
     def declare(self, spec: PoolSpec, old: StoredPool) -> None:
-        """Bring what stands in the pool under other rules than those of `old`."""
+        """Apply this spec to the jobs already in the pool; `old` is the pool under the old spec."""
         self._saved = ()
         self.keys.limit(spec.key_ttl, spec.max_keys, self.books.now)
         if self.rank != old.rank:
@@ -284,7 +286,7 @@ class StoredPool(StoredDesk[JobRow]):
             self.parked = Parking(self.books, self.no, self.parked.size)
 
     def _rank_anew(self, old: StoredPool) -> None:
-        """Let those that are queued, or wait for their key, come in again as they came."""
+        """Queue again, in their order, the jobs that are queued or wait for their key."""
         books = self.books
         if old.queue.lanes is not None:
             old.queue.lanes.clear()
@@ -296,12 +298,12 @@ class StoredPool(StoredDesk[JobRow]):
         for start in range(0, len(seqs), AT_ONCE):
             for row in books.load(seqs[start : start + AT_ONCE]):
                 self._pass_key_gate(row, row.ready_at)
-            # There may be more of them than fit into memory.
+            # There may be more rows than fit into memory.
             books.write()
             books.rows.clear()
 
     def save(self) -> None:
-        """Write the counts, behind the keys whose jobs have ended: they are counted, too."""
+        """Write the counts, after the keys of jobs that have ended: those are counted, too."""
         self.keys.save(self.books.now)
         if self.queue.lanes is not None:
             self.queue.lanes.write()
@@ -330,7 +332,7 @@ class StoredPool(StoredDesk[JobRow]):
 
 
 class Pools:
-    """The pools that one write has to do with."""
+    """The pools that one write uses, loaded on demand."""
 
     BY_NAME, BY_NO, BUSY = BY_NAME, BY_NO, BUSY
     KIND = StoredPool
@@ -343,7 +345,7 @@ class Pools:
         books.writers.append(self.save)
 
     def no(self, no: int) -> StoredPool:
-        """Return a pool that is there."""
+        """Return a pool that exists."""
         pool = self._by_no.get(no)
         if pool is None:
             pool = self._keep(self._books.tables.execute(self.BY_NO, (no,)).fetchone())
@@ -359,11 +361,11 @@ class Pools:
         return pool
 
     def names(self) -> dict[int, str]:
-        """Return the names of all pools by their numbers, in their order."""
+        """Return the names of all pools by number, in order."""
         return dict(self._books.tables.execute(NAMES).fetchall())
 
     def busy(self, wanted: ClaimRequest) -> dict[int, StoredPool]:
-        """Return the pools from which something could be claimed of what is wanted."""
+        """Return the pools that may have jobs for a claim request."""
         self.save()
         busy = {}
         for columns in self._books.tables.execute(self.BUSY).fetchall():
@@ -373,7 +375,7 @@ class Pools:
         return busy
 
     def known(self, name: str) -> StoredPool:
-        """Return a pool that an operator names."""
+        """Return a pool that an operator names; raise Conflict if there is none."""
         pool = self.named(name)
         if pool is None:
             known = ", ".join(map(repr, self.names().values())) or "none"
@@ -381,7 +383,7 @@ class Pools:
         return pool
 
     def open(self, spec: PoolSpec) -> StoredPool:
-        """Let a pool come into being."""
+        """Create a pool, or return the one that exists."""
         self._books.tables.execute(NEW, (spec.name, encode_spec(spec)))
         self._missing.discard(spec.name)
         pool = self.named(spec.name)
@@ -389,7 +391,7 @@ class Pools:
         return pool
 
     def declare(self, pool: StoredPool, spec: PoolSpec) -> StoredPool:
-        """Let a pool go on under other rules."""
+        """Apply a new spec to a pool; return the pool under that spec."""
         self._books.write()
         self.save()
         columns = self._books.tables.execute(self.BY_NO, (pool.no,)).fetchone()
@@ -398,15 +400,15 @@ class Pools:
         return new
 
     def tally(self, no: int, end: int, count: int) -> None:
-        """Count jobs of a pool that ended so."""
+        """Add to a pool's count of jobs that ended with a status."""
         self.no(no).tally[end] += count
 
     def pause(self, pool: StoredPool, paused: bool) -> None:
-        """Let no job of a pool be claimed, or let them again."""
+        """Pause or resume claims from a pool."""
         pool.paused = paused
 
     def resize(self, pool: StoredPool, slots: int | None) -> None:
-        """Give a pool another cap than its rules say, or that one back."""
+        """Override the slots of a pool; None restores those of its spec."""
         pool.resized = slots
         pool.resize(pool.spec.slots if slots is None else slots, self._books.now)
 
@@ -415,7 +417,7 @@ class Pools:
             pool.save()
 
     def anew(self) -> Self:
-        """Return the same, with nothing looked up."""
+        """Return a new instance with nothing loaded."""
         return type(self)(self._books)
 
     def _keep(self, columns: Columns) -> StoredPool:

@@ -1,4 +1,4 @@
-"""The sessions of a pool in a SQL store: whose turn it is, and who is next."""
+"""The sessions of a pool in a SQL store: which turn holds each, and which is next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poolhand.stores.sql.tables import Insert
 from poolhand.stores.sql.unit_of_work import UnitOfWork
 
 HOLDERS = "SELECT line, holder FROM poolhand_sessions WHERE pool = ? AND line IN (?*)"
-# Turns wait in the order of their numbers.
+# Turns wait in the order of their seq.
 HEIRS = """
 SELECT gate, min(seq) FROM poolhand_waits WHERE pool = ? AND place = 2 AND gate IN (?*)
 GROUP BY gate
@@ -28,7 +28,7 @@ FREE = "DELETE FROM poolhand_sessions WHERE pool = ? AND line IN (?*)"
 
 
 class StoredSessions(Sessions[JobRow]):
-    """The turns of the sessions of a pool; looked up as they are needed, written at the end."""
+    """The turns of a pool's sessions; loaded on demand, written when the unit of work closes."""
 
     def __init__(self, books: UnitOfWork, pool: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class StoredSessions(Sessions[JobRow]):
         books.writers.append(self._write)
 
     def foresee(self, jobs: Iterable[Job], ending: bool) -> None:
-        """Look up at once what will be asked: who holds, and, where jobs end, who is next."""
+        """Load the sessions of jobs in one go: their holders and, if jobs end, their next turns."""
         lines = list(dict.fromkeys(_line(job) for job in jobs if job.session is not None))
         if lines:
             self._look_up(lines)
@@ -83,7 +83,7 @@ class StoredSessions(Sessions[JobRow]):
         return self.hand_on(line)
 
     def hand_on(self, line: str) -> JobRow | None:
-        """Give a session to the next of its turns, which is returned; None where none waits."""
+        """Give a session to its next turn and return that turn; None if no turn waits."""
         seq = self._heirs[line] if line in self._heirs else self._look_ahead([line])[line]
         self._hold(line, seq)
         if seq is None:
@@ -93,7 +93,7 @@ class StoredSessions(Sessions[JobRow]):
         return heir
 
     def remove(self, entry: JobRow) -> None:
-        """Let an entry that waits here leave."""
+        """Remove an entry that waits for its session."""
         if entry.gate is not None:
             self._heirs.pop(entry.gate, None)
         entry.gate = None
@@ -127,15 +127,15 @@ class StoredSessions(Sessions[JobRow]):
         if rows:
             self._books.also.append((HOLD, rows))
         free = [line for line, seq in held if seq is None]
-        # To be asked for nothing is to be carried out.
+        # `among` is a generator: consume it, or the DELETE is never sent.
         list(self._books.tables.among(FREE, free, (self._pool,)))
 
 
 def session_of(line: str) -> str:
-    """Return the name of a session that is known under a line."""
+    """Return the session name that a line encodes."""
     return str(msgspec.json.decode(line)[1])
 
 
 def _line(job: Job) -> str:
-    """Return the name under which a session of a tenant is known."""
+    """Return the line of a job's session: its tenant and name as JSON."""
     return msgspec.json.encode((job.tenant, job.session)).decode()
