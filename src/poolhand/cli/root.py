@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CommandModule(NamedTuple):
-    """The module of `poolhand.cli` that defines a command, and its one-line help."""
+    """The module of `poolhand.cli.commands` that defines a command, and its one-line help."""
 
     module: str
     help: str
@@ -101,7 +101,7 @@ class LazyGroup(TyperGroup):
 
 def load(name: str) -> Any:
     """Import a command and its dependencies."""
-    module = import_module(f"poolhand.cli.{COMMANDS[name].module}")
+    module = import_module(f"poolhand.cli.commands.{COMMANDS[name].module}")
     made = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     if hasattr(module, "commands"):
         made.add_typer(module.commands, name=name)

@@ -69,11 +69,11 @@ class TextPage(ModalScreen[None]):
     """A scrollable text; a key closes it."""
 
     DEFAULT_CSS: ClassVar[str] = """
-    Page { align: center middle; }
-    Page > VerticalScroll { width: auto; max-width: 96%; height: auto; max-height: 96%;
+    TextPage { align: center middle; }
+    TextPage > VerticalScroll { width: auto; max-width: 96%; height: auto; max-height: 96%;
         border: round $primary; border-title-style: bold; padding: 0 1; background: $background;
         scrollbar-size-vertical: 1; }
-    Page Static { width: auto; }
+    TextPage Static { width: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "dismiss", "back")
