@@ -50,7 +50,7 @@ from poolhand.observe import events
 from poolhand.observe.events import Event, subscribe
 from poolhand.observe.logs import log_events
 from poolhand.observe.tracing import trace_events
-from poolhand.pool import durable
+from poolhand.pool.durable import offer as _offer_durable_pools
 from poolhand.pool.engine.drain import DrainReport
 from poolhand.pool.engine.health import PoolHealth, WorkerHealth
 from poolhand.pool.engine.snapshot import PoolSnapshot, PoolStats
@@ -129,7 +129,7 @@ def _durable_pool() -> type:
     return kind
 
 
-durable.offer(_durable_pool)
+_offer_durable_pools(_durable_pool)
 
 __version__ = "0.1.0"
 

@@ -390,7 +390,7 @@ async def test_code_that_blocks_its_loop_before_it_is_in_a_task_is_seen_as_well(
 
     def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         task: Any = asyncio.Task(coroutine, loop=loop, **options)
-        if "Substrate.on_loop" in coroutine.__qualname__:
+        if "JobRunner.on_loop" in coroutine.__qualname__:
             # As a factory does that takes the first step of a task at once.
             examiner.wait_for_it()
         return task
