@@ -186,7 +186,7 @@ def brief(**arguments: Any) -> bytes:
 
 def test_arguments_and_result_are_shown_where_they_are_asked_for(desk: Desk) -> None:
     id = desk.add(brief=brief(city=HOSTILE))
-    assert "arguments" not in desk.run("jobs", "show", id).stdout
+    assert "arguments: " not in desk.run("jobs", "show", id).stdout
     shown = desk.run("jobs", "show", id, "--payload").stdout
     assert "arguments: " in shown
     assert "\x1b" not in shown

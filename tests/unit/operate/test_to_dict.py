@@ -27,7 +27,8 @@ def test_what_people_are_shown_has_a_to_dict() -> None:
     assert names >= {
         "Job", "Fault", "Explanation", "JobEvent", "DrainReport", "WorkerReport", "PoolHealth",
         "WorkerHealth", "PoolSnapshot", "PoolStats", "JobView", "JobsView", "PoolView", "AuditView",
-        "ControlResult", "Summary", "WorkersView", "FarmRecord", "SessionView", "ScheduleView", "Finding",
+        "ControlResult", "Summary", "WorkersView", "FarmRecord", "SessionView", "ScheduleView",
+        "Finding",
     }  # fmt: skip
 
 
