@@ -116,7 +116,8 @@ class Operator:
     async def cancel(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """End jobs that wait, ask those that run to stop."""
         check_actor(by)
-        return await bulk.cancel(self._store, listed_ids(ids), by)
+        here = self._runtime.identity()
+        return await bulk.cancel(self._store, listed_ids(ids), by, here)
 
     async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Cancel all jobs that are meant and not over; `tell` hears how far it is.
