@@ -101,7 +101,8 @@ class LazyGroup(TyperGroup):
 
 def load(name: str) -> Any:
     """Import a command, with what it needs."""
-    module = import_module(f"poolhand.cli.{COMMANDS[name].module}")
+    folder = "poolhand.cli" if name == "help" else "poolhand.cli.commands"
+    module = import_module(f"{folder}.{COMMANDS[name].module}")
     made = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     if hasattr(module, "commands"):
         made.add_typer(module.commands, name=name)
