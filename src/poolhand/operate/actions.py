@@ -138,13 +138,15 @@ class Operator:
     async def resolve(self, id: str) -> str:
         """Return the whole id of the job that an id, or the beginning of one, means.
 
-        At least four characters are needed. Without any such job the id is returned as it is;
-        several are a UsageError that names them.
+        At least four characters are needed, else it is a UsageError. Without any such job the id is
+        returned as it is; several are a UsageError that names them.
         """
         check_texts(id=id)
         (exact,) = await self._store.get([id])
-        if exact is not None or len(id) < SHORTEST_ID:
+        if exact is not None:
             return id
+        if len(id) < SHORTEST_ID:
+            raise UsageError(f"id {shown(id)} is too short; give at least {SHORTEST_ID} characters")
         page = await self._store.find(Filter(id_prefix=id), limit=MOST_NAMED + 1)
         found = [one.job.id for one in page.jobs]
         if len(found) > 1:
