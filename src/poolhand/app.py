@@ -91,7 +91,10 @@ class App(ScheduleDecorators, SubmitByName):
         self.url, self.store_origin = chosen_store(url)
         self.runtime = runtime or Runtime()
         self.events = EVENTS if events is None else events
-        store_of(self.url if url is None else url, self.runtime)
+        if url is None:
+            store_of(self.url, self.runtime, self.store_origin)
+        else:
+            store_of(url, self.runtime)
         self._keep = options.get("keep", KEEP)
         check_keep(self._keep)
         self._parcels = Serializer(

@@ -155,16 +155,21 @@ def read(
     values = {setting.name: _value(setting, places, faults) for setting in SETTINGS}
     faults += _out_of_order(values)
     _raise(faults)
-    known = {setting.variable for setting in SETTINGS}
-    unknown = (name for name in environment if name.startswith(PREFIX) and name not in known)
     return Config(
         store=values["store"],
         app=values["app"],
         loglevel=str(values["loglevel"].value),
         farm=convert({s.name: values[s.name].value for s in FARM}, FarmSettings),
         found=tuple(values.values()),
-        unknown=tuple(sorted(unknown)),
+        unknown=unknown_variables(environment),
     )
+
+
+def unknown_variables(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the variables, of the environment by default, that look like ours and are not."""
+    names = os.environ if environment is None else environment
+    known = {setting.variable for setting in SETTINGS}
+    return tuple(sorted(one for one in names if one.startswith(PREFIX) and one not in known))
 
 
 def misspelt_variables(setting: str) -> list[str]:

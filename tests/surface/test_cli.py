@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from typer.testing import CliRunner, Result
 
+from poolhand import App, Unsupported
 from poolhand.cli.main import app
 from poolhand.contract import Filter
 from poolhand.operate.actions import Operator
@@ -424,3 +425,36 @@ def test_what_is_no_dead_letter_is_not_dropped(desk: Desk) -> None:
     result = desk.run("dead", "drop", waiting, code=4)
     assert "it is no dead letter: queued" in result.stderr
     assert desk.json("jobs", "show", waiting)["status"] == "queued"
+
+
+def test_a_misspelt_variable_is_warned_of_by_commands_that_look_at_a_store(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each process warns once of a variable, and all stores are tried in this one.
+    name = f"POOLHAND_STOR_{desk.url.partition(':')[0].upper()}"
+    monkeypatch.setenv(name, "sqlite:///x.db")
+    told = desk.run("jobs", "list").stderr
+    assert told.count(f"poolhand: {name} is no variable of poolhand and has no effect; ") == 1
+
+
+def test_a_store_of_the_environment_that_is_none_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POOLHAND_STORE", "sqlte:///x.db")
+    said = "environment POOLHAND_STORE: store='sqlte:///x.db' is not supported by this version"
+    assert said in run("jobs", "list", code=2).stderr
+    with pytest.raises(Unsupported, match=f"^{said}"):
+        App()
+
+
+def test_an_id_that_is_too_short_says_how_long_it_must_be(desk: Desk) -> None:
+    desk.add(id="1a-long-id")
+    for words in (("jobs", "show"), ("jobs", "cancel")):
+        told = desk.run(*words, "1a", code=2).stderr
+        assert "id '1a' is too short; give at least 4 characters" in told
+
+
+def test_work_names_its_argument_when_that_is_no_app() -> None:
+    told = run("work", "a", code=2).stderr
+    assert "MODULE:APP='a' is not allowed; it must be module:attribute" in told
+    assert "--app" not in told

@@ -562,3 +562,11 @@ def test_a_task_that_was_typed_in_is_warned_of_where_others_share_the_store(
     App(url).task(typed_in["typed"])
     said = [line for line in caplog.messages if "task '__main__.typed' was typed in" in line]
     assert len(said) == warned
+
+
+def test_a_worker_of_no_pools_is_refused() -> None:
+    app = App("memory://")
+    said = r"pools=\[\] names no pool; leave it out to serve the pools of the app's tasks"
+    for make in (app.worker, app.run_worker):
+        with pytest.raises(UsageError, match=said):
+            make(pools=[])

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WARNED: set[str] = set()  # variables of which this process has warned
+
 NO_STORE = (
     "no store is named, and there is no poolhand.db in this folder; give --store URL (such as "
     "sqlite:///agents.db or postgresql://user@host/database) or --app module:app, "
@@ -123,13 +125,25 @@ def _migrate(url: str) -> str:
 
 def named(store: str | None, app: str | None) -> str:
     """Return the URL of the store: from `store` or `app`, whichever setting takes precedence."""
+    _warn_of_variables()
     by_url, by_app = settings.load_store(store=store, app=app)
     if by_app.text is not None and by_app.rank < by_url.rank:
         return loaded(by_app.text).url
     assert by_url.text is not None
     if by_url.is_default:
         _check_default(by_url.text)
+    elif by_url.rank > 0:
+        # Not a flag, which is in sight: an error names the setting that has the URL.
+        store_of(by_url.text, Runtime(), by_url.origin)
     return by_url.text
+
+
+def _warn_of_variables() -> None:
+    """Warn once of variables that look like ours and are not."""
+    for name in settings.unknown_variables():
+        if name not in _WARNED:
+            _WARNED.add(name)
+            screen.aside(f"poolhand: {screen.safe(settings.unknown_variable(name))}")
 
 
 def loaded(app: str) -> App:

@@ -15,6 +15,7 @@ from poolhand.observe.events import Event, Events, JobEnded, JobRetried, JobSetA
 from poolhand.observe.throttle import HeldLines, Throttle
 from poolhand.rules.causes import call_of, key_of, task_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.outcome import SELF_CANCELLED, is_self_cancelled
 from poolhand.rules.values.escape import indented, safe
 
 LOG = logging.getLogger("poolhand")
@@ -88,9 +89,18 @@ class FailureLog:
 
     def never_awaited(self, job: Job) -> None:
         """Log a failure of an in-memory job whose ticket was collected before it was read."""
+        if is_self_cancelled(job.status, job.error):
+            self.self_cancelled(job)
+            return
         text = f"job {job.id} of {_name(job)} in pool {job.pool!r} failed, and its ticket was never"
         line = f"{text} awaited: {error_line(job)}"
         self._write(JobEnded, logging.ERROR, job, line + traceback_lines(job))
+
+    def self_cancelled(self, job: Job) -> None:
+        """Log a job that ended as cancelled although no one cancelled it."""
+        text = f"job {job.id} of task {_name(job)} ended as cancelled although no one cancelled it"
+        line = f"{text}: {SELF_CANCELLED.message}"
+        self._write(JobEnded, logging.WARNING, job, line)
 
     def lease_lost(self, job: Job) -> None:
         """Log a job whose result in this process no longer counts."""

@@ -116,7 +116,8 @@ class Operator:
     async def cancel(self, ids: Iterable[str], by: str) -> list[ControlResult]:
         """Cancel waiting jobs, and request running ones to stop."""
         check_actor(by)
-        return await bulk.cancel(self._store, listed_ids(ids), by)
+        here = self._runtime.identity()
+        return await bulk.cancel(self._store, listed_ids(ids), by, here)
 
     async def cancel_all(self, which: Filter, by: str, tell: Tell | None = None) -> Summary:
         """Cancel all unfinished jobs that match the filter; `tell` is called with the progress.
@@ -137,13 +138,15 @@ class Operator:
     async def resolve(self, id: str) -> str:
         """Return the full id of the job with this id or id prefix.
 
-        A prefix needs at least four characters. If no job matches, the id is returned unchanged; if
-        several match, a UsageError names them.
+        At least four characters are needed, else it is a UsageError. Without any such job the id is
+        returned as it is; several are a UsageError that names them.
         """
         check_texts(id=id)
         (exact,) = await self._store.get([id])
-        if exact is not None or len(id) < SHORTEST_ID:
+        if exact is not None:
             return id
+        if len(id) < SHORTEST_ID:
+            raise UsageError(f"id {shown(id)} is too short; give at least {SHORTEST_ID} characters")
         page = await self._store.find(Filter(id_prefix=id), limit=MOST_NAMED + 1)
         found = [one.job.id for one in page.jobs]
         if len(found) > 1:

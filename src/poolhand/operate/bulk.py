@@ -5,13 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from poolhand.contract import Filter, Stored
+from poolhand.durable.client.explain import WHEN_OPENED, gone_processes
 from poolhand.errors import UsageError
 from poolhand.operate.operable import Operable
 from poolhand.operate.retry import MOST_ANSWERS, NOT_FOUND, Progress, Tell
 from poolhand.operate.views import ControlResult, Summary
 from poolhand.rules.job import WAITING, Status
+from poolhand.runtime import Identity
 
-CANCEL_AT_ONCE = 500  # jobs in one transaction, which locks the pools of these jobs
+CANCEL_AT_ONCE = 500  # jobs in one transaction: it holds the pools of these jobs
+ASKED = "asked"
 LIVE = (*sorted(WAITING), Status.RUNNING)
 
 
@@ -26,14 +29,29 @@ def live(which: Filter) -> Filter:
     return replace(which, statuses=which.statuses or LIVE, dead=None)
 
 
-async def cancel(store: Operable, ids: list[str], by: str) -> list[ControlResult]:
-    """Cancel these jobs; return one answer per job."""
+async def cancel(
+    store: Operable, ids: list[str], by: str, here: Identity | None = None
+) -> list[ControlResult]:
+    """Cancel these jobs; each answer stands by itself.
+
+    `here` is the identity of this process, by which others of its host are known to be gone.
+    """
     answers: list[ControlResult] = []
     for start in range(0, len(ids), CANCEL_AT_ONCE):
         part = ids[start : start + CANCEL_AT_ONCE]
         before = await store.get(part)
         answers += map(_cancelled, part, before, await store.cancel(part, by))
+    if any(answer.reason == ASKED for answer in answers):
+        gone = gone_processes(await store.leases(), here)
+        answers = [_of_gone(answer, gone) for answer in answers]
     return answers
+
+
+def _of_gone(answer: ControlResult, gone: str | None) -> ControlResult:
+    """Say of a job that cannot be asked to stop, as its process is gone, what becomes of it."""
+    if gone is None or answer.reason != ASKED:
+        return answer
+    return replace(answer, text=f"{gone}; the job is taken back, and cancelled, {WHEN_OPENED}")
 
 
 async def cancel_all(store: Operable, which: Filter, by: str, tell: Tell | None) -> Summary:
@@ -73,4 +91,4 @@ def _cancelled(id: str, before: Stored | None, after: Stored | None) -> ControlR
         return ControlResult(id, True, "cancelled", "it is cancelled")
     if after.job.status.terminal:
         return ControlResult(id, False, "over", f"it was over before: {after.job.status.value}")
-    return ControlResult(id, True, "asked", "it runs and was asked to stop")
+    return ControlResult(id, True, ASKED, "it runs and was asked to stop")

@@ -12,6 +12,7 @@ from poolhand.contract import LogEntry, PoolRow, Stored
 from poolhand.rules.audit import FARM_BOUNDS, FARM_DRAIN, FARM_RESTART, RERUN, RESIZE
 from poolhand.rules.explain import Explanation
 from poolhand.rules.job import Fault, Status
+from poolhand.rules.outcome import is_self_cancelled
 from poolhand.rules.values.plain import PlainView
 
 
@@ -59,6 +60,8 @@ class JobView(PlainView, frozen=True, kw_only=True):
         """A short note: why the job waits, its error, or why it was rejected."""
         if self.why is not None:
             return self.why
+        if self.error is not None and is_self_cancelled(self.status, self.error):
+            return self.error.message
         if self.error is not None and self.status is Status.FAILED:
             return f"{self.error.type}: {self.error.message}"
         return self.rejection_reason or ""

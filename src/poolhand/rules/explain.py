@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from poolhand.rules.causes import call_of, home_of, key_of, task_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.outcome import is_self_cancelled
 from poolhand.rules.values.plain import PlainView
 
 
@@ -71,6 +72,9 @@ def explain(standing: Standing) -> Explanation:
             return _queued(standing)
         case Status.RUNNING:
             return _running(standing)
+        case Status.CANCELLED if job.error and is_self_cancelled(job.status, job.error):
+            why = f"although no one cancelled it: {job.error.message}"
+            return Explanation("over", f"it is over: cancelled, {why}")
         case _:
             return Explanation("over", f"it is over: {job.status.value}")
 

@@ -21,8 +21,21 @@ from poolhand.errors import (
     ToolOutcomeUnknown,
     UsageError,
 )
-from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT
+from poolhand.rules.job import HARD_TIMEOUT, SOFT_TIMEOUT, Fault, Status
 from poolhand.rules.validation import SECONDS_ALLOWED, is_seconds, to_seconds
+
+# The error of a job that ended as cancelled although no one cancelled it.
+SELF_CANCELLED = Fault(
+    "asyncio.CancelledError",
+    "its code raised CancelledError (an inner task that was cancelled?); catch it, or raise "
+    "another error to have it retried",
+)
+
+
+def is_self_cancelled(status: Status, error: Fault | None) -> bool:
+    """Tell whether a job ended as cancelled although no one cancelled it."""
+    is_own = error is not None and error.type == SELF_CANCELLED.type
+    return is_own and status is Status.CANCELLED
 
 
 class StopRequest(IntEnum):

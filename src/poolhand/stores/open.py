@@ -24,8 +24,20 @@ _PERMISSIONS = {"600": OWNER, "660": GROUP}
 POSTGRES_NEEDS = ("asyncpg", "greenlet")
 
 
-def store_of(url: str, runtime: Runtime) -> Store:
-    """Return the store, not yet open, that a URL names."""
+def store_of(url: str, runtime: Runtime, origin: str = "") -> Store:
+    """Return the store, not yet open, that a URL names; `origin` is the setting that has the URL.
+
+    An error names that setting.
+    """
+    try:
+        return _store_of(url, runtime)
+    except (UsageError, Unsupported) as error:
+        if not origin:
+            raise
+        raise type(error)(f"{origin}: {error.message}") from error
+
+
+def _store_of(url: str, runtime: Runtime) -> Store:
     scheme, separator, rest = str(url).partition("://")
     given = _given(url)
     if not separator:

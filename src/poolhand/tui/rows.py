@@ -268,7 +268,7 @@ def _job_row(
 
 def _note(job: JobView, runs: RunningRow | None, pool: PoolView | None) -> str:
     """Return why a job waits, its error, or the mark of its run."""
-    if runs is not None and runs.job.mark:
+    if runs is not None and runs.job.mark and job.reason != "process_gone":
         return runs.job.mark.replace("_", " ")
     if job.reason == "queued" and pool is not None:
         if pool.slots is None or pool.running < pool.slots:

@@ -51,7 +51,8 @@ def find_untyped_change(node: Type, value: Any, keeps: Keeps, place: str = "") -
             if not isinstance(value, dict):
                 return Changed(place, value) if is_untyped(node.value_type) else None
             if is_untyped(node.key_type) and is_untyped(node.value_type):
-                return find_change(value, keeps, place)
+                # A subclass becomes the dict that is asked for.
+                return find_change(dict(value), keeps, place)
         case DataclassType() | StructType() | NamedTupleType():
             if not isinstance(value, node.cls):
                 return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -33,6 +34,10 @@ class Unannotated:
 
 
 UNANNOTATED: Any = Unannotated
+
+
+class Tags(list[Any]):
+    """A list of the user's own."""
 
 
 class Cat(BaseModel):
@@ -228,6 +233,10 @@ CHANGED: list[tuple[Any, str, str]] = [
     ([NOON], "holds a datetime at x[0]", "list[datetime]"),
     ({"a": [{"b": (1,)}]}, "holds a tuple at x['a'][0]['b']", ""),
     ({"a": {2: 1}}, "has an int as a key of x['a']", "dict[str, dict[int, int]]"),
+    (Counter("a"), "is a Counter, which JSON would give back as a dict", "dict[str, int]"),
+    (defaultdict(list), "is a defaultdict, which JSON would give back as a dict", "dict"),
+    ([OrderedDict(a=1)], "holds an OrderedDict at x[0], which JSON", "list[dict[str, int]]"),
+    (Tags([1]), "is a Tags, which JSON would give back as a list", "list[int]"),
 ]
 
 
@@ -252,6 +261,15 @@ def test_an_unannotated_value_that_json_would_change_is_refused_with_the_annotat
         assert f"`-> {annotation}" in text
 
 
+def test_what_is_based_on_a_dict_or_a_list_may_be_passed_as_such() -> None:
+    with pytest.raises(UsageError, match=r"annotate it: `x: dict\[str, int\]`, or pass dict\(x\)"):
+        code().pack((Counter("a"),), {})
+    with pytest.raises(UsageError, match=r"or pass list\(x\['a'\]\)"):
+        code().pack(({"a": Tags([1])},), {})
+    with pytest.raises(UsageError, match=r"or return dict\(result\)"):
+        code().pack_result(Counter("a"))
+
+
 def test_what_no_simple_annotation_fits_is_told_what_to_do_instead() -> None:
     with pytest.raises(UsageError, match=r"a dataclass, TypedDict, .* or pass x\['at'\]"):
         code().pack(({"n": 1, "at": NOON},), {})
@@ -273,6 +291,7 @@ def test_what_no_simple_annotation_fits_is_told_what_to_do_instead() -> None:
         (Row, {"at": NOON, "more": NOON}, "holds a datetime at x['more']"),
         (tuple[int, Any], (1, b"x"), "holds bytes at x[1]"),
         (dict, Walk(1), "is a Walk"),
+        (dict, {"a": Counter("a")}, "holds a Counter at x['a']"),
     ],
     ids=str,
 )
@@ -324,6 +343,9 @@ def test_what_an_annotation_makes_of_a_value_is_no_change() -> None:
         (Pet, {"kind": "dog", "name": "a"}, Dog(name="a")),
         (Trip | Walk, {"steps": 3}, Walk(3)),
         (str, Mood.CALM, "calm"),
+        (dict, Counter("a"), {"a": 1}),
+        (dict[str, int], Counter("a"), {"a": 1}),
+        (list, Tags([1]), [1]),
     ):
         assert there_and_back(code(hint), value) == (back, back)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from poolhand import App, Job, Pool, Retry, RetryLater, Snooze, log_events, wait
@@ -223,3 +225,55 @@ async def test_many_failures_are_a_few_lines(
     assert len(lines) < 200
     assert lines[-1].startswith("and ")
     assert " more failures of task 'ask' in the last " in lines[-1]
+
+
+@seeded
+async def test_a_job_that_raises_cancelled_error_by_itself_is_a_warning_with_a_reason(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("memory://", runtime=runtime)
+
+    @app.task(name="ask")
+    async def ask() -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    @app.task(name="plain")
+    def plain() -> None:
+        raise asyncio.CancelledError
+
+    async with app, app.worker():
+        tickets = [await ask.submit(), await plain.submit()]
+        await wait(tickets)
+        job = await app.operator().job(tickets[0].id)
+    why = (
+        "its code raised CancelledError (an inner task that was cancelled?); catch it, or raise "
+        "another error to have it retried"
+    )
+    assert sorted(logged(caplog, "WARNING")) == sorted(
+        f"job {ticket.id} of task '{name}' ended as cancelled although no one cancelled it: {why}"
+        for ticket, name in zip(tickets, ("ask", "plain"), strict=True)
+    )
+    assert job is not None
+    assert job.error is not None
+    assert (job.status, job.error.message) == ("cancelled", why)
+    assert job.why == f"it is over: cancelled, although no one cancelled it: {why}"
+
+
+@seeded
+async def test_a_job_that_is_cancelled_is_no_warning(
+    runtime: SeededRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, gate = App("memory://", runtime=runtime), Gate()
+
+    @app.task(name="ask")
+    async def ask() -> None:
+        await gate.pass_through()
+
+    async with app, app.worker():
+        ticket = await ask.submit()
+        await until_later(lambda: gate.entered == 1, runtime)
+        assert await ticket.cancel()
+        assert (await ticket.refresh()).error is None
+    assert not logged(caplog)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poolhand.contract import Owner
+from poolhand.contract import Filter, Owner
 from poolhand.durable.client import explain as why
 from poolhand.rules.job import Status
 from poolhand.rules.queue.backpressure import Bounded
@@ -195,3 +195,41 @@ async def test_a_running_job_says_for_how_long(world: World) -> None:
 async def test_a_job_that_is_over_says_how(world: World) -> None:
     id = await world.dead()
     assert await told(world, id) == ("over", "it is over: failed")
+
+
+async def killed(world: World, id: str) -> str:
+    """Let a process of this host that is gone hold that job; return how it is called."""
+    host, boot, _, started = world.runtime.identity()
+    world.worker = Owner("killed", host, boot, 2**22 + 1, started, works=True)
+    assert [claim.job.id for claim in await world.claim()] == [id]
+    return f"its process (pid {2**22 + 1} on {host}) is gone"
+
+
+async def test_a_running_job_of_a_killed_process_says_when_it_is_taken_back(world: World) -> None:
+    id = await world.add()
+    why = f"{await killed(world, id)}; the job is taken back when a worker or an app opens this "
+    assert await told(world, id) == ("process_gone", f"{why}store")
+    (listed,) = (await world.operator.jobs(Filter(id_prefix=id))).jobs
+    assert listed.note == f"{why}store"
+
+
+async def test_a_cancel_does_not_ask_a_killed_process_to_stop(world: World) -> None:
+    id = await world.add()
+    gone = await killed(world, id)
+    (answer,) = await world.operator.cancel([id], "anna")
+    assert (answer.done, answer.text) == (
+        True,
+        f"{gone}; the job is taken back, and cancelled, when a worker or an app opens this store",
+    )
+    assert (await told(world, id))[0] == "process_gone"
+
+
+async def test_while_a_process_that_lives_holds_jobs_no_running_job_is_taken_for_left(
+    world: World,
+) -> None:
+    lives = await world.add()
+    await world.claim()
+    id = await world.add()
+    await killed(world, id)
+    assert (await told(world, id))[0] == "running"
+    assert (await told(world, lives))[0] == "running"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from poolhand import Job, Pool, Retry, Status, current_job, log_events, wait
+from poolhand import Job, JobCancelled, Pool, Retry, Status, current_job, log_events, wait
 from poolhand.observe.events import Events
 from tests.unit.pool.support import until
 
@@ -258,3 +258,51 @@ async def test_what_is_counted_after_the_end_of_a_pool_is_logged_with_the_log(
     gc.collect()
     (line,) = errors(caplog)
     assert line.startswith("and 5 more failures of task 'broken' in the last ")
+
+
+async def cancels_itself() -> None:
+    inner = asyncio.create_task(asyncio.sleep(60))
+    inner.cancel()
+    await inner
+
+
+def cancels_itself_plainly() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("job", "run_in"), [(cancels_itself, None), (cancels_itself_plainly, "thread")]
+)
+async def test_a_job_that_raises_cancelled_error_by_itself_is_logged_unless_it_is_asked_for(
+    caplog: pytest.LogCaptureFixture, job: Any, run_in: str | None
+) -> None:
+    async with Pool("reviews") as pool:
+        with pytest.raises(JobCancelled):
+            await pool.with_options(run_in=run_in).run(job)
+        await settle(pool)
+        assert not caplog.records
+        id = (await pool.with_options(run_in=run_in).submit(job)).id
+        await settle(pool)
+        (record,) = caplog.records
+        assert (record.levelname, record.getMessage()) == (
+            "WARNING",
+            f"job {id} of task '{job.__qualname__}' ended as cancelled although no one cancelled "
+            "it: its code raised CancelledError (an inner task that was cancelled?); catch it, or "
+            "raise another error to have it retried",
+        )
+        assert not pool.dead()
+        assert pool.snapshot().cancelled == 2
+
+
+async def test_a_job_whose_task_is_cancelled_from_outside_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Pool("reviews") as pool:
+        await pool.submit(asyncio.sleep, 60)
+        await turns()
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("reviews-worker-"):
+                task.cancel()
+        await settle(pool)
+        assert pool.snapshot().cancelled == 1
+    assert not caplog.records

@@ -18,7 +18,8 @@ from poolhand.cli.session import StoreUrls, file_of, loaded, told
 from poolhand.errors import UsageError
 from poolhand.observe.logs import log_events
 from poolhand.rules.scaling.farm_settings import FarmSettings, Verbosity
-from poolhand.settings import LOGLEVELS, PROFILES
+from poolhand.rules.validation import shown
+from poolhand.settings import APP, LOGLEVELS, PROFILES
 
 if TYPE_CHECKING:
     from poolhand.app import App
@@ -102,6 +103,7 @@ def work(
     new process in the place of each worker, one after the other.
     """
     with told() as tell:
+        _check_app(app)
         found = config.load(
             profile=profile,
             app=app,
@@ -116,6 +118,17 @@ def work(
         for unknown in found.unknown:
             screen.aside(f"poolhand: {screen.safe(config.unknown_variable(unknown))}")
         _work(tell, found, pools, Verbosity(found.loglevel, verbose, quiet=tui))
+
+
+def _check_app(app: str | None) -> None:
+    """Raise if the argument names no app; the settings would call it a flag."""
+    try:
+        if app is not None:
+            APP.parse(app)
+    except ValueError:
+        raise UsageError(
+            f"MODULE:APP={shown(app)} is not allowed; it must be {APP.allowed}"
+        ) from None
 
 
 def _work(

@@ -41,7 +41,10 @@ def changed_argument(
         return f"{text}: {STORABLE}, and annotate it"
     suited = annotation_for(value)
     if suited is not None:
-        return f"{text}; {_annotate(hint)}: `{name}: {suited}`"
+        # Of a subclass of dict or list only the items are kept, however it is annotated.
+        plain = isinstance(changed.value, dict | list) and not changed.is_key
+        instead = f", or pass {_instead(changed, name)}" if plain else ""
+        return f"{text}; {_annotate(hint)}: `{name}: {suited}`{instead}"
     return f"{text}; {_annotate(hint)} as {OWN_CLASS}, or pass {_instead(changed, name)}"
 
 

@@ -19,6 +19,7 @@ from poolhand.runtime import Identity
 
 MOST_RIVALS = 1000
 SAMPLE = 20
+WHEN_OPENED = "when a worker or an app opens this store"
 UNSTICK = "a stuck slot is free when its code ends, or when its worker is restarted"
 
 
@@ -41,11 +42,15 @@ async def pool_named(store: ExplainReader, name: str) -> PoolRow | None:
 
 
 def at_a_glance(
-    stored: Stored, pool: PoolRow | None, now: datetime, workers: Sequence[Owner] | None = None
+    stored: Stored,
+    pool: PoolRow | None,
+    now: datetime,
+    workers: Sequence[Owner] | None = None,
+    gone: str | None = None,
 ) -> Explanation | None:
     """Return what a job waits for, from its own record and its pool alone; None if it does not.
 
-    `workers` are all live workers, where they are known.
+    `workers` are all that live, where they are known; `gone` the ended processes of running jobs.
     """
     job = stored.job
     if stored.parked:
@@ -63,6 +68,8 @@ def at_a_glance(
             return Explanation("no_worker", f"no worker serves pool {job.pool!r}")
         case Status.QUEUED:
             return Explanation("queued", "it waits for a free slot of a worker")
+        case Status.RUNNING if gone is not None:
+            return Explanation("process_gone", f"{gone}; the job is taken back {WHEN_OPENED}")
         case Status.RUNNING if stored.cancel_wished:
             return Explanation("stopping", "it runs and was asked to stop")
         case _:
@@ -75,10 +82,24 @@ async def glances(
     """Return what each job waits for, with a few store calls for all of them."""
     names = sorted({one.job.pool for one in jobs})
     pools = {row.spec.name: row for row in await store.pools(names)}
-    workers = None
-    if any(one.job.status is Status.QUEUED for one in jobs):
-        workers = [one.owner for one in living(await store.leases(), here)]
-    return [at_a_glance(one, pools.get(one.job.pool), now, workers) for one in jobs]
+    workers = gone = None
+    if any(one.job.status in (Status.QUEUED, Status.RUNNING) for one in jobs):
+        leases = await store.leases()
+        workers, gone = [one.owner for one in living(leases, here)], gone_processes(leases, here)
+    return [at_a_glance(one, pools.get(one.job.pool), now, workers, gone) for one in jobs]
+
+
+def gone_processes(leases: Sequence[Lease], here: Identity | None) -> str | None:
+    """Name the processes of all running jobs if all of them are known to be gone, else None.
+
+    A process that lives and has the store open takes back the jobs of the others by itself.
+    """
+    holders = [one.owner for one in leases if one.holds and not one.buried]
+    if here is None or not holders or not all(_is_gone(one, here) for one in holders):
+        return None
+    named = " or ".join(f"pid {one.pid} on {one.host}" for one in holders[:MOST_NAMED])
+    more = ", …" if len(holders) > MOST_NAMED else ""
+    return f"its process ({named}{more}) is gone"
 
 
 def living(leases: Sequence[Lease], here: Identity | None) -> list[Lease]:
@@ -109,7 +130,10 @@ async def explained(
     `here` is the identity of this process, with which ended processes of its host are detected.
     """
     job = stored.job
-    glance = at_a_glance(stored, pool, now)
+    gone = None
+    if job.status is Status.RUNNING:
+        gone = gone_processes(await store.leases(), here)
+    glance = at_a_glance(stored, pool, now, gone=gone)
     if stored.parked or pool is None:
         return glance or explain(Standing(job, None))
     match job.status:

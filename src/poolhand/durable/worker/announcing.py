@@ -14,6 +14,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.slots.clock import PoolClock
 from poolhand.rules.causes import home_of
 from poolhand.rules.job import Job, Status
+from poolhand.rules.outcome import is_self_cancelled
 
 
 class Announcer:
@@ -50,6 +51,8 @@ class Announcer:
             return
         if job.status is Status.FAILED:
             self.failures.died(job)
+        elif is_self_cancelled(job.status, job.error):
+            self.failures.self_cancelled(job)
         self._tell(events.JobEnded(job.pool, job))
         if self.heard is not None:
             self.heard(job)

@@ -38,12 +38,13 @@ from poolhand.observe.stalls import warn_stuck
 from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.drain import STOP_GRACE
 from poolhand.pool.engine.outbox import Outbox
+from poolhand.pool.engine.self_cancelled import fault_of_end
 from poolhand.pool.slots.attempt import Attempt
 from poolhand.pool.slots.clock import PoolClock
 from poolhand.pool.slots.fault import error_of, fault_of
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules import lifecycle
-from poolhand.rules.job import HARD_TIMEOUT, Status
+from poolhand.rules.job import HARD_TIMEOUT, Fault, Status
 from poolhand.rules.outcome import Cancelled, Failed, Outcome
 from poolhand.rules.retry import NO_RETRY
 
@@ -296,8 +297,8 @@ class ClaimRunner:
         if self._gives_back(attempt, outcome):
             self._return(attempt)
             return
-        error = outcome.error if isinstance(outcome, Failed) else None
-        end = self._end(attempt, error, now, stuck)
+        fault = fault_of_end(attempt, outcome)
+        end = self._end(attempt, fault, now, stuck)
         if is_own_loss(outcome, work.job) and not work.wished:
             change = self._executor.lost(work.claim, work.errand.brief, end)
         else:
@@ -327,11 +328,10 @@ class ClaimRunner:
     def _end(
         self,
         attempt: Attempt[RunningClaim],
-        error: BaseException | None,
+        fault: Fault | None,
         now: float,
         stuck: bool = False,
     ) -> AttemptEnd:
-        fault = None if error is None else fault_of(error)
         ran = now - attempt.began
         return AttemptEnd(self._clock.wall(), ran, self._random.random(), fault, stuck)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -66,7 +66,7 @@ def checked_terms(
     if not isinstance(captures, bool):
         faults.append(f"capture={shown(captures)} is not allowed; give True or False")
     names = _names(pools)
-    if names is not None and not all(map(is_name, names)):
+    if names is not None and not (names and all(map(is_name, names))):
         faults.append(_not_names(pools))
     if faults:
         raise UsageError("worker: " + "; ".join(faults))
@@ -76,7 +76,7 @@ def checked_terms(
 def checked_pools(pools: Iterable[str] | None, what: str) -> tuple[str, ...] | None:
     """Return pool names, None for all; raise if they are not valid names."""
     names = _names(pools)
-    if names is not None and not all(map(is_name, names)):
+    if names is not None and not (names and all(map(is_name, names))):
         raise UsageError(f"{what}: {_not_names(pools)}")
     return names
 
@@ -91,6 +91,11 @@ def _names(pools: object) -> tuple[Any, ...] | None:
 
 
 def _not_names(pools: object) -> str:
+    if isinstance(pools, Collection) and not pools:
+        return (
+            f"pools={shown(pools)} names no pool; leave it out to serve the pools of the app's "
+            "tasks, or give a list of names of pools"
+        )
     cure = f": pools=[{shown(pools)}]" if is_name(pools) else ""
     return (
         f"pools={shown(pools)} is not allowed; give a list of names of pools{cure}, or None for all"

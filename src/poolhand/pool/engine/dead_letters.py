@@ -15,7 +15,7 @@ from poolhand.pool.config import PoolConfig
 from poolhand.pool.engine.unheard import Failure, Unheard, UnheardFailure
 from poolhand.pool.engine.work import Work
 from poolhand.pool.slots.fault import fault_of, own_trace
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
 
 
 class DeadLetters:
@@ -71,12 +71,16 @@ class DeadLetters:
         read and there is no `on_dead`, the failure is logged.
         """
         trace = own_trace(error)
-        if self._on_dead is None:
+        is_dead = work.job.status is Status.FAILED
+        if self._on_dead is None or not is_dead:
             work.failure = UnheardFailure(error, trace, work.job, self._unheard)
         else:
             work.failure = Failure(error, trace)
         apart = work.record_apart()
-        self._keep(apart)
+        if is_dead:
+            self._keep(apart)
+        else:
+            apart.call = apart.context = None
         return apart
 
     def look_at_log(self) -> None:

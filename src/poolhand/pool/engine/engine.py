@@ -19,21 +19,22 @@ from poolhand.pool.engine.audit_log import AuditLog, AuditRun
 from poolhand.pool.engine.dead_letters import DeadLetters
 from poolhand.pool.engine.deadlocks import PoolWaits
 from poolhand.pool.engine.outbox import Outbox
+from poolhand.pool.engine.self_cancelled import fault_of_end
 from poolhand.pool.engine.standing import explain_work
 from poolhand.pool.engine.tally import Tally
-from poolhand.pool.engine.unheard import Failure, Unheard
+from poolhand.pool.engine.unheard import Failure, Unheard, is_to_be_heard
 from poolhand.pool.engine.work import COMPLETED, STARTED, Work
 from poolhand.pool.monitor.watchdog import Watchdog
 from poolhand.pool.slots.alarm import Alarm
 from poolhand.pool.slots.attempt import STUCK, Attempt
 from poolhand.pool.slots.clock import PoolClock
-from poolhand.pool.slots.fault import error_of, fault_of
+from poolhand.pool.slots.fault import error_of
 from poolhand.pool.slots.slots import Slots
 from poolhand.rules import audit, lifecycle
 from poolhand.rules.explain import Explanation
 from poolhand.rules.ids import Ids
-from poolhand.rules.job import Job, Status
-from poolhand.rules.outcome import Failed, Outcome, unreadable
+from poolhand.rules.job import Job
+from poolhand.rules.outcome import Outcome, unreadable
 from poolhand.rules.queue.backpressure import capacity, drop_name, drop_reason
 from poolhand.rules.queue.desk import Desk
 from poolhand.rules.queue.idempotency import IdempotencyKeys
@@ -192,8 +193,8 @@ class Engine:
         except BaseException:
             outcome = unreadable(work.id)
             job = lifecycle.settle(work.snapshot(), outcome, retry, at, ran, roll)
-        if isinstance(outcome, Failed):
-            job = lifecycle.with_fault(job, fault_of(outcome.error))
+        if (fault := fault_of_end(attempt, outcome)) is not None:
+            job = lifecycle.with_fault(job, fault)
         work.job = job
         work.place = None
         if job.finished_at is not None:
@@ -223,8 +224,7 @@ class Engine:
         self.tally.count(work.job.status)
         # Attach the failure last: reading the record marks an attached failure as read.
         self._publish(work, now)
-        if work.job.status is Status.FAILED:
-            assert error is not None
+        if error is not None and is_to_be_heard(work.job):
             apart = self.dead.add(work, error)
             if self.history:
                 self.history[-1] = apart

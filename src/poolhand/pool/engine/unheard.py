@@ -8,7 +8,8 @@ from threading import get_ident
 from types import TracebackType
 
 from poolhand.observe.failures import FailureLog
-from poolhand.rules.job import Job
+from poolhand.rules.job import Job, Status
+from poolhand.rules.outcome import is_self_cancelled
 
 
 class Failure:
@@ -46,6 +47,11 @@ class UnheardFailure(Failure):
         job = self._job
         if job is not None:
             self._unheard.collected(job)
+
+
+def is_to_be_heard(job: Job) -> bool:
+    """Tell whether the end of a job is logged unless its ticket is asked for it."""
+    return job.status is Status.FAILED or is_self_cancelled(job.status, job.error)
 
 
 class Unheard:

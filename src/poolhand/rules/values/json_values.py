@@ -68,7 +68,7 @@ def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
     kind = type(value)
     if depth > DEEPEST:
         return True
-    if kind is dict or issubclass(kind, dict):
+    if kind is dict:
         keys = keeps[1]
         for key, item in value.items():
             if type(key) not in keys:
@@ -76,7 +76,7 @@ def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
             if type(item) not in scalars and not _is_kept(item, keeps, depth + 1):
                 return False
         return True
-    if kind is list or issubclass(kind, list):
+    if kind is list:
         if scalars.issuperset(map(type, value)):
             return True
         return all(type(item) in scalars or _is_kept(item, keeps, depth + 1) for item in value)
@@ -84,12 +84,12 @@ def _is_kept(value: Any, keeps: Keeps, depth: int) -> bool:
 
 
 def _find(value: Any, keeps: Keeps, place: str) -> Changed | None:
-    if isinstance(value, dict):
+    if type(value) is dict:
         key = next((key for key in value if type(key) not in keeps.keys), None)
         if key is not None or (None in value and NoneType not in keeps.keys):
             return Changed(place, key, is_key=True)
         items = ((f"{place}[{short(key)}]", item) for key, item in value.items())
-    elif isinstance(value, list):
+    elif type(value) is list:
         items = ((f"{place}[{index}]", item) for index, item in enumerate(value))
     else:
         return Changed(place, value)
@@ -111,8 +111,10 @@ def short(key: object) -> str:
 def returned_as(value: Any) -> str | None:
     """Return the name of the type that JSON makes of a value, None if it cannot be written."""
     match value:
-        case tuple() | set() | frozenset():
+        case list() | tuple() | set() | frozenset():
             return "list"
+        case dict():
+            return "dict"
         case datetime() | date() | time() | timedelta() | bytes() | bytearray() | PurePath():
             return "str"
         case Enum():
@@ -130,8 +132,10 @@ def returned_as(value: Any) -> str | None:
 def as_json(value: Any, text: str) -> str:
     """Return the code that converts a value to JSON; `text` is the code of the value."""
     match value:
-        case tuple():
+        case list() | tuple():
             return f"list({text})"
+        case dict():
+            return f"dict({text})"
         case set() | frozenset():
             return f"sorted({text})"
         case datetime() | date() | time():
@@ -168,6 +172,9 @@ def annotation_for(value: Any) -> str | None:
         case list() | set() | frozenset() if value:
             item = _common(value)
             return None if item is None else f"{_base(value)}[{item}]"
+        case dict() | list():
+            # Of a subclass: it comes back as what it is based on, as that annotation says.
+            return "dict" if isinstance(value, dict) else "list"
         case PurePath():
             return "Path" if hasattr(value, "exists") else type(value).__name__
         case _:
