@@ -201,8 +201,11 @@ class ClaimRunner:
             self._vacate(attempt)
 
     def failed(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
-        self._settle(attempt, outcome, now)
-        self._vacate(attempt)
+        if attempt.work.stay_here(attempt, self._executor):
+            self.slots.start(attempt.work, now, attempt.slot.index)
+        else:
+            self._settle(attempt, outcome, now)
+            self._vacate(attempt)
 
     def gave_up(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
         work = attempt.work
