@@ -87,10 +87,15 @@ class Heartbeat:
         await self._publish()
 
     async def leave(self) -> None:
-        """Be forgotten, unless code still runs under a lease: that stays until it is dead."""
+        """Be forgotten, unless code still runs under a lease: that stays until it is dead.
+
+        Such code was stopped in good order: its jobs go back uncharged when this process has ended.
+        """
         store, me = self._keeper.store, self.owner.id
         for lease in await store.leases():
-            if lease.owner.id == me and not lease.holds:
+            if lease.owner.id == me and lease.holds:
+                await self.say_farewell()
+            elif lease.owner.id == me:
                 await store.bury(me, lease.renewal)
                 OWNERS.discard(me)
 

@@ -97,7 +97,7 @@ class ClaimRunner:
         self.line = DispatcherLine(station, self._choose, self)
         self.tray = self.line.tray
         self._refusing = False
-        self._guard = LoopGuard(self)
+        self.guard = LoopGuard(self)
 
     def begin(self) -> None:
         """Start to claim."""
@@ -128,7 +128,7 @@ class ClaimRunner:
     def close(self) -> None:
         """Let go of threads and processes."""
         self.stopped = True
-        self._guard.leave()
+        self.guard.leave()
         self.announcing.failures.close()
         self.attention.end()
         self.slots.close()
@@ -321,7 +321,7 @@ class ClaimRunner:
         if work.wished:
             return False
         if isinstance(outcome, Cancelled):
-            return work.returned or work.swept or self._guard.ending
+            return work.returned or work.swept or self.guard.ending
         # Code often says in its own words that it was cancelled.
         spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
         return work.returned and spontaneous
