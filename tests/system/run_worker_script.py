@@ -45,9 +45,17 @@ def think() -> None:
     sys.stdin.read()
 
 
+async def embed() -> None:
+    async with app, app.worker(drain_timeout=DRAIN_TIMEOUT):
+        say(f"pid {os.getpid()}")
+        await asyncio.Event().wait()
+
+
 if __name__ == "__main__":
     tasks: dict[str, Any] = {"hold": hold, "block": block, "think": think}
     tickets = [tasks[name].submit_sync() for name in NAMES]
+    if "EMBEDDED" in os.environ:
+        asyncio.run(embed())
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     say(f"pid {os.getpid()}")
     report = app.run_worker(slots=5, drain_timeout=DRAIN_TIMEOUT)

@@ -40,7 +40,8 @@ def script(url: str, *names: str, drain_timeout: float = 30) -> Iterator[subproc
     ) as process:
         try:
             assert out(process).startswith("pid ")
-            assert err(process).startswith("starting a worker with ")
+            if "EMBEDDED" not in set_to:
+                assert err(process).startswith("starting a worker with ")
             yield process
         finally:
             process.kill()
@@ -184,6 +185,41 @@ def test_a_third_signal_ends_a_process_whose_loop_a_job_blocks(tmp_path: Path) -
         begun(process, 1)
         release(process)
         assert asyncio.run(completed(url)) == [(Status.COMPLETED, 2)]
+
+
+def test_ctrl_c_on_an_embedded_worker_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDED", "1")
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    with script(url, "hold", "hold") as process:
+        begun(process, 2)
+        process.send_signal(signal.SIGINT)
+        assert err(process) == (
+            "stopping: 2 jobs are still running; waiting up to 30 s "
+            "(press Ctrl-C again to stop now)"
+        )
+        release(process)
+        assert process.wait() == -signal.SIGINT
+    assert asyncio.run(completed(url)) == [(Status.COMPLETED, 1)] * 2
+
+
+def test_a_second_ctrl_c_on_an_embedded_worker_hands_jobs_back_uncharged(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job in a thread, too, which cannot be stopped and ends with its process."""
+    with monkeypatch.context() as patched:
+        patched.setenv("EMBEDDED", "1")
+        with script(url, "think", "hold", drain_timeout=3600) as process:
+            begun(process, 2)
+            process.send_signal(signal.SIGINT)
+            assert err(process).startswith("stopping: 2 jobs are still running")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT, "it does not wait for the drain"
+    with script(url) as process:
+        begun(process, 2)
+        release(process)
+        assert asyncio.run(completed(url)) == [(Status.COMPLETED, 1)] * 2
 
 
 async def completed(url: str) -> list[tuple[Status, int]]:

@@ -46,8 +46,57 @@ def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
         timeout=50,
     )
     assert done.stdout.startswith("failed ")
+    assert f"imports the script {tmp_path / 'script.py'}, and that import ended it" in done.stdout
+    assert "the guard is missing there: put what the script does under" in done.stdout
     assert "if __name__ == '__main__':" in done.stdout
+    assert "process slots" not in done.stdout
     assert "a script that is only being imported" in done.stderr
+
+
+CRASHES = """
+import asyncio, os, signal, sys
+from poolhand import App, Retry, wait
+
+app = App("sqlite:///jobs.db")
+
+@app.task(retry=Retry(attempts=int(sys.argv[1])))
+async def research(topic: str) -> str:
+    if sys.argv[2] == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"{topic} in {'the worker' if __name__ == '__main__' else 'a child'}"
+
+async def main() -> None:
+    async with app, app.worker():
+        ticket = await research.with_options(idempotency_key="k").submit("bees")
+        job = await wait(ticket)
+        print(await ticket, job.attempts)
+
+"""
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize(("attempts", "crashes"), [(3, 2), (1, 1)])
+def test_a_suspect_job_runs_in_the_worker_where_the_script_lets_no_child_start(
+    tmp_path: Path, attempts: int, crashes: int, guarded: bool
+) -> None:
+    """A failed start of a child costs the job no attempt: its code did not run there."""
+    end = (
+        "if __name__ == '__main__':\n    asyncio.run(main())" if guarded else "asyncio.run(main())"
+    )
+    (tmp_path / "script.py").write_text(CRASHES + end)
+
+    def run(how: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "script.py", f"{attempts}", how]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    for _ in range(crashes):
+        assert run("crash").returncode == -signal.SIGKILL
+    done = run("complete")
+    where = "a child" if guarded else "the worker"
+    assert done.stdout == f"bees in {where} {crashes + 1}\n", done.stderr
+    warned = f"imports the script {tmp_path / 'script.py'}, and that import ended it"
+    assert done.stderr.count(warned) == (not guarded)
+    assert "failed at attempt" not in done.stderr.partition("runs in this worker")[2]
 
 
 STAYS = """

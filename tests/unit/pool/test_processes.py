@@ -18,7 +18,7 @@ from poolhand import JobFailed, Pool, UsageError, bounded
 from poolhand.observe.events import JobSubmitted
 from poolhand.pool.slots.process_answer import contents_of
 from poolhand.pool.slots.process_child import Answer, unpack
-from poolhand.pool.slots.process_parent import ChildLost, ChildPhase, lost, pack
+from poolhand.pool.slots.process_parent import ChildLost, ChildPhase, lost, pack, unguarded
 from poolhand.rules.job import Fault
 from poolhand.runtime import Runtime
 from poolhand.testing import SeededRuntime
@@ -166,9 +166,7 @@ async def test_a_process_that_cannot_start_fails_its_job_and_frees_its_slot() ->
         (
             1,
             ChildPhase.STARTING,
-            "its process 7 ended with exit code 1 before it was up; a script that uses process "
-            "slots keeps what it does under `if __name__ == '__main__':`, because each process "
-            "imports it",
+            f"its process 7 ended with exit code 1 before it was up: {unguarded()}",
         ),
     ],
 )

@@ -89,10 +89,15 @@ class Heartbeat:
         await self._publish()
 
     async def leave(self) -> None:
-        """Deregister this owner unless it still holds claims."""
+        """Deregister this owner unless it still holds claims.
+
+        Code that still runs was stopped cleanly: its jobs go back uncharged when this process ends.
+        """
         store, me = self._keeper.store, self.owner.id
         for lease in await store.leases():
-            if lease.owner.id == me and not lease.holds:
+            if lease.owner.id == me and lease.holds:
+                await self.say_farewell()
+            elif lease.owner.id == me:
                 await store.bury(me, lease.renewal)
                 OWNERS.discard(me)
 

@@ -113,6 +113,7 @@ class Executor:
         self.codes = codes
         self.pools = pools
         self.is_home = is_home
+        self.isolates = True  # until a child could not start because of the script
         self.closures: dict[str, ClosureCall] = {}
         # Replaced, never mutated: the store thread reads it.
         self._refused: tuple[object, frozenset[str]] = None, frozenset()
@@ -145,6 +146,7 @@ class Executor:
         alone = claim.job.crashes > 0 and lifecycle.runs_alone(claim.job, brief.policy)
         if alone and not code.is_findable and _is_proven_enough(claim.job, brief):
             return Unrunnable(claim, Failed(_never_alone(claim.job, code), permanent=True))
+        alone = alone and self.isolates
         return StoredAttempt(claim, brief, code, call, alone, brought=brought)
 
     @property

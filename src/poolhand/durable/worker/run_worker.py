@@ -14,7 +14,7 @@ from typing import Any
 
 from poolhand.durable.client.sync_ticket import has_loop
 from poolhand.durable.connection.opening import ConnectionSlot
-from poolhand.durable.worker.unfinished import stopped_text, stopping_text
+from poolhand.durable.worker.unfinished import draining_text, stopped_text, stopping_text
 from poolhand.durable.worker.worker import Worker, WorkerReport
 from poolhand.errors import UsageError
 from poolhand.rules.values.escape import safe
@@ -122,11 +122,8 @@ class SignalStop:
             return "stopping: no jobs are running"
         if self._count > 1:
             return f"stopping now: {stopping_text(running)}"
-        jobs = "1 job is" if len(running) == 1 else f"{len(running)} jobs are"
-        return (
-            f"stopping: {jobs} still running; waiting up to {self._drain_timeout:g} s "
-            f"({AGAIN[number]} again to stop now)"
-        )
+        waiting = draining_text(len(running), self._drain_timeout)
+        return f"{waiting} ({AGAIN[number]} again to stop now)"
 
 
 def run_until_signal(

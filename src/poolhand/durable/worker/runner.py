@@ -55,8 +55,7 @@ LAST_WORDS = 2.0
 class ClaimRunner:
     """Runs claims in its slots, on one event loop; its dispatcher claims and writes.
 
-    Every claim ends in exactly one change, unless its lease is lost: then its outcome here is
-    discarded.
+    Every claim ends in exactly one change; after a lost lease its outcome here is discarded.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ClaimRunner:
         self.line = DispatcherLine(station, self._choose, self)
         self.tray = self.line.tray
         self._refusing = False
-        self._guard = LoopGuard(self)
+        self.guard = LoopGuard(self)
 
     def begin(self) -> None:
         """Start to claim."""
@@ -129,7 +128,7 @@ class ClaimRunner:
     def close(self) -> None:
         """Release threads and processes."""
         self.stopped = True
-        self._guard.leave()
+        self.guard.leave()
         self.announcing.failures.close()
         self.attention.end()
         self.slots.close()
@@ -202,8 +201,11 @@ class ClaimRunner:
             self._vacate(attempt)
 
     def failed(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
-        self._settle(attempt, outcome, now)
-        self._vacate(attempt)
+        if attempt.work.stay_here(attempt, self._executor):
+            self.slots.start(attempt.work, now, attempt.slot.index)
+        else:
+            self._settle(attempt, outcome, now)
+            self._vacate(attempt)
 
     def gave_up(self, attempt: Attempt[RunningClaim], outcome: Outcome, now: float) -> None:
         work = attempt.work
@@ -320,7 +322,7 @@ class ClaimRunner:
         if work.wished:
             return False
         if isinstance(outcome, Cancelled):
-            return work.returned or work.swept or self._guard.ending
+            return work.returned or work.swept or self.guard.ending
         # Code often turns a cancellation into an error of its own.
         spontaneous = isinstance(outcome, Failed) and not outcome.permanent and not outcome.mark
         return work.returned and spontaneous

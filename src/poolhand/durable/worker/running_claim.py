@@ -16,13 +16,15 @@ from poolhand.durable.calls.capture import is_capturing
 from poolhand.durable.calls.task_registry import PARCELS, run_apart
 from poolhand.durable.streams.event_writer import EventWriter
 from poolhand.durable.streams.job_api import JobStoreApi
-from poolhand.durable.worker.executor import StoredAttempt
+from poolhand.durable.worker.executor import Executor, StoredAttempt
+from poolhand.observe.failures import warn
 from poolhand.pool.engine.work import where_to_run
 from poolhand.pool.options import Options, SubmitTerms, deadlines
-from poolhand.pool.slots.attempt import AttemptWatch
-from poolhand.pool.slots.process_parent import pack
+from poolhand.pool.slots.attempt import NOTHING, Attempt, AttemptWatch
+from poolhand.pool.slots.process_parent import ending, pack, unguarded
 from poolhand.rules.job import Job
 from poolhand.rules.streams import StreamKind
+from poolhand.rules.values.escape import safe
 
 _OPTIONS = Options()
 
@@ -98,6 +100,25 @@ class RunningClaim:
         claim = self.errand.claim
         return claim if claim.job is self.job else replace(claim, job=self.job)
 
+    def stay_here(self, attempt: Attempt[RunningClaim], executor: Executor) -> bool:
+        """Run in this process after all where no child can start; tell whether that is so.
+
+        Only a job that is isolated because of crashes: its code never ran in that child, so the
+        failed start does not count as an attempt.
+        """
+        loss = None if attempt.outside is None else attempt.outside.loss
+        if loss is None or not loss.is_by_script or attempt.asked is not NOTHING:
+            return False
+        errand = replace(self.errand, alone=False)
+        run_in, call = _where(errand)
+        if run_in == "process":
+            return False
+        self.errand, self.run_in, self.call = errand, run_in, call
+        if executor.isolates:
+            executor.isolates = False
+            warn(_not_isolated(self.job, ending(loss.code)))
+        return True
+
     def snapshot(self) -> Job:
         return self.job
 
@@ -136,3 +157,14 @@ def _where(errand: StoredAttempt) -> tuple[str, Callable[[], Any] | bytes]:
     path = (code.fn.__module__, code.fn.__qualname__)
     told = (call.args, call.keywords, is_capturing(), errand.brought, attributed_level())
     return wanted, pack(run_apart, (*path, *told), {})
+
+
+def _not_isolated(job: Job, how: str) -> str:
+    """Return what is logged when a job runs in its worker because no child can start."""
+    died = "a process that ran it died"
+    if job.crashes > 1:
+        died = f"{job.crashes} processes that ran it died"
+    return (
+        f"job {job.id} of task {safe(job.name)!r} runs in this worker: {died}, so a process of its "
+        f"own was started for it, which {how} before it was up: {unguarded()}"
+    )

@@ -36,6 +36,11 @@ def unfinished(work: RunningClaim, stuck: bool = False) -> Unfinished:
     return Unfinished(job.id, job.name, work.run_in == "thread", not brief.rerun, stuck)
 
 
+def draining_text(jobs: int, seconds: float) -> str:
+    """Say how many jobs a drain waits for, and how long at most."""
+    return f"stopping: {_are(jobs)} still running; waiting up to {seconds:g} s"
+
+
 def stopping_text(jobs: Sequence[Unfinished]) -> str:
     """Return a text on what becomes of the jobs that run when their worker must stop now."""
     threads = [one for one in jobs if one.in_thread]

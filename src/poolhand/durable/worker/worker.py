@@ -19,7 +19,7 @@ from poolhand.durable.connection.connection import StoreConnection
 from poolhand.durable.worker.executor import Executor
 from poolhand.durable.worker.runner import ClaimRunner
 from poolhand.durable.worker.settings import WorkerSettings
-from poolhand.durable.worker.unfinished import Unfinished, unfinished
+from poolhand.durable.worker.unfinished import Unfinished, draining_text, unfinished
 from poolhand.errors import StoreError, UsageError
 from poolhand.misuse import explain_misuse
 from poolhand.pool.config import PoolConfig
@@ -34,6 +34,7 @@ from poolhand.rules.values.plain import PlainView
 _log = logging.getLogger("poolhand")
 
 WRITE_WITHIN = 10.0  # seconds to write outcomes; what is not written runs again in another process
+LOG_AFTER = 1.0  # seconds that leaving `async with` waits for jobs without a line in the log
 
 
 class WorkerReport(PlainView, frozen=True):
@@ -98,6 +99,7 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        waiting = asyncio.get_running_loop().call_later(LOG_AFTER, self._log_waiting, kind)
         try:
             await self.drain()
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -108,6 +110,15 @@ class Worker:
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([self._drained])
             raise
+        finally:
+            waiting.cancel()
+
+    def _log_waiting(self, kind: type[BaseException] | None) -> None:
+        """Log that leaving `async with` waits for jobs."""
+        if jobs := self.unfinished():
+            # Ctrl-C cancels the task that asyncio.run was given.
+            again = " (press Ctrl-C again to stop now)" if kind is asyncio.CancelledError else ""
+            _log.warning("%s%s", draining_text(len(jobs), self._terms.drain_timeout), again)
 
     async def start(self) -> Self:
         """Begin to claim and run jobs on the running event loop."""
@@ -168,8 +179,11 @@ class Worker:
         except asyncio.CancelledError:
             if not self._drained.cancelled():
                 raise
-            # A job has cancelled every task of the loop; running jobs still have to be handed back.
+            # A job has cancelled every task of the loop, or the loop ends, as at a second Ctrl-C:
+            # nothing is awaited, but running jobs still have to be handed back.
             self._drained = self._begin_to_stop(worker)
+            if worker.guard.ending:
+                self.hurry(0.0)
             return await asyncio.shield(self._drained)
 
     def _begin_to_stop(self, worker: ClaimRunner) -> Task[WorkerReport]:

@@ -13,7 +13,7 @@ from poolhand.context import running
 from poolhand.observe.events import Events
 from poolhand.pool.options import SubmitTerms
 from poolhand.pool.slots.alarm import NEVER
-from poolhand.pool.slots.process_parent import Child
+from poolhand.pool.slots.process_parent import Child, ChildLost
 from poolhand.rules.job import Job
 from poolhand.rules.outcome import StopRequest
 
@@ -113,15 +113,16 @@ class OffLoop:
     """The part of an attempt that runs outside of the loop.
 
     Its code runs in `thread`, or a thread waits for a child process that executes `order` unless
-    it was `killed`. `entered`: the call was made, or sent to the child. `sign` is the processor
-    time at the last sign of activity, and when that was.
+    it was `killed`. `entered`: the call was made, or sent to the child. `loss`: how that child
+    died. `sign` is the processor time at the last sign of activity, and when that was.
     """
 
-    __slots__ = ("entered", "killed", "order", "sign", "thread")
+    __slots__ = ("entered", "killed", "loss", "order", "sign", "thread")
 
     def __init__(self) -> None:
         self.entered = False
         self.killed = False
+        self.loss: ChildLost | None = None
         self.order: tuple[Child, int] | None = None
         self.sign: tuple[float | None, float] | None = None
         self.thread: Thread | None = None

@@ -6,6 +6,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -32,6 +33,7 @@ from poolhand.pool.slots.process_child import (
     unpack,
 )
 from poolhand.rules.job import Job
+from poolhand.rules.values.escape import safe
 from poolhand.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ class ChildLost(Exception):
         self.pid = pid
         self.code = code
         self.phase = phase
+
+    @property
+    def is_by_script(self) -> bool:
+        """Tell whether the child ended by itself while it imported the script of its parent."""
+        return self.phase is ChildPhase.STARTING and self.code is not None and self.code >= 0
 
 
 class ProcessCall(Struct, frozen=True):
@@ -351,8 +358,8 @@ def lost(job_id: str, loss: ChildLost) -> JobLost:
     text = f"job {job_id} was lost: its process {loss.pid} {ending(loss.code)}"
     if loss.phase is ChildPhase.STARTING:
         text += " before it was up"
-        if loss.code is not None and loss.code >= 0:
-            text += _HINT
+        if loss.is_by_script:
+            text += f": {unguarded()}"
     return JobLost(text, job_id=job_id)
 
 
@@ -367,7 +374,11 @@ def ending(code: int | None) -> str:
     return f"was killed by signal {-code}"
 
 
-_HINT = (
-    "; a script that uses process slots keeps what it does under `if __name__ == '__main__':`, "
-    "because each process imports it"
-)
+def unguarded() -> str:
+    """Say why no child can start that ends while it imports the script, and what to do."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    named = "the script" if script is None else f"the script {safe(str(script))}"
+    return (
+        f"each process that is started for a job imports {named}, and that import ended it; the "
+        "guard is missing there: put what the script does under `if __name__ == '__main__':`"
+    )

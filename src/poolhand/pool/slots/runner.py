@@ -161,6 +161,7 @@ class JobRunner(Generic[W]):
                 raise CancelledError
             value, failure = self._in_child(attempt, outside, errand)
         except ChildLost as loss:
+            outside.loss = None if outside.killed else loss
             failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             # Drop the traceback: its frame would reference the error that references it.
