@@ -113,7 +113,8 @@ async def test_a_job_is_known_by_as_much_of_its_id_as_no_other_has(world: World)
     with pytest.raises(UsageError, match=f"begins several: {second}, {first}; give more"):
         await world.operator.resolve(first[:-1])
     assert await world.operator.resolve("nothing-like-it") == "nothing-like-it"
-    assert await world.operator.resolve("job") == "job"
+    with pytest.raises(UsageError, match="id 'job' is too short; give at least 4 characters"):
+        await world.operator.resolve("job")
     for number in range(10):
         await world.add(id=f"crowd-{number}")
     assert await world.operator.resolve("crowd-7") == "crowd-7"
@@ -121,7 +122,8 @@ async def test_a_job_is_known_by_as_much_of_its_id_as_no_other_has(world: World)
         await world.operator.resolve("crowd")
     await world.add(id="alone-12345")
     assert await world.operator.resolve("alon") == "alone-12345"
-    assert await world.operator.resolve("alo") == "alo"
+    with pytest.raises(UsageError, match="id 'alo' is too short"):
+        await world.operator.resolve("alo")
 
 
 async def test_an_id_that_begins_another_one_means_itself(world: World) -> None:

@@ -261,7 +261,7 @@ async def test_what_is_counted_after_the_end_of_a_pool_is_logged_with_the_log(
 
 
 async def cancels_itself() -> None:
-    inner = asyncio.create_task(asyncio.sleep(60))
+    inner = asyncio.create_task(asyncio.Event().wait())
     inner.cancel()
     await inner
 
