@@ -907,7 +907,7 @@ async def test_a_script_without_a_guard_is_told_so_and_starts_no_avalanche(tmp_p
     assert code == 1
     last = err.splitlines()[-1]
     assert "JobLost" in last
-    assert "exit code 1 before it was up; a script that uses process slots" in last
+    assert "exit code 1 before it was up: each process that is started for a job imports" in last
     assert "if __name__ == '__main__':" in last
     assert (tmp_path / "starts").read_text() == ".."
 

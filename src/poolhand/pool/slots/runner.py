@@ -161,7 +161,8 @@ class JobRunner(Generic[W]):
                 raise CancelledError
             value, failure = self._in_child(attempt, outside, errand)
         except ChildLost as loss:
-            outside.loss = None if outside.killed else loss
+            # A copy: the traceback of the error holds the pipe of the child.
+            outside.loss = None if outside.killed else ChildLost(loss.pid, loss.code, loss.phase)
             failure = CancelledError() if outside.killed else lost(attempt.work.id, loss)
         except BaseException as error:
             # Drop the traceback: its frame would reference the error that references it.
