@@ -48,7 +48,7 @@ async def cancel(
 
 
 def _of_gone(answer: ControlResult, gone: str | None) -> ControlResult:
-    """Say of a job that cannot be asked to stop, as its process is gone, what becomes of it."""
+    """Return the result for a job whose process is gone, so that it cannot be asked to stop."""
     if gone is None or answer.reason != ASKED:
         return answer
     return replace(answer, text=f"{gone}; the job is taken back, and cancelled, {WHEN_OPENED}")

@@ -33,7 +33,7 @@ SELF_CANCELLED = Fault(
 
 
 def is_self_cancelled(status: Status, error: Fault | None) -> bool:
-    """Tell whether a job ended as cancelled although no one cancelled it."""
+    """Return whether a job ended as cancelled although no one cancelled it."""
     is_own = error is not None and error.type == SELF_CANCELLED.type
     return is_own and status is Status.CANCELLED
 

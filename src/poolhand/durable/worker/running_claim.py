@@ -101,7 +101,7 @@ class RunningClaim:
         return claim if claim.job is self.job else replace(claim, job=self.job)
 
     def stay_here(self, attempt: Attempt[RunningClaim], executor: Executor) -> bool:
-        """Run in this process after all where no child can start; tell whether that is so.
+        """Switch to this process if no child can start; return whether the job switched.
 
         Only a job that is isolated because of crashes: its code never ran in that child, so the
         failed start does not count as an attempt.

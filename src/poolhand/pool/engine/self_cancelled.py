@@ -23,7 +23,7 @@ def fault_of_end(attempt: Attempt[Any], outcome: Outcome) -> Fault | None:
 
 
 def _raised_it_itself(attempt: Attempt[Any]) -> bool:
-    """Tell whether neither the slot nor code outside asked for the cancellation of an attempt."""
+    """Return whether neither the slot nor code outside asked for the cancellation of an attempt."""
     if attempt.asked is not StopRequest.NOTHING or attempt.unwanted or not attempt.entered:
         return False
     if attempt.outside is not None:

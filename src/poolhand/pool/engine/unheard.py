@@ -50,7 +50,7 @@ class UnheardFailure(Failure):
 
 
 def is_to_be_heard(job: Job) -> bool:
-    """Tell whether the end of a job is logged unless its ticket is asked for it."""
+    """Return whether the end of a job is logged unless its ticket is asked for it."""
     return job.status is Status.FAILED or is_self_cancelled(job.status, job.error)
 
 

@@ -71,7 +71,7 @@ class ChildLost(Exception):
 
     @property
     def is_by_script(self) -> bool:
-        """Tell whether the child ended by itself while it imported the script of its parent."""
+        """Return whether the child ended by itself while it imported the script of its parent."""
         return self.phase is ChildPhase.STARTING and self.code is not None and self.code >= 0
 
 
@@ -375,7 +375,7 @@ def ending(code: int | None) -> str:
 
 
 def unguarded() -> str:
-    """Say why no child can start that ends while it imports the script, and what to do."""
+    """Return why a child that imports the script cannot start, and the fix."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     named = "the script" if script is None else f"the script {safe(str(script))}"
     return (
